@@ -1,0 +1,225 @@
+"""Any timm encoder: as the trunk of our models, and by itself as a frozen baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from idmetric import checkpoint
+from idmetric.checkpoint import CheckpointError
+from idmetric.embedder import Embedder
+
+Pool = Literal["auto", "cls", "avg", "head"]
+
+
+def build(
+    name: str,
+    *,
+    image_size: int | None = None,
+    args: Mapping[str, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> nn.Module:
+    """A timm model without classifier, with random weights or those of a file in timm's format.
+
+    Args:
+        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
+        image_size: input side in pixels; needed by transformers whose position embedding depends on it.
+        args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
+        weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
+
+    Raises:
+        CheckpointError: if timm has no such model or cannot build it so.
+    """
+    options: dict[str, Any] = {"num_classes": 0, **(args or {})}
+    if not timm.is_model(name.split(".")[0]):
+        close = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:5])
+        raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
+    if image_size is not None and timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
+        options["img_size"] = image_size
+    if weights is not None:
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
+    try:
+        model: nn.Module = timm.create_model(name, **options)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        raise CheckpointError(f"timm cannot build {name!r} with {options}: {error}") from error
+    return model
+
+
+def pretrained_file(name: str, *, revision: str | None = None, cache_dir: str | None = None) -> str:
+    """The pretrained weights of a timm model, downloaded once from its Hub repository.
+
+    Raises:
+        CheckpointError: if timm knows no Hub repository for it, or it cannot be fetched.
+    """
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if config is None or not config.hf_hub_id:
+        raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
+    return str(checkpoint.fetch(config.hf_hub_id, checkpoint.WEIGHTS, revision=revision, cache_dir=cache_dir))
+
+
+def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Output of the last block, before the final norm, as ID-Sim's release reads it.
+
+    Args:
+        model: a timm model; x: normalised pixels (B, 3, H, W).
+
+    Returns:
+        Global feature (B, D): the class token, or the mean of the feature map for encoders without one. Patch tokens
+        (B, P, D) in row-major order, class and register tokens dropped. The patch grid (rows, columns).
+    """
+    if getattr(model, "num_prefix_tokens", 0):
+        [(tokens, prefix)] = model.forward_intermediates(
+            x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
+        )
+        return prefix[:, 0], tokens, _token_grid(model, x)
+    [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
+    rows, columns = features.shape[-2:]
+    return features.mean((2, 3)), features.flatten(2).transpose(1, 2), (rows, columns)
+
+
+def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Output of the whole encoder, final norm included, as baselines are usually scored.
+
+    Args:
+        model, x: as in `last_tokens`.
+        pool: global feature: "cls" the class token, "avg" the mean of the patches, "head" timm's own pooling and
+            pre-classifier (SigLIP's attention pooling; CLIP's projection when the model kept its head), "auto" the
+            class token where there is one, else timm's.
+
+    Returns:
+        As `last_tokens`.
+    """
+    features = model.forward_features(x)
+    if features.ndim == 4:
+        if getattr(model, "output_fmt", "NCHW") == "NHWC":
+            rows, columns = features.shape[1:3]
+            tokens = features.flatten(1, 2)
+        else:
+            rows, columns = features.shape[2:]
+            tokens = features.flatten(2).transpose(1, 2)
+        grid, prefix = (rows, columns), 0
+    else:
+        prefix = int(getattr(model, "num_prefix_tokens", 0))
+        tokens, grid = features[:, prefix:], _token_grid(model, x)
+    has_class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
+    if pool == "cls" and not has_class_token:
+        raise ValueError(f"{type(model).__name__} has no class token to pool: choose pool='avg' or 'head'")
+    if pool == "cls" or (pool == "auto" and has_class_token):
+        return features[:, 0], tokens, grid
+    if pool == "avg":
+        return tokens.mean(1), tokens, grid
+    return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
+
+
+def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
+    embed = model.patch_embed
+    rows, columns = embed.dynamic_feat_size(x.shape[-2:]) if hasattr(embed, "dynamic_feat_size") else embed.grid_size
+    return int(rows), int(columns)
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """What makes a `Backbone`: saved in config.json."""
+
+    backbone: str
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str = "bicubic"
+    pool: Pool = "auto"
+    backbone_args: dict[str, Any] = field(default_factory=dict)
+
+
+class Backbone(Embedder):
+    """A frozen timm encoder, e.g. `Backbone("vit_base_patch16_dinov3.lvd1689m")`, as a baseline.
+
+    Args:
+        source: timm's model name (weights from its Hub repository), a folder written by `save_pretrained`, or a Hub
+            repository with such files.
+        pretrained: False for random weights (needs a timm name).
+        image_size: input side in pixels; default: the model's own.
+        pool: which global feature `cls` compares, see `final_tokens`.
+        revision: commit of the Hub repository.
+        weights: local file with the timm model's weights, instead of the Hub's.
+        backbone_args: more arguments of `timm.create_model`.
+        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        background: colour under transparent images. cache_dir: where Hub files are kept; default the Hub's cache.
+
+    Raises:
+        CheckpointError: if there is no such model or its weights cannot be read.
+    """
+
+    model_type = "backbone"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        pretrained: bool = True,
+        image_size: int | None = None,
+        pool: Pool = "auto",
+        revision: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        backbone_args: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        background: tuple[int, int, int] = (255, 255, 255),
+        cache_dir: str | None = None,
+    ) -> None:
+        name = os.fspath(source)
+        state = None
+        exact = revision or ""
+        if timm.is_model(name.split(".")[0]) and not os.path.isdir(name):
+            config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
+            if pretrained and weights is None:
+                weights = pretrained_file(name, revision=revision, cache_dir=cache_dir)
+                exact = revision or checkpoint.revision_of(weights)
+            elif weights is not None:
+                exact = checkpoint.revision_of(weights)
+        else:
+            saved = checkpoint.read(name, revision=revision, cache_dir=cache_dir)
+            config = checkpoint.parse(BackboneConfig, saved, self.model_type)
+            name, exact, state = saved.name, saved.revision, saved.state
+        super().__init__(
+            name=name,
+            revision=exact,
+            image_size=(config.image_size, config.image_size),
+            mean=config.mean,
+            std=config.std,
+            interpolation=config.interpolation,
+            background=background,
+        )
+        self._config = config
+        self.backbone = build(config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights)
+        if state is not None:
+            checkpoint.load_state(self, state, name)
+        self._finish(device, dtype)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.encode`."""
+        return final_tokens(self.backbone, x, self._config.pool)
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return asdict(self._config)
+
+
+def _timm_config(name: str, image_size: int | None, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if pool == "head" and cfg.num_classes:
+        args.setdefault("num_classes", cfg.num_classes)
+    return BackboneConfig(
+        backbone=name,
+        image_size=image_size or cfg.input_size[-1],
+        mean=tuple(cfg.mean),
+        std=tuple(cfg.std),
+        interpolation=cfg.interpolation if cfg.interpolation in ("bilinear", "bicubic") else "bicubic",
+        pool=pool,
+        backbone_args=args,
+    )

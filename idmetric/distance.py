@@ -1,0 +1,175 @@
+"""Distances between embeddings. Lower means: more surely the same identity.
+
+| name | meaning | range |
+|---|---|---|
+| `cls` | 1 - cos of the global features (ID-Sim Eq. 4) | [0, 2] |
+| `patch` | debiased Sinkhorn distance of the L2-normalised patch tokens (ID-Sim Eq. 3); 0 for equal images | [0, 2] |
+| `joint` | `cls` + `joint_weight` * `patch` (ID-Sim Eq. 1 weighs them 1:1) | [0, 4] |
+| `patch_pooled` | 1 - cos of the mean of the L2-normalised tokens: the ID-Sim release's mode "patch" | [0, 2] |
+| `joint_pooled` | `cls` + `patch_pooled`: the ID-Sim release's default mode "joint" | [0, 4] |
+| `patch_biased` | the ID-Sim release's Sinkhorn: not debiased (an image is not at 0 from itself), annealing ratio 0.05, \
+diameter of each pair | [0, 2] |
+
+The paper's benchmark numbers use `cls` ("All evaluations use the CLS embedding at inference", Fig. 25).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.embedding import Embedding
+from idmetric.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
+
+DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
+DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
+
+# Arguments of the Sinkhorn solver; the diameter 2 bounds any two unit vectors, so a pair's value is its own.
+_SINKHORN: dict[str, dict[str, Any]] = {
+    "patch": {"blur": 0.05, "scaling": 0.5, "diameter": 2.0, "debias": True},
+    "patch_biased": {"blur": 0.05, "scaling": 0.05, "diameter": None, "debias": False},
+}
+
+
+def needs_patches(name: str) -> bool:
+    """Whether the distance looks at patch tokens."""
+    return check_name(name) != "cls"
+
+
+def check_name(name: str) -> DistanceName:
+    """The name as a DistanceName.
+
+    Raises:
+        ValueError: if there is no such distance; the message lists them.
+    """
+    for known in DISTANCES:
+        if name == known:
+            return known
+    raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
+
+
+def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
+    """1 - cos(a, b) along the last axis.
+
+    Args:
+        a, b: features, shape (..., D), broadcast against each other. Computed in float32 or better.
+
+    Returns:
+        Shape (...), range [0, 2]; 0 = same direction.
+    """
+    return 1 - (_unit(a) * _unit(b)).sum(-1)
+
+
+def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
+    with torch.autocast(a.device.type, enabled=False):
+        return 1 - _unit(a) @ _unit(b).T
+
+
+def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
+    """Distance of a's i-th image to b's i-th.
+
+    Args:
+        a, b: embeddings of one model; equal lengths, or one of them of length 1, which is compared with all.
+        name: see this module's table.
+        joint_weight: weight of the patch term of `joint` (ID-Sim Eq. 1's lambda; the paper uses 1).
+
+    Returns:
+        Shape (B,), float32 or better; lower = more alike.
+
+    Raises:
+        ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
+    """
+    kind = check_name(name)
+    _check_comparable(a, b)
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
+        raise ValueError(
+            f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
+            "for all pairs use pairwise"
+        )
+    size = max(len(a), len(b)) if min(len(a), len(b)) else 0
+    if kind == "cls":
+        return cosine_distance(a.cls, b.cls)
+    if kind == "patch_pooled":
+        return cosine_distance(_pooled(a), _pooled(b))
+    if kind == "joint_pooled":
+        return cosine_distance(a.cls, b.cls) + cosine_distance(_pooled(a), _pooled(b))
+    if kind == "joint":
+        return cosine_distance(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch", size)
+    return _sinkhorn(a, b, kind, size)
+
+
+def distance_matrix(
+    a: Embedding, b: Embedding | None = None, name: str = "cls", *, joint_weight: float = 1.0
+) -> Tensor:
+    """Distances of every image of a to every image of b (default: a itself), shape (N, M).
+
+    Each image's own Sinkhorn term is computed once. Arguments, direction and errors as in `distance`.
+    """
+    kind = check_name(name)
+    other = a if b is None else b
+    _check_comparable(a, other)
+    if kind == "cls":
+        return cosine_matrix(a.cls, other.cls)
+    if kind == "patch_pooled":
+        return cosine_matrix(_pooled(a), _pooled(other))
+    if kind == "joint_pooled":
+        return cosine_matrix(a.cls, other.cls) + cosine_matrix(_pooled(a), _pooled(other))
+    if kind == "joint":
+        return cosine_matrix(a.cls, other.cls) + joint_weight * _sinkhorn_matrix(a, other, "patch")
+    return _sinkhorn_matrix(a, other, kind)
+
+
+def _sinkhorn(a: Embedding, b: Embedding, kind: str, size: int) -> Tensor:
+    options = dict(_SINKHORN[kind])
+    tokens = [_unit(_patches(e)) for e in (a, b)]
+    own: list[Tensor | None] = [None, None]
+    if options["debias"]:  # once per image, before a single image is repeated against many
+        schedule = {k: v for k, v in options.items() if k != "debias"}
+        own = [self_potential(x, e.weights, **schedule) for x, e in zip(tokens, (a, b), strict=True)]
+
+    def repeat(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.expand(size, *x.shape[1:])
+
+    return sinkhorn_distance(
+        tokens[0].expand(size, -1, -1),
+        tokens[1].expand(size, -1, -1),
+        weights_a=repeat(a.weights),
+        weights_b=repeat(b.weights),
+        self_a=repeat(own[0]),
+        self_b=repeat(own[1]),
+        **options,
+    )
+
+
+def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str) -> Tensor:
+    x = _unit(_patches(a))
+    y = x if b is a else _unit(_patches(b))
+    return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
+
+
+def _pooled(embedding: Embedding) -> Tensor:
+    tokens = _unit(_patches(embedding))
+    if embedding.weights is None:
+        return tokens.mean(1)
+    weights = embedding.weights.to(tokens.dtype)
+    return (tokens * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+def _patches(embedding: Embedding) -> Tensor:
+    if embedding.patches is None:
+        raise ValueError("this distance compares patch tokens, which the embedding lacks: embed with patches=True")
+    return embedding.patches
+
+
+def _unit(x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+
+
+def _check_comparable(a: Embedding, b: Embedding) -> None:
+    if a.model and b.model and a.model != b.model:
+        raise ValueError(f"embeddings of different models cannot be compared: {a.model} and {b.model}")

@@ -1,0 +1,161 @@
+"""Embedding: what a model says of a batch of images, kept so that each image is embedded once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+_FORMAT = "idmetric-embedding/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """The global and local features of B images.
+
+    Args:
+        cls: global feature of each image, shape (B, D).
+        patches: local features, shape (B, P, D'), in row-major order of `grid`; None when they were not asked for.
+        grid: rows and columns of the patch grid, P = rows * columns; None without patches.
+        weights: how much each patch belongs to the subject, shape (B, P), values >= 0, each row with a positive
+            sum; None means every patch counts the same. A subject mask sets them.
+        model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
+            unknown, and then not checked.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+    """
+
+    cls: Tensor
+    patches: Tensor | None = None
+    grid: tuple[int, int] | None = None
+    weights: Tensor | None = None
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cls.ndim != 2:
+            raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
+        batch = self.cls.shape[0]
+        if self.patches is None:
+            if self.grid is not None or self.weights is not None:
+                raise ValueError("Embedding.grid and Embedding.weights need patches")
+            return
+        if self.patches.ndim != 3 or self.patches.shape[0] != batch:
+            raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {tuple(self.patches.shape)}")
+        tokens = self.patches.shape[1]
+        if self.grid is not None and self.grid[0] * self.grid[1] != tokens:
+            raise ValueError(f"Embedding.grid {self.grid} does not hold {tokens} patches")
+        if self.weights is not None and self.weights.shape != (batch, tokens):
+            raise ValueError(f"Embedding.weights must have shape ({batch}, {tokens}), got {tuple(self.weights.shape)}")
+
+    def __len__(self) -> int:
+        return self.cls.shape[0]
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
+        """Select images; an integer gives an Embedding of one image."""
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"image {index} of an Embedding of {len(self)}")
+            index = index % len(self)
+            index = slice(index, index + 1)
+        elif not isinstance(index, slice | Tensor):
+            index = torch.as_tensor(index, dtype=torch.long)
+        picked = index
+        return self._map(lambda tensor: tensor[picked.to(tensor.device) if isinstance(picked, Tensor) else picked])
+
+    def __iter__(self) -> Iterator[Embedding]:
+        return (self[i] for i in range(len(self)))
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
+        """Move to a device or a floating dtype."""
+        return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
+
+    def cpu(self) -> Embedding:
+        """Move to the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> Embedding:
+        """Cut from the autograd graph."""
+        return self._map(lambda tensor: tensor.detach())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
+        return replace(
+            self,
+            cls=change(self.cls),
+            patches=None if self.patches is None else change(self.patches),
+            weights=None if self.weights is None else change(self.weights),
+        )
+
+    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+        """Write to a safetensors file; `metadata` (strings) is kept beside the tensors."""
+        tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
+        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
+        header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Embedding:
+        """Read what `save` wrote.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if the file is not an Embedding's.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no embedding file at {os.fspath(path)!r}")
+        try:
+            with safe_open(path, "pt", device=str(device)) as file:
+                header = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        except SafetensorError as error:
+            raise ValueError(f"{os.fspath(path)!r} is not a readable safetensors file: {error}") from error
+        if header.get("format") != _FORMAT or "cls" not in tensors:
+            raise ValueError(f"{os.fspath(path)!r} holds no {_FORMAT} embedding; write it with Embedding.save")
+        rows, _, columns = header.get("grid", "").partition("x")
+        return cls(
+            cls=tensors["cls"],
+            patches=tensors.get("patches"),
+            grid=(int(rows), int(columns)) if rows else None,
+            weights=tensors.get("weights"),
+            model=header.get("model", ""),
+        )
+
+
+def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
+    """Join embeddings of one model along the batch.
+
+    Where only some have subject weights, the others get uniform ones.
+
+    Raises:
+        ValueError: if the list is empty, or models, grids or the presence of patches differ.
+    """
+    if not embeddings:
+        raise ValueError("nothing to concatenate: the list of embeddings is empty")
+    first = embeddings[0]
+    for other in embeddings[1:]:
+        if (other.model, other.grid, other.patches is None) != (first.model, first.grid, first.patches is None):
+            raise ValueError(
+                f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
+                f"{other.model or 'unknown'} {other.grid}"
+            )
+    patches = [e.patches for e in embeddings if e.patches is not None]
+    weighted = any(e.weights is not None for e in embeddings)
+    return replace(
+        first,
+        cls=torch.cat([e.cls for e in embeddings]),
+        patches=torch.cat(patches) if patches else None,
+        weights=torch.cat([_weights(e) for e in embeddings]) if weighted else None,
+    )
+
+
+def _weights(embedding: Embedding) -> Tensor:
+    if embedding.weights is not None:
+        return embedding.weights
+    assert embedding.patches is not None  # weights exist somewhere, hence patches everywhere
+    return embedding.patches.new_ones(embedding.patches.shape[:2])

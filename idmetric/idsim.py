@@ -1,0 +1,193 @@
+"""ID-Sim (Chae et al., "ID-Sim: An Identity-Focused Similarity Metric", CVPR 2026): architecture and loading.
+
+A ViT's last-block tokens, before its final norm, pass two residual heads (one for the class token, one for the patch
+tokens); each vector is centred and L2-normalised. The released models fine-tune DINOv3 or DINOv2 by LoRA, folded into
+the weights here. The gated residual, the centring and the pre-norm features are the release's, not in the paper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idmetric import backbone as backbones
+from idmetric import checkpoint, released
+from idmetric.checkpoint import Checkpoint, CheckpointError
+from idmetric.embedder import Embedder
+
+Self = TypeVar("Self", bound="IDSim")
+
+TINY = Path(__file__).parent / "weights" / "tiny"
+
+
+@dataclass(frozen=True)
+class IDSimConfig:
+    """What makes an `IDSim`: saved in config.json. The defaults are the release's.
+
+    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`.
+    """
+
+    backbone: str = "vit_large_patch16_dinov3.lvd1689m"
+    image_size: int = 448  # paper C.1
+    hidden: int = 512  # width of the heads' hidden layer, paper C.1
+    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    backbone_args: dict[str, Any] = field(default_factory=dict)
+
+
+class Head(nn.Module):
+    """fc2(silu(fc1(layernorm(x)))) + sigmoid(beta) * x: the release's residual head, (..., D) to (..., D)."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.ln = nn.LayerNorm(dim)
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+        self.beta_logit = nn.Parameter(torch.tensor(-4.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the last axis."""
+        mixed: Tensor = self.fc2(F.silu(self.fc1(self.ln(x)))) + torch.sigmoid(self.beta_logit) * x
+        return mixed
+
+
+def centre_and_normalise(x: Tensor) -> Tensor:
+    """Subtract each vector's own mean over its components, then scale to unit length (the release's normalisation)."""
+    return F.normalize(x - x.mean(-1, keepdim=True), dim=-1)
+
+
+class IDSim(Embedder):
+    """Identity similarity after ID-Sim.
+
+    >>> metric = IDSim("tiny")  # doctest: +SKIP
+    >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
+
+    Args:
+        source: a released variant ("dinov3_vitl16" (default), "dinov3_vitb16", "dinov2_vitl14", "dinov2_vitb14"),
+            downloaded once; "tiny", the small model inside this package; a folder or Hub repository written by
+            `save_pretrained` or by training; a folder with the release's four files; or an `IDSimConfig` for a new,
+            untrained model.
+        revision: commit of a Hub repository.
+        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        background: RGB colour (0-255) that shows through transparent images.
+        variant: which release a folder of official files belongs to, if its name does not tell.
+        backbone_weights: local file with the backbone in timm's format, for a release without Hub access.
+        backbone_args: more arguments of `timm.create_model`, for a release.
+        cache_dir: where Hub files are kept; default the Hub's cache.
+
+    Raises:
+        CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
+    """
+
+    model_type = "idsim"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | IDSimConfig = "dinov3_vitl16",
+        *,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        background: tuple[int, int, int] = (255, 255, 255),
+        variant: str | None = None,
+        backbone_weights: str | os.PathLike[str] | None = None,
+        backbone_args: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        saved = None
+        if isinstance(source, IDSimConfig):
+            config, name = source, "untrained"
+        else:
+            saved = _read(source, revision, variant, backbone_weights, backbone_args, cache_dir)
+            config = checkpoint.parse(IDSimConfig, saved, self.model_type)
+            name = os.fspath(source)
+        cfg = timm.get_pretrained_cfg(config.backbone, allow_unregistered=True)
+        super().__init__(
+            name=name,
+            revision=saved.revision if saved else "",
+            image_size=(config.image_size, config.image_size),
+            mean=config.mean or cfg.mean,
+            std=config.std or cfg.std,
+            interpolation=config.interpolation,
+            background=background,
+        )
+        self._config = config
+        self.backbone: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
+        dim = self.backbone.num_features
+        self.mlp_cls = Head(dim, config.hidden)
+        self.mlp_patch = Head(dim, config.hidden)
+        if saved is not None:
+            checkpoint.load_state(self, saved.state, saved.name)
+        self._finish(device, dtype)
+        self._round_rope()
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.encode`; both kinds of feature have unit length."""
+        features, patches, grid = backbones.last_tokens(self.backbone, x)
+        return centre_and_normalise(self.mlp_cls(features)), centre_and_normalise(self.mlp_patch(patches)), grid
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return asdict(self._config)
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._round_rope()  # timm recomputes the periods when the dtype changes
+        return moved
+
+    def _round_rope(self) -> None:
+        # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32; the models were trained with Meta's
+        rope = getattr(getattr(self, "backbone", None), "rope", None)
+        periods = getattr(rope, "periods", None)
+        if rope is not None and isinstance(periods, Tensor):
+            rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
+
+
+def _read(
+    source: str | os.PathLike[str],
+    revision: str | None,
+    variant: str | None,
+    backbone_weights: str | os.PathLike[str] | None,
+    backbone_args: Mapping[str, Any] | None,
+    cache_dir: str | None,
+) -> Checkpoint:
+    name = os.fspath(source)
+    if name == "tiny":
+        return checkpoint.read(TINY)
+    if name in released.IDSIM:
+        return released.read_idsim(
+            released.IDSIM[name],
+            revision=revision,
+            backbone_weights=backbone_weights,
+            backbone_args=backbone_args,
+            cache_dir=cache_dir,
+        )
+    if Path(name, released.ADAPTER_CONFIG).is_file():
+        which = variant or released.idsim_variant(name)
+        if which not in released.IDSIM:
+            raise CheckpointError(
+                f"{name!r} holds an ID-Sim adapter, but its name does not tell for which backbone: pass variant=, one "
+                f"of {', '.join(released.IDSIM)}"
+            )
+        return released.read_idsim(
+            released.IDSIM[which],
+            folder=name,
+            backbone_weights=backbone_weights,
+            backbone_args=backbone_args,
+            cache_dir=cache_dir,
+        )
+    if "/" not in name and not Path(name).is_dir():
+        raise CheckpointError(
+            f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
+            "the Hub"
+        )
+    return checkpoint.read(name, revision=revision, cache_dir=cache_dir)
