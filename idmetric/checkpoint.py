@@ -121,7 +121,7 @@ def _tuples(value: Any) -> Any:
 
 
 def revision_of(weights: str | os.PathLike[str]) -> str:
-    """What names exactly these weights: the Hub commit of a file in the Hub cache, else 12 hex digits of its SHA-256."""
+    """The name of exactly these weights: the commit of a file in the Hub cache, else 12 hex digits of its SHA-256."""
     return _commit_of(Path(weights)) or _digest(Path(weights))
 
 
@@ -206,7 +206,7 @@ def fold_lora(
     if config.get("fan_in_fan_out"):
         raise CheckpointError("a LoRA adapter with fan_in_fan_out cannot be folded into linear layers")
     folded = dict(state)
-    modules = {}
+    modules: dict[str, dict[str, Tensor]] = {}
     for key in adapter:
         match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", key)
         if match is None:

@@ -7,7 +7,7 @@
 | `joint` | `cls` + `joint_weight` * `patch` (ID-Sim Eq. 1 weighs them 1:1) | [0, 4] |
 | `patch_pooled` | 1 - cos of the mean of the L2-normalised tokens: the ID-Sim release's mode "patch" | [0, 2] |
 | `joint_pooled` | `cls` + `patch_pooled`: the ID-Sim release's default mode "joint" | [0, 4] |
-| `patch_biased` | the ID-Sim release's Sinkhorn: not debiased (an image is not at 0 from itself), annealing ratio 0.05, \
+| `patch_biased` | the ID-Sim release's Sinkhorn: not debiased (an image is not at 0 from itself), ratio 0.05, \
 diameter of each pair | [0, 2] |
 
 The paper's benchmark numbers use `cls` ("All evaluations use the CLS embedding at inference", Fig. 25).
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.embedding import Embedding
-from idmetric.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
+from idmetric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
 DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
@@ -60,13 +60,14 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         Shape (...), range [0, 2]; 0 = same direction.
     """
-    return 1 - (_unit(a) * _unit(b)).sum(-1)
+    # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
+    return (_unit(a) - _unit(b)).square().sum(-1) / 2
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
     with torch.autocast(a.device.type, enabled=False):
-        return 1 - _unit(a) @ _unit(b).T
+        return (1 - _unit(a) @ _unit(b).T).clamp_min(0)  # rounding may leave -1e-7
 
 
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
@@ -90,7 +91,6 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
             f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
             "for all pairs use pairwise"
         )
-    size = max(len(a), len(b)) if min(len(a), len(b)) else 0
     if kind == "cls":
         return cosine_distance(a.cls, b.cls)
     if kind == "patch_pooled":
@@ -98,8 +98,8 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
     if kind == "joint_pooled":
         return cosine_distance(a.cls, b.cls) + cosine_distance(_pooled(a), _pooled(b))
     if kind == "joint":
-        return cosine_distance(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch", size)
-    return _sinkhorn(a, b, kind, size)
+        return cosine_distance(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch")
+    return _sinkhorn(a, b, kind)
 
 
 def distance_matrix(
@@ -123,26 +123,10 @@ def distance_matrix(
     return _sinkhorn_matrix(a, other, kind)
 
 
-def _sinkhorn(a: Embedding, b: Embedding, kind: str, size: int) -> Tensor:
-    options = dict(_SINKHORN[kind])
-    tokens = [_unit(_patches(e)) for e in (a, b)]
-    own: list[Tensor | None] = [None, None]
-    if options["debias"]:  # once per image, before a single image is repeated against many
-        schedule = {k: v for k, v in options.items() if k != "debias"}
-        own = [self_potential(x, e.weights, **schedule) for x, e in zip(tokens, (a, b), strict=True)]
-
-    def repeat(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.expand(size, *x.shape[1:])
-
-    return sinkhorn_distance(
-        tokens[0].expand(size, -1, -1),
-        tokens[1].expand(size, -1, -1),
-        weights_a=repeat(a.weights),
-        weights_b=repeat(b.weights),
-        self_a=repeat(own[0]),
-        self_b=repeat(own[1]),
-        **options,
-    )
+def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
+    # a single image against many is broadcast by the solver, its own term computed once
+    x, y = _unit(_patches(a)), _unit(_patches(b))
+    return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
 
 
 def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str) -> Tensor:

@@ -51,6 +51,8 @@ class Embedder(nn.Module):
     """
 
     model_type = ""
+    _mean: Tensor
+    _std: Tensor
 
     def __init__(
         self,
@@ -271,7 +273,7 @@ class Embedder(nn.Module):
         return embedding_distance(x, y, distance, joint_weight=joint_weight)
 
     def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
-        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for calling the metric."""
+        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
         result: Tensor = 1 - self(a, b, distance, **options)
         return result
 
@@ -319,7 +321,7 @@ class Embedder(nn.Module):
     @classmethod
     def from_pretrained(cls: type[Self], source: str | os.PathLike[str], **options: Any) -> Self:
         """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
-        return cls(source, **options)  # type: ignore[call-arg]  # subclasses take the source first
+        return cls(source, **options)  # type: ignore[arg-type, call-arg]  # subclasses take the source first
 
     def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload to the Hub repository `owner/name` (created if absent); returns the commit's address."""

@@ -121,8 +121,9 @@ class IDSim(Embedder):
             background=background,
         )
         self._config = config
-        self.backbone: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
-        dim = self.backbone.num_features
+        trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
+        self.backbone = trunk
+        dim = int(trunk.num_features)
         self.mlp_cls = Head(dim, config.hidden)
         self.mlp_patch = Head(dim, config.hidden)
         if saved is not None:

@@ -1,0 +1,1 @@
+"""Evaluation statistics: arrays in, numbers out, no models."""

@@ -1,0 +1,1 @@
+"""Training losses: arrays in, scalar out, no models."""

@@ -1,0 +1,1 @@
+"""Evaluation protocols: data and models to tables, one per file."""

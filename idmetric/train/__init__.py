@@ -1,0 +1,1 @@
+"""Training recipes, one per file; the core never imports them."""

@@ -1,0 +1,294 @@
+"""IDSim("tiny"), the embedded model: a small ResNet trained from scratch on rendered identities.
+
+    python -m idmetric.train.tiny --assets DATA/train --cache CACHE --out idmetric/weights/tiny
+
+Three steps: render groups of images (several views of one identity in different contexts, and a similar but different
+identity in the first view's context), train on them with the ID-Sim objective (Eq. 1: InfoNCE on the global features
+plus InfoNCE on the negative Sinkhorn distance of the patches, from Eq. 2 and 3), save in the public format. Without
+--assets everything is procedural. A part of the groups are crops of single photos of the assets instead (one photo =
+one identity, another photo of its folder = the distractor), for the statistics of real cameras.
+
+Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.data.world import World
+from idmetric.embedder import auto_device
+from idmetric.idsim import IDSim, IDSimConfig
+from idmetric.losses.info_nce import info_nce
+from idmetric.sinkhorn import sinkhorn_distance
+
+Images = NDArray[np.uint8]
+
+MODEL = IDSimConfig(
+    backbone="resnet18",
+    image_size=128,
+    hidden=256,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.25, 0.25, 0.25),
+    backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the recipe; each is a flag of the command."""
+
+    seed: int = 0
+    groups: int = 6000  # rendered identities
+    photo_groups: int = 1500  # groups cropped from the assets' photos, if there are assets
+    views: int = 3
+    render_size: int = 144
+    steps: int = 3000
+    batch: int = 48  # groups per step
+    rate: float = 2e-3
+    weight_decay: float = 0.05
+    warmup: int = 100
+    temperature: float = 0.07
+    patch_weight: float = 1.0  # lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1
+    patch_temperature: float = 0.05
+    patch_negatives: int = 2  # other identities per anchor in the patch term, besides the distractor
+    workers: int = 0  # rendering processes; 0 = one per core
+
+
+# Data
+
+
+def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
+    """Crops of one photo as views, and one of another photo of its folder as distractor: (views + 1, size, size, 3)."""
+    rng = np.random.default_rng([seed, 7, index])
+    path = files[rng.integers(len(files))]
+    siblings = [p for p in files if p.parent == path.parent and p != path] or [p for p in files if p != path]
+    other = siblings[rng.integers(len(siblings))]
+    photo = _open(path)
+    side = min(photo.size)
+    # views of one region: their centres stay near each other, so that they overlap
+    centre = rng.uniform(0.3, 0.7, 2)
+    crops = [
+        _crop(photo, centre + rng.uniform(-0.12, 0.12, 2), side * rng.uniform(0.4, 0.95), size) for _ in range(views)
+    ]
+    crops.append(_crop(_open(other), centre, side * rng.uniform(0.4, 0.95), size))
+    return np.stack(crops)
+
+
+def _open(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        image.draft("RGB", (512, 512))
+        return image.convert("RGB")
+
+
+def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: int) -> Images:
+    width, height = photo.size
+    side = min(side, width, height)
+    left = np.clip(centre[0] * width - side / 2, 0, width - side)
+    top = np.clip(centre[1] * height - side / 2, 0, height - side)
+    box = (left, top, left + side, top + side)
+    return np.asarray(photo.resize((size, size), Image.Resampling.BICUBIC, box=box))
+
+
+def _world_group(world: World, index: int, views: int) -> Images:
+    images, _, distractors = world.group(index, views=views, distractors=1)
+    return np.concatenate([images, distractors])
+
+
+def render(config: Config, assets: Path | None, cache: Path) -> Images:
+    """All groups, (G, views + 1, size, size, 3) uint8, the distractor last; memory-mapped from the cache folder."""
+    cache.mkdir(parents=True, exist_ok=True)
+    wanted = {k: getattr(config, k) for k in ("seed", "groups", "photo_groups", "views", "render_size")}
+    wanted["assets"] = assets is not None
+    data, record = cache / "groups.npy", cache / "groups.json"
+    if not (data.is_file() and record.is_file() and json.loads(record.read_text()) == wanted):
+        record.unlink(missing_ok=True)
+        photos = sorted(assets.glob("produce/*/*")) if assets else []
+        photos += sorted(assets.glob("backgrounds/*")) + sorted(assets.glob("textures/*")) if assets else []
+        count = config.groups + (config.photo_groups if photos else 0)
+        shape = (count, config.views + 1, config.render_size, config.render_size, 3)
+        out = np.lib.format.open_memmap(data, "w+", np.uint8, shape)
+        job = partial(_group, config, World(config.seed, assets, config.render_size), photos)
+        start = time.monotonic()
+        with multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count()) as pool:
+            for index, group in enumerate(pool.imap(job, range(count), chunksize=8)):
+                out[index] = group
+                if index % 500 == 499:
+                    print(f"rendered {index + 1} of {count} groups, {time.monotonic() - start:.0f} s", flush=True)
+        out.flush()
+        record.write_text(json.dumps(wanted))
+    groups: Images = np.load(data, mmap_mode="r")
+    return groups
+
+
+def _group(config: Config, world: World, photos: list[Path], index: int) -> Images:
+    if index < config.groups:
+        return _world_group(world, index, config.views)
+    return photo_group(photos, config.seed, index, config.views, config.render_size)
+
+
+def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Random crop, small rotation, colour change, blur, noise and occlusion of each image on its own.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. Colour changes stay mild: colour is part of an identity.
+
+    Returns:
+        (B, 3, size, size) in [0, 1].
+    """
+    count = len(images)
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return torch.rand(count, *shape, generator=generator).to(images.device) * (high - low) + low
+
+    zoom, angle = draw(0.6, 1.0), draw(-0.2, 0.2)
+    shift = draw(-1, 1, 2) * (1 - zoom)[:, None]
+    cos, sin = zoom * angle.cos(), zoom * angle.sin()
+    theta = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
+    grid = F.affine_grid(theta, [count, 3, size, size], align_corners=False)
+    x = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    x = x * draw(0.75, 1.25, 1, 1, 1) * draw(0.92, 1.08, 3, 1, 1)
+    mean = x.mean((2, 3), keepdim=True)
+    x = (x - mean) * draw(0.75, 1.25, 1, 1, 1) + mean
+    grey = x.mean(1, keepdim=True)
+    x = (x - grey) * draw(0.7, 1.3, 1, 1, 1) + grey
+    soft = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+    x = torch.lerp(x, soft, draw(-0.5, 1.0, 1, 1, 1).clamp_min(0))
+    x = x + torch.randn(x.shape, generator=generator).to(x.device) * draw(0, 0.04, 1, 1, 1)
+    # an occluding rectangle of flat colour on a third of the images
+    rows = torch.arange(size, device=x.device).view(1, 1, -1, 1) / size
+    columns = rows.transpose(2, 3)
+    top, left = draw(0, 1, 1, 1, 1), draw(0, 1, 1, 1, 1)
+    inside = (rows > top) & (rows < top + draw(0.1, 0.4, 1, 1, 1)) & (columns > left)
+    inside &= (columns < left + draw(0.1, 0.4, 1, 1, 1)) & (draw(0, 1, 1, 1, 1) < 0.33)
+    return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp(0, 1)
+
+
+# Objective
+
+
+def global_loss(features: Tensor, temperature: float) -> Tensor:
+    """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
+
+    Args:
+        features: (B, V + 1, D), unit length; the last of each group is its distractor. An anchor's negatives are every
+            image of other groups, and every distractor, its own included.
+    """
+    count, slots, _ = features.shape
+    views = slots - 1
+    flat = features.flatten(0, 1)
+    group = torch.arange(count, device=flat.device).repeat_interleave(slots)
+    is_view = (torch.arange(slots, device=flat.device) < views).repeat(count)
+    similarity = flat[is_view] @ flat.T
+    negative = (group[is_view][:, None] != group[None]) | ~is_view[None]
+    own = similarity.view(count, views, count, slots)[torch.arange(count), :, torch.arange(count), :views]
+    losses = [
+        info_nce(own[:, v, w], similarity.view(count, views, -1)[:, v], temperature=temperature,
+                 valid=negative.view(count, views, -1)[:, v])
+        for v in range(views) for w in range(views) if v != w
+    ]  # fmt: skip
+    return torch.stack(losses).mean()
+
+
+def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
+    """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
+
+    Args:
+        patches: (B, V + 1, P, D), unit length. Anchor: the first view; positive: the second; negatives: the distractor
+            and the second view of the next `others` groups.
+    """
+    anchor = patches[:, 0]
+    candidates = [patches[:, 1], patches[:, -1], *(patches[:, 1].roll(-k, 0) for k in range(1, others + 1))]
+    distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
+    similarity = -distance.view(len(candidates), len(anchor)).T
+    return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature)
+
+
+def train(config: Config, groups: Images, device: torch.device, report: int = 50) -> IDSim:
+    """Train a new model on rendered groups (G, V + 1, H, W, 3)."""
+    torch.manual_seed(config.seed)
+    model = IDSim(MODEL, device=device)
+    model.requires_grad_(True).train().to(memory_format=torch.channels_last)
+    decay = [p for p in model.parameters() if p.ndim > 1]
+    plain = [p for p in model.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}], config.rate
+    )
+    rng = np.random.default_rng([config.seed, 1])
+    generator = torch.Generator().manual_seed(config.seed)
+    order = np.empty(0, dtype=np.int64)
+    start, running = time.monotonic(), np.zeros(2)
+    for step in range(config.steps):
+        if len(order) < config.batch:
+            order = np.concatenate([order, rng.permutation(len(groups))])
+        picked, order = np.sort(order[: config.batch]), order[config.batch :]
+        for part in optimizer.param_groups:
+            part["lr"] = config.rate * _schedule(step, config)
+        batch = torch.from_numpy(groups[picked]).to(device)
+        slots = batch.shape[1]
+        pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, MODEL.image_size, generator)
+        with torch.autocast(device.type, torch.bfloat16):
+            out = model((pixels).to(memory_format=torch.channels_last).clamp(0, 1))
+        assert out.patches is not None
+        first = global_loss(out.cls.float().unflatten(0, (-1, slots)), config.temperature)
+        second = patch_loss(
+            out.patches.float().unflatten(0, (-1, slots)), config.patch_temperature, config.patch_negatives
+        )
+        optimizer.zero_grad(set_to_none=True)
+        (first + config.patch_weight * second).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        running += [first.item(), second.item()]
+        if step % report == report - 1:
+            a, b = running / report
+            running[:] = 0
+            print(f"step {step + 1}: cls {a:.3f} patch {b:.3f}, {time.monotonic() - start:.0f} s", flush=True)
+    model.requires_grad_(False).eval()
+    return model
+
+
+def _schedule(step: int, config: Config) -> float:
+    if step < config.warmup:
+        return (step + 1) / config.warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - config.warmup) / max(1, config.steps - config.warmup)))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Render, train, save."""
+    parser = argparse.ArgumentParser(description="Train the embedded model from scratch.")
+    parser.add_argument("--assets", type=Path, help="folder with meshes, shapes, backgrounds, textures, produce")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for the rendered groups")
+    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    args: dict[str, Any] = vars(parser.parse_args(argv))
+    assets, cache, out = args.pop("assets"), args.pop("cache"), args.pop("out")
+    config = Config(**args)
+    start = time.monotonic()
+    groups = render(config, assets, cache)
+    model = train(config, groups, auto_device())
+    # half the size in the wheel; scores differ from float32 weights in the fourth digit at most
+    model.half().save_pretrained(out)
+    record = {"recipe": "idmetric.train.tiny", **asdict(config)}
+    (out / "recipe.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"wrote {out} after {time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from idmetric.idsim import IDSim, IDSimConfig
+
+
+@pytest.fixture(scope="session")
+def photo_root() -> Path:
+    """The folder of test photos: $IDMETRIC_DATA, or `shared/data` beside the repository."""
+    root = Path(os.environ.get("IDMETRIC_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    if not (root / "manifest.csv").is_file():
+        pytest.skip("the test photos are not here: set IDMETRIC_DATA to their folder")
+    return root
+
+
+@pytest.fixture(scope="session")
+def photos(photo_root: Path) -> list[Path]:
+    """Twelve photos of different identities and kinds."""
+    found = sorted(photo_root.glob("dev/grocery/*/0.jpg"))[:4]
+    found += sorted(photo_root.glob("dev/fashion/*/*.jpg"))[:100:25]
+    found += [p for p in sorted(photo_root.glob("dev/eth80/*/*")) if "mask" not in p.name][:160:40]
+    return found
+
+
+SMALL = {
+    "dinov3": IDSimConfig(
+        "vit_small_patch16_dinov3", 64, 24, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3}
+    ),
+    "dinov2": IDSimConfig(
+        "vit_small_patch14_dinov2", 56, 24, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3}
+    ),
+    "cnn": IDSimConfig("resnet18", 64, 24, backbone_args={"channels": [8, 16, 24, 32], "output_stride": 16}),
+}
+
+
+@pytest.fixture(scope="session", params=sorted(SMALL))
+def small(request: pytest.FixtureRequest) -> IDSim:
+    """A small IDSim with random weights, of each kind of backbone, on the CPU."""
+    torch.manual_seed(0)
+    return IDSim(SMALL[request.param], device="cpu")
+
+
+@pytest.fixture(scope="session")
+def metric() -> IDSim:
+    """One small IDSim with random weights, on the CPU."""
+    torch.manual_seed(0)
+    return IDSim(SMALL["dinov3"], device="cpu")
