@@ -37,10 +37,7 @@ def build(
         CheckpointError: if timm has no such model or cannot build it so.
     """
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
-    if not timm.is_model(name.split(".")[0]):
-        close = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:5])
-        raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
-    if image_size is not None and timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
+    if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
     if weights is not None:
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
@@ -51,14 +48,28 @@ def build(
     return model
 
 
+def pretrained_config(name: str) -> Any:
+    """What timm knows of a model's pretrained weights: input size, normalisation, Hub repository.
+
+    Raises:
+        CheckpointError: if timm has no such model.
+    """
+    architecture = name.split(".")[0]
+    if not timm.is_model(architecture):
+        close = ", ".join(timm.list_models(f"*{architecture[:12]}*")[:5])
+        raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return config or timm.get_pretrained_cfg(architecture)
+
+
 def pretrained_file(name: str, *, revision: str | None = None, cache_dir: str | None = None) -> str:
     """The pretrained weights of a timm model, downloaded once from its Hub repository.
 
     Raises:
         CheckpointError: if timm knows no Hub repository for it, or it cannot be fetched.
     """
-    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    if config is None or not config.hf_hub_id:
+    config = pretrained_config(name)
+    if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
     return str(checkpoint.fetch(config.hf_hub_id, checkpoint.WEIGHTS, revision=revision, cache_dir=cache_dir))
 
@@ -211,7 +222,7 @@ class Backbone(Embedder):
 
 
 def _timm_config(name: str, image_size: int | None, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
-    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cfg = pretrained_config(name)
     if pool == "head" and cfg.num_classes:
         args.setdefault("num_classes", cfg.num_classes)
     return BackboneConfig(

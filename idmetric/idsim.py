@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -110,7 +109,7 @@ class IDSim(Embedder):
             saved = _read(source, revision, variant, backbone_weights, backbone_args, cache_dir)
             config = checkpoint.parse(IDSimConfig, saved, self.model_type)
             name = os.fspath(source)
-        cfg = timm.get_pretrained_cfg(config.backbone, allow_unregistered=True)
+        cfg = backbones.pretrained_config(config.backbone)
         super().__init__(
             name=name,
             revision=saved.revision if saved else "",

@@ -40,15 +40,26 @@ SMALL = {
 }
 
 
+def random_model(kind: str) -> IDSim:
+    """An IDSim whose weights are large enough for its scores to differ between images."""
+    torch.manual_seed(0)
+    model = IDSim(SMALL[kind], device="cpu")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "gamma" in name:  # layer scale starts so small that blocks do nothing
+                parameter.fill_(1.0)
+            elif parameter.ndim > 1:
+                parameter.normal_(std=1.5 * parameter[0].numel() ** -0.5)
+    return model
+
+
 @pytest.fixture(scope="session", params=sorted(SMALL))
 def small(request: pytest.FixtureRequest) -> IDSim:
     """A small IDSim with random weights, of each kind of backbone, on the CPU."""
-    torch.manual_seed(0)
-    return IDSim(SMALL[request.param], device="cpu")
+    return random_model(request.param)
 
 
 @pytest.fixture(scope="session")
 def metric() -> IDSim:
     """One small IDSim with random weights, on the CPU."""
-    torch.manual_seed(0)
-    return IDSim(SMALL["dinov3"], device="cpu")
+    return random_model("dinov3")
