@@ -1,15 +1,20 @@
 """Images of any kind to RGB pixels in [0, 1], and masks to coverage in [0, 1].
 
 Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
-tensors by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
+tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
+
+EXIF orientation is applied, transparency is composited on a background (white unless told otherwise), 16-bit values are
+scaled rather than clipped. ICC profiles are not applied. Addresses (URLs) are not fetched. No process-wide setting of
+Pillow is read or changed, beyond what Pillow itself enforces.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,13 +24,22 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+# str: a path. File objects are read from where they stand to their end, and left open.
+# Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
+# floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
 Colour = tuple[int, int, int]
 
-# Where Pillow itself refuses to open an image; about 13,000 x 13,000 pixels, 0.7 GB while it is decoded.
+WHITE: Colour = (255, 255, 255)
+# Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
 _SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
-_RESAMPLE = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+_RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
 
 class ImageReadError(ValueError):
@@ -36,7 +50,7 @@ class ImageReadError(ValueError):
         self.source = source
         self.reason = reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:  # so that data-loader workers can send it
         return type(self), (self.source, self.reason)
 
 
@@ -45,142 +59,172 @@ class MultiFrameWarning(UserWarning):
 
 
 def describe(source: Any) -> str:
-    """A short name of an image for messages."""
-    if isinstance(source, str | os.PathLike):
-        return repr(os.fspath(source))
-    if isinstance(source, bytes):
-        return f"<{len(source)} bytes>"
-    if isinstance(source, Tensor):
-        return f"<tensor {tuple(source.shape)} {str(source.dtype).removeprefix('torch.')}>"
-    if isinstance(source, np.ndarray):
-        return f"<array {source.shape} {source.dtype}>"
+    """A short name of an image for messages: its path, or its kind and size."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return f"<bytes, {len(source)} bytes>"
+    if isinstance(source, Tensor | np.ndarray):
+        kind = "tensor" if isinstance(source, Tensor) else "array"
+        shape, dtype = ",".join(map(str, source.shape)), str(source.dtype).removeprefix("torch.")
+        return f"<{kind} ({shape}) {dtype}>"
+    anonymous = f"<{type(source).__name__}>"
     if isinstance(source, Image.Image):
-        path = getattr(source, "filename", "")  # set on images opened from a path
-        return repr(path) if path else f"<PIL image {source.size} {source.mode}>"
-    name = getattr(source, "name", None)
-    return repr(name) if isinstance(name, str) else f"<{type(source).__name__}>"
+        anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
+        name = getattr(source, "filename", "")  # set on images opened from a path
+    elif isinstance(source, str | os.PathLike):
+        name = os.fspath(source) or "''"
+    else:
+        name = getattr(source, "name", "")
+    if not isinstance(name, str) or not name:
+        return anonymous
+    return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
 
 
-def read_image(source: ImageLike, *, background: Colour = (255, 255, 255), max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Read one image as 8-bit RGB.
+def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
-    EXIF orientation is applied. Transparency is composited on `background`. 16-bit images are scaled, not clipped. Of
-    an animation or multi-page file the first frame is used, with a `MultiFrameWarning`.
+    Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
+    frame where it stands. The preview in a phone's MPO photo and the layers of a PSD do not count as frames.
 
     Args:
-        source: path, bytes, binary file object (read from where it stands, left open), PIL image, array (H, W[, C])
-            or tensor (C, H, W) with C in 1, 2 (grey and alpha), 3, 4; integers in uint8 or uint16, or floats in [0, 1].
-        background: RGB colour, 0-255.
-        max_pixels: larger images are refused before they are decoded.
+        source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
+            integer images span 0-65535, float images (mode F) 0-1.
+        background: RGB colour, 0-255, behind transparent pixels.
+        max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
+            `Image.MAX_IMAGE_PIXELS` holds beside it: a warning at that size, an error at twice that.
 
     Raises:
-        ImageReadError: if it is missing, empty, truncated, too large, or no image.
+        ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
+        TypeError: for an object of another kind.
     """
-    image = _open(source, max_pixels)
     name = describe(source)
+    if isinstance(source, Tensor | np.ndarray) and _is_float(source):
+        return _from_pixels(_float_pixels(source, name, background))
+    image = _open(source, name, max_pixels)
+    if image.mode == "F":
+        return _from_pixels(_float_pixels(np.asarray(image), name, background))
+    image = _eight_bit(image, name)
     try:
-        return _to_rgb(image, background, name)
-    finally:
-        if image is not source:
-            image.close()
+        if _has_alpha(image):
+            front = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
+        return image.convert("RGB")
+    except (OSError, ValueError) as error:
+        raise ImageReadError(name, f"mode {image.mode} cannot be made RGB ({error}): convert it first") from error
 
 
 def to_pixels(
     source: ImageLike,
     size: tuple[int, int] | None,
     *,
-    background: Colour = (255, 255, 255),
+    background: Colour = WHITE,
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
 ) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
     Args:
-        source: as for `read_image`. A float tensor keeps its graph and device; float64 stays float64, other floats
-            become float32.
-        size: (height, width) to squash to, or None to keep the image's own.
+        source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
+            stay float64, everything else becomes float32.
+        size: (height, width) to squash to (no crop), or None to keep the image's own.
         background, max_pixels: as for `read_image`.
-        interpolation: "bicubic" or "bilinear", antialiased.
+        interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
+
+    Raises:
+        ImageReadError: as `read_image`.
+        ValueError: for an unknown interpolation.
     """
+    _check_interpolation(interpolation)
     if isinstance(source, Tensor | np.ndarray) and _is_float(source):
-        pixels = _float_pixels(source, background)[None]
-        return (pixels if size is None else resize_pixels(pixels, size, interpolation))[0]
+        pixels = _float_pixels(source, describe(source), background)
+        return pixels if size is None else resize_pixels(pixels[None], size, interpolation)[0]
     image = read_image(source, background=background, max_pixels=max_pixels)
     if size is not None and image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), _RESAMPLE[interpolation])
-    return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+    return pixels.to(source.device) if isinstance(source, Tensor) else pixels
 
 
 def load_batch(
-    images: ImageLike | Sequence[ImageLike],
+    images: ImageLike | Iterable[ImageLike],
     size: tuple[int, int],
     *,
-    background: Colour = (255, 255, 255),
+    background: Colour = WHITE,
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Images of any kinds, mixed, as one batch (B, 3, height, width) on `device`; arguments as for `to_pixels`.
+    """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
+
+    float32, or float64 where a float64 tensor is among them. Without `device`, the batch is where the first tensor
+    off the CPU is, else on the CPU. The graph of float tensors is kept.
 
     Raises:
         ImageReadError: naming the image that cannot be read.
+        TypeError: as `split_images`.
         ValueError: if there are no images.
     """
+    _check_interpolation(interpolation)
+    if isinstance(images, Tensor) and images.ndim == 4 and len(images) and images.is_floating_point():
+        name = describe(images)
+        _single(images[:1], name)
+        check_pixels(images, name)
+        return _place(resize_pixels(_composite(images, background), size, interpolation), device)
     singles = split_images(images)
     if not singles:
-        raise ValueError("no images given")
-    pixels = [
-        to_pixels(one, size, background=background, interpolation=interpolation, max_pixels=max_pixels).to(device)
+        raise ValueError("no images given: the list is empty")
+    parts = [
+        to_pixels(one, size, background=background, interpolation=interpolation, max_pixels=max_pixels)
         for one in singles
     ]
-    dtype = torch.float64 if any(p.dtype == torch.float64 for p in pixels) else torch.float32
-    return torch.stack([p.to(dtype) for p in pixels])
+    if device is None:
+        device = next((part.device for part in parts if part.device.type != "cpu"), None)
+    dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+    return torch.stack([_place(part.to(dtype), device) for part in parts])
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
-    """One image, a batch (tensor BCHW, array BHWC) or an iterable of images, as a list of single images.
+    """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
 
     Raises:
         TypeError: for lists within lists, and for what is no image.
     """
     if isinstance(images, Tensor | np.ndarray):
         return list(images) if images.ndim == 4 else [images]
-    if _is_single(images):
-        return [images]  # type: ignore[list-item]  # _is_single says so
+    if _is_image(images):
+        return [images]  # type: ignore[list-item]  # _is_image says so
     if not isinstance(images, Iterable):
-        raise TypeError(f"{type(images).__name__} is not an image: give a path, PIL image, array, tensor or bytes")
+        raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     singles: list[ImageLike] = []
     for one in images:
-        if not _is_single(one):
-            raise TypeError(f"a list of images may not hold a {type(one).__name__}: give one flat list")
-        if isinstance(one, Tensor | np.ndarray) and one.ndim == 4:
-            if len(one) != 1:
-                raise TypeError(f"a list of images may not hold the batch {describe(one)}: give one flat list")
-            one = one[0]
-        singles.append(one)  # type: ignore[arg-type]  # _is_single says so
+        if not _is_image(one):
+            raise TypeError(f"a list of images may not hold a {type(one).__name__}: give one flat list of images")
+        singles += split_images(one)  # type: ignore[arg-type]  # _is_image says so
     return singles
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
-    """Check float pixels for the range [0, 1].
+    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding; the graph is left alone.
 
     Raises:
         ImageReadError: with the range found and the usual remedy.
     """
+    name = name or describe(pixels)
     if not pixels.numel():
-        raise ImageReadError(name or describe(pixels), "it has no pixels")
-    low, high = (float(x) for x in torch.aminmax(pixels.detach()))
-    if not (low >= -_SLACK and high <= 1 + _SLACK):  # so written that NaN fails
-        if low != low or high != high:
-            advice = "it holds NaN"
-        elif high > 2:
-            advice = "divide by 255 if these are 8-bit values"
-        elif low < 0:
-            advice = "use (x + 1) / 2 if the range is [-1, 1], or clamp a decoder's overshoot"
-        else:
-            advice = "clamp it"
-        reason = f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}"
-        raise ImageReadError(name or describe(pixels), reason)
+        raise ImageReadError(name, "it has no pixels")
+    low, high = torch.stack(torch.aminmax(pixels.detach())).tolist()
+    if low >= -_SLACK and high <= 1 + _SLACK:  # NaN fails this
+        return
+    if not np.isfinite([low, high]).all():
+        advice = "find where NaN or infinity came from"
+    elif low < -_SLACK:
+        advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
+        if low < -1 - _SLACK or high > 1.5:
+            advice = "undo the normalisation (x * std + mean)"
+    elif high > 2:
+        advice = f"divide by {65535 if high > 255 else 255}"
+    else:
+        advice = "clamp what overshoots"
+    raise ImageReadError(name, f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
 
 
 def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
@@ -188,238 +232,288 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
 
     float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
     """
+    _check_interpolation(interpolation)
     pixels = pixels if pixels.dtype == torch.float64 else pixels.float()
-    if pixels.shape[-2:] == size:
+    if pixels.shape[-2:] == tuple(size):
         return pixels
-    on_cpu = pixels.device.type == "mps"  # where the antialiased kernels are missing in some versions
-    x = pixels.cpu() if on_cpu else pixels
+    # MPS lacks the antialiased kernels in some versions of torch
+    x = pixels.cpu() if pixels.device.type == "mps" else pixels
     with torch.autocast(x.device.type, enabled=False):
-        x = F.interpolate(x, size, mode=interpolation, align_corners=False, antialias=True)
+        x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
     return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
 def read_mask(source: ImageLike, size: tuple[int, int] | None = None, *, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """A subject mask as coverage (height, width), float32 in [0, 1], 1 = subject.
+    """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
 
     Args:
-        source: as for `read_image`; tensors and arrays may be (H, W), (1, H, W) or bool. An image whose alpha channel
-            varies is read by its alpha, others by their luminance. 8-bit masks of 0 and 1 count as 0 and 255.
-        size: (height, width) to average down to, so that values are fractions of covered area; None keeps its own.
+        source: as for `read_image`; tensors may also be (H, W). An image whose alpha channel varies is read by its
+            alpha, others by their luminance. A mask that holds only 0 and 1 is taken at its word, of whatever integer
+            type.
+        size: (height, width) to average to, so that values are exact fractions of covered area; None keeps its own.
+        max_pixels: as for `read_image`.
 
     Raises:
         ImageReadError: as `read_image`.
     """
+    name = describe(source)
     if isinstance(source, Tensor | np.ndarray):
-        mask = _array_mask(source)
+        array = _channels_last(source, name)
     else:
-        image = _open(source, max_pixels)
-        name = describe(source)
-        try:
-            mask = _image_mask(_upright(image, name))
-        finally:
-            if image is not source:
-                image.close()
-    if size is None or mask.shape == size:
-        return mask
-    return F.interpolate(mask[None, None], size, mode="area")[0, 0]
+        array = _mask_array(_open(source, name, max_pixels), name)
+    mask = _coverage(_mask_channel(array), name)
+    if size is None or mask.shape == tuple(size):
+        return mask.float()
+    return _average(_average(mask, size[1]).T, size[0]).T.clamp(0, 1).float().contiguous()
 
 
 # Opening
 
 
-def _is_single(x: Any) -> bool:
-    return isinstance(x, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor) or hasattr(x, "read")
+def _is_image(x: Any) -> bool:
+    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image | np.ndarray | Tensor):
+        return True
+    return hasattr(x, "read")
 
 
-def _is_float(x: Tensor | NDArray[Any]) -> bool:
-    return x.is_floating_point() if isinstance(x, Tensor) else bool(np.issubdtype(x.dtype, np.floating))
+def _check_interpolation(name: str) -> None:
+    if name not in _RESAMPLE:
+        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(_RESAMPLE)}")
 
 
-def _open(source: ImageLike, max_pixels: int) -> Image.Image:
-    """A decoded PIL image, of any mode, orientation not yet applied; the same object for a PIL image."""
-    name = describe(source)
+def _open(source: ImageLike, name: str, max_pixels: int) -> Image.Image:
+    """The image in memory, upright, in its own mode; never the caller's object."""
     if isinstance(source, Tensor | np.ndarray):
         return _from_array(source, name)
     if isinstance(source, Image.Image):
-        _check_size(source, name, max_pixels)
-        return _decode(source, name)
-    if isinstance(source, str) and "://" in source:
-        raise ImageReadError(name, "addresses are not fetched: download the file first")
-    file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
-    if isinstance(source, str | os.PathLike):
-        _check_file(os.fspath(source), name)
-    elif isinstance(source, bytes) and not source:
-        raise ImageReadError(name, "it is empty")
+        return _decode(source, name, max_pixels)
+    file = _file(source, name)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is checked below
-            image = Image.open(file)
-    except UnidentifiedImageError as error:
-        raise ImageReadError(name, "it is not an image of a known format, or its header is damaged") from error
-    except Image.DecompressionBombError as error:
-        raise ImageReadError(name, f"it claims too many pixels ({error}): make it smaller first") from error
-    except Exception as error:  # plugins raise many kinds of error on damaged headers
-        raise ImageReadError(name, f"{type(error).__name__}: {error}") from error
-    try:
-        _check_size(image, name, max_pixels)
-        return _decode(image, name)
-    except BaseException:
-        image.close()
+        with Image.open(file) as image:
+            return _decode(image, name, max_pixels)
+    except (ImageReadError, MemoryError, MultiFrameWarning):  # a warning where filters make it an error
         raise
+    except Exception as error:  # plugins raise many kinds of error on damaged headers
+        raise ImageReadError(name, _explain(error)) from error
 
 
-def _check_file(path: str, name: str) -> None:
-    if not os.path.exists(path):
-        raise ImageReadError(name, "there is no such file")
-    if os.path.isdir(path):
-        raise ImageReadError(name, "it is a folder: give its files")
-    if os.path.getsize(path) == 0:
-        raise ImageReadError(name, "the file is empty")
+def _file(source: Any, name: str) -> BinaryIO | str:
+    """What Pillow can open: an existing file's path, or bytes in memory."""
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if isinstance(source, str) and _ADDRESS.match(source):
+            raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+        if not os.path.exists(path):
+            raise ImageReadError(name, "there is no such file: check the path and the working directory")
+        if os.path.isdir(path):
+            raise ImageReadError(name, "it is a folder: give the image files in it")
+        if os.path.isfile(path) and os.path.getsize(path) == 0:
+            raise ImageReadError(name, "the file is empty: fetch or write it again")
+        return path
+    if isinstance(source, bytes | bytearray | memoryview):
+        data: Any = bytes(source)
+    elif hasattr(source, "read"):
+        try:
+            data = source.read()
+        except Exception as error:  # whatever the object raises: closed, text that is no UTF-8, connection lost
+            raise ImageReadError(name, f"reading failed ({error}): give an open file in mode 'rb'") from error
+    else:
+        raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+    if isinstance(data, str):
+        raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not data:
+        raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
+    return io.BytesIO(data)
 
 
-def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
+def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
     if width * height > max_pixels:
-        raise ImageReadError(
-            name,
-            f"{width} x {height} pixels are more than the {max_pixels} allowed: make it smaller, or raise max_pixels",
-        )
-
-
-def _decode(image: Image.Image, name: str) -> Image.Image:
+        advice = "make it smaller, or raise max_pixels if you trust it"
+        raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
+    frames = 1
     try:
-        frames = getattr(image, "n_frames", 1)
-        if frames > 1 and image.format != "MPO":  # MPO: an ordinary phone photo with a preview beside it
-            message = f"{name} has {frames} frames: the first is used"
-            warnings.warn(message, MultiFrameWarning, stacklevel=2)
-            image.seek(0)
+        if image.format not in ("MPO", "PSD") and image.tell() == 0:
+            frames = getattr(image, "n_frames", 1)
         image.load()
+    except MemoryError:
+        raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
-        raise ImageReadError(name, f"it is damaged or cut short ({error})") from error
-    return image
+        raise ImageReadError(name, _explain(error)) from error
+    if frames > 1:
+        message = f"{name} has {frames} frames: only the first is used (open it with Pillow and seek for another)"
+        warnings.warn(message, MultiFrameWarning, stacklevel=5)
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged EXIF block must not lose a good image
+        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
+        return image.copy()
 
 
-def _from_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
-    array = source.detach().cpu().numpy() if isinstance(source, Tensor) else source
-    if isinstance(source, Tensor) and array.ndim == 4 and array.shape[0] == 1:
-        array = array[0]
-    if isinstance(source, Tensor) and array.ndim == 3:
-        array = array.transpose(1, 2, 0)
-    if array.ndim == 2:
-        array = array[..., None]
-    if array.ndim != 3 or array.shape[-1] not in (1, 2, 3, 4):
-        expected = "(C, H, W)" if isinstance(source, Tensor) else "(H, W, C)"
-        raise ImageReadError(name, f"an image has shape {expected} with 1 to 4 channels")
-    if 0 in array.shape:
-        raise ImageReadError(name, "it has no pixels")
-    if array.dtype == np.bool_:
-        array = array.astype(np.uint8) * 255
-    elif array.dtype == np.uint16:
-        array = _scale16(array)
-    elif np.issubdtype(array.dtype, np.floating):
-        check_pixels(torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)), name)
-        array = np.rint(array.clip(0, 1) * 255).astype(np.uint8)
-    elif array.dtype != np.uint8:
-        raise ImageReadError(name, f"pixels of type {array.dtype} are not understood: use uint8, or floats in [0, 1]")
-    modes = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-    array = np.ascontiguousarray(array[..., 0] if array.shape[-1] == 1 else array)
-    height, width = array.shape[:2]
-    return Image.frombytes(modes[1 if array.ndim == 2 else array.shape[-1]], (width, height), array.tobytes())
+def _explain(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"too many pixels ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not an image of a known format, or its header is damaged: open and save it again elsewhere"
+    if isinstance(error, PermissionError):
+        return "there is no permission to read it: change the file's mode or owner"
+    return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"
 
 
 # Converting
 
 
+def _is_float(x: Tensor | NDArray[Any]) -> bool:
+    return x.is_floating_point() if isinstance(x, Tensor) else x.dtype.kind == "f"
+
+
+def _single(source: Any, name: str) -> Any:
+    """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
+    is_tensor = isinstance(source, Tensor)
+    x = source[0] if source.ndim == 4 and len(source) == 1 else source
+    if x.ndim == 2:
+        x = x[None] if is_tensor else x[..., None]
+    if x.ndim != 3 or x.shape[0 if is_tensor else 2] not in (1, 2, 3, 4):
+        layout = "tensor has shape (C, H, W)" if is_tensor else "array has shape (H, W) or (H, W, C)"
+        raise ImageReadError(name, f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
+    if 0 in x.shape:
+        raise ImageReadError(name, "it has no pixels")
+    return x
+
+
+def _channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
+    """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
+    x = _single(source, name)
+    if isinstance(x, Tensor):
+        x = x.detach().permute(1, 2, 0).cpu()
+        x = (x.float() if x.is_floating_point() else x).numpy()  # numpy has no bfloat16
+    array: NDArray[Any] = x.astype(np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("="))
+    return array
+
+
+def _from_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
+    array = _channels_last(source, name)
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * np.uint8(255)
+    elif array.dtype == np.uint16:
+        array = _scale16(array)
+    elif array.dtype != np.uint8:
+        advice = "use uint8, uint16, bool, or floats in [0, 1]"
+        raise ImageReadError(name, f"pixels of type {array.dtype} are not understood: {advice}")
+    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[array.shape[2]]
+    return Image.frombytes(mode, (array.shape[1], array.shape[0]), array.tobytes())
+
+
+def _from_pixels(pixels: Tensor) -> Image.Image:
+    array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -> Tensor:
+    """One float image as RGB (3, H, W); a tensor keeps its graph."""
+    if isinstance(source, Tensor):
+        x = _single(source, name)
+    else:
+        x = torch.from_numpy(_channels_last(source, name)).permute(2, 0, 1)
+    check_pixels(x, name)
+    return _composite(x, background)
+
+
+def _composite(x: Tensor, background: Colour) -> Tensor:
+    """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
+    x = x if x.dtype == torch.float64 else x.float()
+    channels = x.shape[-3]
+    colour = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)
+    if channels in (1, 3):
+        return colour
+    alpha = x[..., -1:, :, :]
+    behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
+    return colour * alpha + behind * (1 - alpha)
+
+
+def _place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
+    if device is not None and torch.device(device).type == "mps":
+        pixels = pixels.float()  # MPS has no float64
+    return pixels.to(device)
+
+
 def _scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.rint(array.astype(np.float64) / 257).astype(np.uint8)  # 65535 = 257 * 255
+    return np.rint(array / 257).astype(np.uint8)  # 65535 = 257 * 255
 
 
-def _upright(image: Image.Image, name: str) -> Image.Image:
-    try:
-        turned = ImageOps.exif_transpose(image)
-    except Exception:  # a damaged EXIF block must not lose a good image
-        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=2)
+def _sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
+    """The values of an integer image (I, I;16, ...)."""
+    array = np.asarray(image)
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high > 65535:
+        raise ImageReadError(name, f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
+    return array.astype(np.uint16)
+
+
+def _eight_bit(image: Image.Image, name: str) -> Image.Image:
+    """Integer images as L, or LA where one value means transparent; others as they are."""
+    if image.mode == "La":  # premultiplied grey converts to nothing else
+        return image.convert("LA")
+    if not image.mode.startswith("I"):
         return image
-    return image if turned is None else turned
-
-
-def _to_rgb(image: Image.Image, background: Colour, name: str) -> Image.Image:
-    image = _upright(image, name)
-    if image.mode.startswith("I"):
-        array = np.asarray(image)
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high > 65535:
-            raise ImageReadError(name, f"integer pixels must lie in [0, 65535], found [{low}, {high}]")
-        image = Image.fromarray(_scale16(array))
-    elif image.mode == "F":
-        array = np.asarray(image)
-        check_pixels(torch.from_numpy(array.astype(np.float64)), name)
-        image = Image.fromarray(np.rint(array.clip(0, 1) * 255).astype(np.uint8))
-    try:
-        if _has_alpha(image):
-            front = image.convert("RGBA")
-            back = Image.new("RGBA", front.size, (*background, 255))
-            return Image.alpha_composite(back, front).convert("RGB")
-        return image.copy() if image.mode == "RGB" else image.convert("RGB")
-    except (OSError, ValueError) as error:
-        raise ImageReadError(name, f"mode {image.mode} cannot be made RGB ({error})") from error
+    values = _sixteen(image, name)
+    grey = Image.fromarray(_scale16(values))
+    if "transparency" in image.info:
+        grey.putalpha(Image.fromarray(np.where(values == image.info["transparency"], 0, 255).astype(np.uint8)))
+    return grey
 
 
 def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        return True
+    return "transparency" in image.info and (image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I"))
 
 
-def _float_pixels(source: Tensor | NDArray[Any], background: Colour) -> Tensor:
-    name = describe(source)
-    if isinstance(source, Tensor):
-        x = source[0] if source.ndim == 4 and source.shape[0] == 1 else source
-        x = x[None] if x.ndim == 2 else x
-    else:
-        array = source[..., None] if source.ndim == 2 else source
-        if array.ndim != 3:
-            raise ImageReadError(name, "an image has shape (H, W) or (H, W, C)")
-        x = torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1)
-    if x.ndim != 3 or x.shape[0] not in (1, 2, 3, 4):
-        expected = "(C, H, W)" if isinstance(source, Tensor) else "(H, W, C)"
-        raise ImageReadError(name, f"an image has shape {expected} with 1 to 4 channels")
-    check_pixels(x, name)
-    x = x if x.dtype == torch.float64 else x.float()
-    colour = x[:1].expand(3, -1, -1) if x.shape[0] < 3 else x[:3]
-    if x.shape[0] in (2, 4):
-        alpha = x[-1:]
-        behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
-        return colour * alpha + behind * (1 - alpha)
-    return colour
+# Masks
 
 
-def _array_mask(source: Tensor | NDArray[Any]) -> Tensor:
-    name = describe(source)
-    mask = source.detach().cpu() if isinstance(source, Tensor) else torch.from_numpy(np.ascontiguousarray(source))
-    mask = mask.squeeze(0) if isinstance(source, Tensor) and mask.ndim == 3 else mask
-    mask = mask.squeeze(-1) if isinstance(source, np.ndarray) and mask.ndim == 3 else mask
-    if mask.ndim != 2:
-        raise ImageReadError(name, "a mask array has shape (H, W), or one channel more of size 1")
-    if not mask.numel():
-        raise ImageReadError(name, "the mask has no pixels")
-    if mask.is_floating_point():
-        check_pixels(mask, name)
-        return mask.float().clamp(0, 1)
-    if mask.dtype not in (torch.bool, torch.uint8):
-        raise ImageReadError(
-            name, f"a mask of type {mask.dtype} is not understood: use bool, uint8 or floats in [0, 1]"
-        )
-    return mask.float() / (255 if mask.dtype == torch.uint8 and int(mask.max()) > 1 else 1)
-
-
-def _image_mask(image: Image.Image) -> Tensor:
+def _mask_array(image: Image.Image, name: str) -> NDArray[Any]:
+    """(H, W, C) with 1, 3 or 4 channels; integer and float images keep their depth."""
     if _has_alpha(image):
-        alpha = np.asarray(image.convert("RGBA"))[..., 3]
-        if alpha.min() != alpha.max():
-            return _array_mask(alpha)
-    if image.mode == "1":
-        return _array_mask(np.asarray(image))
-    if image.mode.startswith("I"):
-        return _array_mask(_scale16(np.asarray(image).clip(0, 65535)))
-    return _array_mask(np.asarray(image.convert("L")))
+        image = _eight_bit(image, name).convert("RGBA")
+    elif image.mode.startswith("I"):
+        return _sixteen(image, name)[..., None]
+    elif image.mode not in ("1", "L", "F"):
+        image = image.convert("RGB")
+    array = np.asarray(image)
+    return array if array.ndim == 3 else array[..., None]
+
+
+def _mask_channel(array: NDArray[Any]) -> NDArray[Any]:
+    """The channel of (H, W, C) that says what the subject is: varying alpha, else luminance (ITU-R 601, as Pillow)."""
+    if array.shape[2] in (2, 4) and array[..., -1].min() != array[..., -1].max():
+        return array[..., -1]
+    if array.shape[2] < 3:
+        return array[..., 0]
+    grey: NDArray[Any] = array[..., :3] @ np.array([0.299, 0.587, 0.114])
+    return grey if array.dtype.kind == "f" else np.rint(grey).astype(array.dtype)
+
+
+def _coverage(values: NDArray[Any], name: str) -> Tensor:
+    if values.dtype.kind == "f":
+        mask = torch.tensor(values, dtype=torch.float64)
+        check_pixels(mask, name)
+        return mask.clamp(0, 1)
+    scale = 1
+    if values.dtype.kind not in "biu" or values.min() < 0 or values.max() > 1:
+        if values.dtype not in (np.uint8, np.uint16):
+            advice = "use bool, uint8, integers 0 and 1, or floats in [0, 1]"
+            raise ImageReadError(name, f"a mask of type {values.dtype} is not understood: {advice}")
+        scale = np.iinfo(values.dtype).max
+    return torch.from_numpy(values.astype(np.float64) / scale)
+
+
+def _average(x: Tensor, count: int) -> Tensor:
+    """Means of `count` equal stretches of the last axis, ends counted by the fraction they cover."""
+    length = x.shape[-1]
+    edges = torch.arange(count + 1, dtype=x.dtype) * length / count
+    at = edges.long().clamp(max=length - 1)
+    sums = F.pad(x.cumsum(-1), (1, 0))[..., at] + (edges - at) * x[..., at]
+    return sums.diff(dim=-1) * (count / length)

@@ -1,0 +1,1 @@
+"""Data: what training and evaluation read, and what makes it."""

@@ -1,0 +1,129 @@
+"""Triangle meshes, from arrays and from OBJ files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Triangles with texture coordinates.
+
+    Attributes:
+        vertices: (V, 3). faces: (F, 3) indices into them.
+        uv: texture coordinates of each face's corners, (F, 3, 2), v upwards; outside [0, 1] they repeat.
+        normals: of each face's corners, (F, 3, 3).
+    """
+
+    vertices: Floats
+    faces: NDArray[np.int64]
+    uv: Floats
+    normals: Floats
+
+
+def make_mesh(vertices: NDArray[np.floating], faces: NDArray[np.integer], uv: NDArray[np.floating]) -> Mesh:
+    """A mesh scaled to unit size around the origin, with smooth normals except across sharp edges.
+
+    Args:
+        vertices: (V, 3). faces: (F, 3). uv: (F, 3, 2) per corner, or (V, 2) per vertex.
+
+    Raises:
+        ValueError: if there are no faces.
+    """
+    if not len(faces):
+        raise ValueError("a mesh needs at least one face")
+    v = np.asarray(vertices, dtype=np.float32)
+    f = np.asarray(faces, dtype=np.int64)
+    used = v[f.ravel()]
+    low, high = used.min(0), used.max(0)
+    v = (v - (low + high) / 2) / max(float((high - low).max()), 1e-9)
+    t = np.asarray(uv, dtype=np.float32)
+    return Mesh(v, f, t if t.ndim == 3 else t[f], _normals(v, f))
+
+
+def _normals(vertices: Floats, faces: NDArray[np.int64]) -> Floats:
+    corner = vertices[faces]
+    flat = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
+    smooth = np.zeros_like(vertices)
+    for k in range(3):
+        np.add.at(smooth, faces[:, k], flat)  # weighted by area
+    smooth /= np.linalg.norm(smooth, axis=1, keepdims=True).clip(1e-12)
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True).clip(1e-12)
+    at = smooth[faces]
+    sharp = (at * flat[:, None]).sum(-1, keepdims=True) < 0.75
+    return np.where(sharp, flat[:, None], at).astype(np.float32)
+
+
+def join(meshes: Sequence[tuple[Mesh, Floats, Floats]]) -> Mesh:
+    """Several meshes as one: each scaled by its second entry (3,) and moved by its third (3,)."""
+    vertices, faces, uv, count = [], [], [], 0
+    for mesh, scale, shift in meshes:
+        vertices.append(mesh.vertices * scale + shift)
+        faces.append(mesh.faces + count)
+        uv.append(mesh.uv)
+        count += len(mesh.vertices)
+    return make_mesh(np.concatenate(vertices), np.concatenate(faces), np.concatenate(uv))
+
+
+def load_obj(path: Path) -> Mesh | None:
+    """A mesh from an OBJ file (v, vt and f lines; polygons are split into triangles), or None if it has no faces.
+
+    Faces without texture coordinates get them from the two widest axes of the whole object.
+    """
+    v: list[list[str]] = []
+    vt: list[list[str]] = []
+    corners: list[tuple[str, str, str]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "v":
+            v.append(rest.split()[:3])
+        elif kind == "vt":
+            vt.append(rest.split()[:2])
+        elif kind == "f":
+            names = rest.split()
+            corners += [(names[0], names[k], names[k + 1]) for k in range(1, len(names) - 1)]
+    if not corners or not v:
+        return None
+    vertices = np.array(v, dtype=np.float32)
+    pairs = [[(name.split("/") + [""])[:2] for name in triangle] for triangle in corners]
+    faces = _index([[p[0] for p in triangle] for triangle in pairs], len(v))
+    if vt and all(p[1] for triangle in pairs for p in triangle):
+        uv = np.array(vt, dtype=np.float32)[_index([[p[1] for p in triangle] for triangle in pairs], len(vt))]
+    else:
+        widest = np.sort(np.argsort(np.ptp(vertices, axis=0))[1:])
+        flat = vertices[:, widest]
+        uv = ((flat - flat.min(0)) / np.ptp(flat, axis=0).clip(1e-9))[faces]
+    return make_mesh(vertices, faces, uv)
+
+
+def _index(names: list[list[str]], count: int) -> NDArray[np.int64]:
+    found = np.array(names, dtype=np.int64)
+    return np.where(found < 0, found + count, found - 1)  # OBJ counts from 1, or back from the end
+
+
+def simplify(mesh: Mesh, cells: int = 40) -> Mesh:
+    """Fewer triangles: vertices of one cell of a grid become one; corners keep their texture coordinates."""
+    if len(mesh.faces) <= 4000:
+        return mesh
+    keys = np.floor((mesh.vertices + 0.5) * cells).astype(np.int64)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    faces = inverse.reshape(-1)[mesh.faces]
+    kept = (faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 0] != faces[:, 2])
+    return make_mesh(mesh.vertices[first], faces[kept], mesh.uv[kept])
+
+
+def load_texture(path: Path, size: int = 256) -> NDArray[np.uint8]:
+    """An image file as a texture of at most `size` pixels a side."""
+    with Image.open(path) as image:
+        image.draft("RGB", (size, size))
+        rgb = image.convert("RGB")
+    rgb.thumbnail((size, size))
+    return np.asarray(rgb)
