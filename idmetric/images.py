@@ -236,6 +236,8 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     pixels = pixels if pixels.dtype == torch.float64 else pixels.float()
     if pixels.shape[-2:] == tuple(size):
         return pixels
+    if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
+        return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
     # MPS lacks the antialiased kernels in some versions of torch
     x = pixels.cpu() if pixels.device.type == "mps" else pixels
     with torch.autocast(x.device.type, enabled=False):

@@ -93,7 +93,7 @@ def load_obj(path: Path) -> Mesh | None:
     if not corners or not v:
         return None
     vertices = np.array(v, dtype=np.float32)
-    pairs = [[(name.split("/") + [""])[:2] for name in triangle] for triangle in corners]
+    pairs = [[[*name.split("/"), ""][:2] for name in triangle] for triangle in corners]
     faces = _index([[p[0] for p in triangle] for triangle in pairs], len(v))
     if vt and all(p[1] for triangle in pairs for p in triangle):
         uv = np.array(vt, dtype=np.float32)[_index([[p[1] for p in triangle] for triangle in pairs], len(vt))]

@@ -57,7 +57,7 @@ def _box(w: float, h: float, d: float, gable: float) -> Mesh:
         vertices += corners
         uv += [(u0, v0), (u1, v0), (u1, v1), (u0, v1)]
     base = np.arange(len(sides))[:, None] * 4
-    faces = np.concatenate([base + [0, 1, 2], base + [0, 2, 3]])
+    faces = np.concatenate([base + np.array([0, 1, 2]), base + np.array([0, 2, 3])])
     return make_mesh(np.array(vertices), faces, np.array(uv))
 
 
