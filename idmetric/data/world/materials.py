@@ -27,15 +27,19 @@ def colour(rng: Generator) -> Colour:
 def smooth_noise(rng: Generator, size: int, cells: int) -> NDArray[np.float32]:
     """Soft random blotches (size, size) in [0, 1], about `cells` across."""
     coarse = Image.fromarray(rng.integers(0, 256, (cells + 1, cells + 1), dtype=np.uint8))
-    return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float32) / 255
+    soft: NDArray[np.float32] = np.array(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float32)
+    soft /= 255
+    return soft
 
 
 def _flat(c: Colour) -> NDArray[np.float32]:
-    return np.broadcast_to(np.array(c, dtype=np.float32), (SIZE, SIZE, 3)).copy()
+    filled: NDArray[np.float32] = np.full((SIZE, SIZE, 3), c, dtype=np.float32)
+    return filled
 
 
 def _mix(a: Colour, b: Colour, amount: NDArray[np.floating]) -> NDArray[np.float32]:
-    return _flat(a) * (1 - amount[..., None]) + _flat(b) * amount[..., None]
+    mixed: NDArray[np.float32] = (_flat(a) * (1 - amount[..., None]) + _flat(b) * amount[..., None]).astype(np.float32)
+    return mixed
 
 
 def _word(rng: Generator, low: int, high: int) -> str:
@@ -63,11 +67,11 @@ def package(rng: Generator, photos: Sequence[Texture] = ()) -> Texture:
         draw.polygon([(0, top), (SIZE, top + slope), (SIZE, top + slope + thick), (0, top + thick)], fill=fill)
     if len(photos) and rng.random() < 0.6:
         w, h = (int(x) for x in rng.integers(60, 150, 2))
-        sticker = Image.fromarray(photos[rng.integers(len(photos))]).resize((w, h))
+        sticker = Image.fromarray(photos[int(rng.integers(len(photos)))]).resize((w, h))
         shape = Image.new("L", (w, h), 0)
         pen = ImageDraw.Draw(shape)
         (pen.ellipse if rng.random() < 0.6 else pen.rectangle)((0, 0, w - 1, h - 1), fill=255)
-        image.paste(sticker, tuple(int(x) for x in rng.integers(0, SIZE - np.array([w, h]) + 20)), shape)
+        image.paste(sticker, (int(rng.integers(0, SIZE - w + 20)), int(rng.integers(0, SIZE - h + 20))), shape)
     for _ in range(rng.integers(1, 5)):
         x, y = rng.uniform(0, SIZE, 2)
         rx, ry = rng.uniform(8, 60), rng.uniform(8, 40)
@@ -161,7 +165,7 @@ def photo(rng: Generator, photos: Sequence[Texture] = ()) -> Texture:
     """A cut-out of a photo, sometimes recoloured; paint where there are no photos."""
     if not len(photos):
         return paint(rng)
-    source = photos[rng.integers(len(photos))]
+    source = photos[int(rng.integers(len(photos)))]
     side = int(rng.integers(min(source.shape[:2]) // 3, min(source.shape[:2]) + 1))
     top, left = rng.integers(source.shape[0] - side + 1), rng.integers(source.shape[1] - side + 1)
     crop = source[top : top + side, left : left + side]

@@ -72,19 +72,25 @@ def _fill(
     offset = np.arange(len(face)) - np.repeat(np.cumsum(counts) - counts, counts)
     column = low[face, 0] + offset % size[face, 0]
     row = low[face, 1] + offset // size[face, 0]
+    # barycentric coordinates and depth are affine in the pixel's place: three coefficients each, for every triangle
+    x, y, z = corner[part, :, 0], corner[part, :, 1], corner[part, :, 2]
+    with np.errstate(divide="ignore", invalid="ignore"):  # flat triangles have no candidates
+        slope_x = (np.roll(y, -1, 1) - np.roll(y, -2, 1)) / area[part, None]
+        slope_y = (np.roll(x, -2, 1) - np.roll(x, -1, 1)) / area[part, None]
     px, py = (column + 0.5).astype(np.float32), (row + 0.5).astype(np.float32)
-    p = corner[face]
-    u = ((p[:, 1, 0] - px) * (p[:, 2, 1] - py) - (p[:, 1, 1] - py) * (p[:, 2, 0] - px)) / area[face]
-    v = ((p[:, 2, 0] - px) * (p[:, 0, 1] - py) - (p[:, 2, 1] - py) * (p[:, 0, 0] - px)) / area[face]
+    local = face - part[0]
+    u, v = (
+        slope_x[local, k] * (px - x[local, (k + 1) % 3]) + slope_y[local, k] * (py - y[local, (k + 1) % 3])
+        for k in range(2)
+    )
     w = 1 - u - v
-    inside = (u >= 0) & (v >= 0) & (w >= 0)
-    face, u, v, w = face[inside], u[inside], v[inside], w[inside]
+    inside = np.flatnonzero((u >= 0) & (v >= 0) & (w >= 0))
+    face, local, u, v, w = face[inside], local[inside], u[inside], v[inside], w[inside]
     pixel = (row * width + column)[inside]
-    z = u * p[inside, 0, 2] + v * p[inside, 1, 2] + w * p[inside, 2, 2]
-    order = np.lexsort((z, pixel))
-    first = order[np.r_[True, np.diff(pixel[order]) > 0]] if len(order) else order
-    nearer = z[first] < depth[pixel[first]]
-    first = first[nearer]
+    z = u * z[local, 0] + v * z[local, 1] + w * z[local, 2]
+    nearest = depth.copy()
+    np.minimum.at(nearest, pixel, z)
+    first = np.flatnonzero((z == nearest[pixel]) & (z < depth[pixel]))
     depth[pixel[first]] = z[first]
     index[pixel[first]] = face[first]
     weights[pixel[first]] = np.stack([u, v, w], 1)[first]
@@ -143,9 +149,16 @@ def render(
     glint = light.specular * (normal @ half).clip(0) ** 40
     shade = light.ambient * sky + (1 - light.ambient) * 1.3 * diffuse
     colour[covered] = albedo * (shade[:, None] * light.colour) + glint[:, None]
-    alpha = covered.reshape(size, 2, size, 2).mean((1, 3)).astype(np.float32)
-    colour = colour.reshape(size, 2, size, 2, 3).sum((1, 3)) / (4 * alpha[..., None]).clip(0.25)
+    alpha = _halve(covered.astype(np.float32))
+    colour = _halve(colour) / alpha[..., None].clip(0.0625)
     return colour.clip(0, 1), alpha
+
+
+def _halve(x: Floats) -> Floats:
+    """Mean of each 2 x 2 block."""
+    total: Floats = x[::2, ::2] + x[1::2, ::2] + x[::2, 1::2] + x[1::2, 1::2]
+    total *= 0.25
+    return total
 
 
 def _sample(texture: NDArray[np.uint8], uv: Floats, pixels: int) -> Floats:
@@ -161,4 +174,5 @@ def _sample(texture: NDArray[np.uint8], uv: Floats, pixels: int) -> Floats:
     left, top = left % width, top.clip(0, height - 1)
     upper = texture[top, left] * (1 - fx) + texture[top, right] * fx
     lower = texture[bottom, left] * (1 - fx) + texture[bottom, right] * fx
-    return ((upper * (1 - fy) + lower * fy) / 255).astype(np.float32)
+    colours: Floats = ((upper * (1 - fy) + lower * fy) / 255).astype(np.float32)
+    return colours

@@ -147,7 +147,8 @@ def _turn(yaw: float, pitch: float, roll: float) -> Floats:
     about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
     about_x = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
     about_z = np.array([[cr, -sr, 0], [sr, cr, 0], [0, 0, 1]])
-    return (about_z @ about_x @ about_y).astype(np.float32)
+    turned: Floats = (about_z @ about_x @ about_y).astype(np.float32)
+    return turned
 
 
 def sample_context(rng: Generator, kind: str, assets: Assets, size: int) -> Context:
@@ -170,7 +171,8 @@ def sample_context(rng: Generator, kind: str, assets: Assets, size: int) -> Cont
     occluder = None
     if rng.random() < 0.15:
         left, top = rng.uniform(-0.1, 0.8, 2)
-        occluder = (float(left), float(top), *(float(x) for x in rng.uniform(0.1, 0.35, 2)), int(rng.integers(20, 236)))
+        width, height = rng.uniform(0.1, 0.35, 2)
+        occluder = (float(left), float(top), float(width), float(height), int(rng.integers(20, 236)))
     centre = rng.normal(0.5, 0.06 if scale < 1 else 0.12, 2)
     return Context(
         background=_background(rng, kind, assets, size), rotation=_turn(yaw, pitch, rng.normal(0, roll)), scale=scale,
@@ -196,15 +198,16 @@ def _background(rng: Generator, kind: str, assets: Assets, size: int) -> Picture
         w, h = (int(x) for x in rng.integers(size // 6, size // 2, 2))
         thing = materials.package(rng, assets.photos) if rng.random() < 0.5 else materials.cloth(rng)
         tile = Image.fromarray(thing).resize((w, h)).rotate(rng.uniform(-15, 15), expand=True)
-        canvas.paste(tile, tuple(int(x) for x in rng.integers(-size // 6, size, 2)))
+        canvas.paste(tile, (int(rng.integers(-size // 6, size)), int(rng.integers(-size // 6, size))))
     return np.asarray(canvas)
 
 
 def render_scene(identity: Identity, context: Context, size: int) -> tuple[Picture, Picture]:
     """A picture (size, size, 3) uint8 of the thing in the context, and its mask (size, size) uint8, 255 = thing."""
-    light = replace(context.light, specular=identity.specular)
+    c = context
+    light = replace(c.light, specular=identity.specular)
     colour, alpha = render(
-        identity.mesh, identity.texture, context.rotation, context.scale, context.centre, light, size, context.perspective
+        identity.mesh, identity.texture, c.rotation, c.scale, c.centre, light, size, c.perspective
     )  # fmt: skip
     picture = context.background.astype(np.float32) / 255
     mask = alpha.copy()

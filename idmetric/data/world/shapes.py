@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from idmetric.data.world.meshes import Mesh, join, make_mesh
 
 Array = NDArray[np.float64]
+_Part = tuple[Mesh, tuple[float, float, float], tuple[float, float, float]]  # solid, size, place
 
 
 def _grid(rows: int, columns: int) -> NDArray[np.int64]:
@@ -35,7 +36,7 @@ def carton(rng: Generator) -> Mesh:
 def _box(w: float, h: float, d: float, gable: float) -> Mesh:
     x, y, z = w / 2, h / 2, d / 2
     strip = min(0.25, d / w / 2)
-    sides = [
+    sides: list[tuple[list[tuple[float, float, float]], tuple[float, float, float, float]]] = [
         ([(-x, -y, z), (x, -y, z), (x, y, z), (-x, y, z)], (0, 0, 1, 1)),
         ([(x, -y, -z), (-x, -y, -z), (-x, y, -z), (x, y, -z)], (0, 0, 1, 1)),
         ([(x, -y, z), (x, -y, -z), (x, y, -z), (x, y, z)], (1 - strip, 0, 1, 1)),
@@ -159,7 +160,7 @@ def animal(rng: Generator) -> Mesh:
     """Four legs, a body, a neck, a head, ears and a tail."""
     length, girth, leg = rng.uniform(0.8, 1.2), rng.uniform(0.3, 0.55), rng.uniform(0.3, 0.8)
     lift = leg + girth / 2
-    parts = [(_ball(rng), (length, girth, girth * rng.uniform(0.7, 1.0)), (0, lift, 0))]
+    parts: list[_Part] = [(_ball(rng), (length, girth, girth * rng.uniform(0.7, 1.0)), (0, lift, 0))]
     thin = rng.uniform(0.08, 0.16)
     for x in (-0.32, 0.32):
         for z in (-0.25, 0.25):
@@ -182,7 +183,7 @@ def car(rng: Generator) -> Mesh:
         rng.uniform(0.15, 0.3),
     )
     smooth = superellipsoid(np.random.default_rng(int(rng.integers(1 << 30))))
-    parts = [
+    parts: list[_Part] = [
         (smooth, (length, low * 1.5, width), (0, low / 2 + 0.1, 0)),
         (
             superellipsoid(rng),

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim, checkpoint, load
+from idmetric.cli import score
+from idmetric.cli.score import main
+from idmetric.distance import DISTANCES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    """A model, a reference, four candidates, masks."""
+    root = tmp_path_factory.mktemp("score")
+    metric.save_pretrained(root / "model")
+    rng = np.random.default_rng(0)
+    (root / "gen" / "deep").mkdir(parents=True)
+    (root / "masks").mkdir()
+    for name in ("ref", "ref2", "gen/a", "gen/b", "gen/c", "gen/deep/d"):
+        picture = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((50, 40))
+        picture.save(root / f"{name}.png")
+        mask = np.zeros((40, 50), np.uint8)
+        mask[10:30, 10:40] = 255
+        Image.fromarray(mask).save(root / "masks" / f"{Path(name).name}.png")
+    return root
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(folder)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = main(["--model", "model", "--device", "cpu", *argv])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return call
+
+
+def rows(text: str) -> dict[str, float]:
+    return {Path(row["image"]).name: row["distance"] for row in json.loads(text)["rows"]}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_scores_are_those_of_the_metric_and_sorted(run, folder: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = run("ref.png", "gen", "--distance", name, "--format", "json", "--batch-size", "2")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    model = load(folder / "model", device="cpu")
+    values = [row["distance"] for row in found["rows"]]
+    assert values == sorted(values)
+    assert [row["rank"] for row in found["rows"]] == [1, 2, 3, 4]
+    for row in found["rows"]:
+        assert row["distance"] == pytest.approx(model(folder / "ref.png", folder / row["image"], name).item(), abs=1e-6)
+        assert row["revision"] == model.revision
+        assert row["distance_name"] == name
+        assert row["resolution"] == "64x64"
+        assert row["model"] == "IDSim:model"
+    assert found["signature"]["distance"] == name
+
+
+def test_the_literal_list_of_distances_is_the_real_one() -> None:
+    assert score.DISTANCES == DISTANCES
+
+
+def test_formats_agree(run) -> None:  # type: ignore[no-untyped-def]
+    expected = rows(run("ref.png", "gen", "--format", "json")[1])
+    lines = [json.loads(line) for line in run("ref.png", "gen", "--format", "jsonl")[1].splitlines()]
+    assert {Path(x["image"]).name: x["distance"] for x in lines} == expected
+    table = list(csv.DictReader(io.StringIO(run("ref.png", "gen", "--format", "csv")[1])))
+    assert {Path(x["image"]).name: float(x["distance"]) for x in table} == expected
+    text = run("ref.png", "gen")[1]
+    best = min(expected, key=expected.__getitem__)
+    assert text.splitlines()[1].split()[:2] == ["1", f"{expected[best]:.4f}"]
+    assert best in text.splitlines()[1]
+    assert "reference: ref.png" in text
+    assert "distance=cls" in text
+
+
+def test_globs_folders_and_files_name_the_same_images_once(run) -> None:  # type: ignore[no-untyped-def]
+    everything = run("ref.png", "gen", "--format", "json")[1]
+    assert run("ref.png", "gen/**/*.png", "--format", "json")[1] == everything
+    assert run("ref.png", "gen", "gen/a.png", "--format", "json")[1] == everything
+    status, out, err = run("ref.png", "nothing*.png")
+    assert (status, out) == (2, "")
+    assert "nothing*.png" in err
+
+
+def test_several_references(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    one, two = (rows(run(r, "gen", "--format", "json")[1]) for r in ("ref.png", "ref2.png"))
+    both = ("--ref", "ref.png", "--ref", "ref2.png", "gen", "--format", "json")
+    best, mean = rows(run(*both)[1]), rows(run(*both, "--aggregate", "mean")[1])
+    for name in one:
+        assert best[name] == pytest.approx(min(one[name], two[name]), abs=1e-6)
+        assert mean[name] == pytest.approx((one[name] + two[name]) / 2, abs=1e-6)
+    nearest = {Path(r["image"]).name: r["reference"] for r in json.loads(run(*both)[1])["rows"]}
+    assert all(nearest[n] == ("ref.png" if one[n] < two[n] else "ref2.png") for n in one)
+
+
+@pytest.mark.parametrize("header", ["", "a,b\n", "ref,gen\n", "image_a,image_b\n"])
+def test_pairs_are_relative_to_their_file(run, folder: Path, tmp_path: Path, header: str) -> None:  # type: ignore[no-untyped-def]
+    (folder / "pairs.csv").write_text(
+        f"{header}ref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n"
+    )
+    os.chdir(tmp_path)
+    status = main(["--model", str(folder / "model"), "--device", "cpu", "--pairs", str(folder / "pairs.csv"),
+                   "--batch-size", "2", "--format", "json", "--output", str(tmp_path / "out.json")])  # fmt: skip
+    assert status == 0
+    found = {(Path(r["reference"]).name, Path(r["image"]).name): r["distance"]
+             for r in json.loads((tmp_path / "out.json").read_text())["rows"]}  # fmt: skip
+    model = load(folder / "model", device="cpu")
+    assert found.keys() == {("ref.png", "a.png"), ("ref2.png", "a.png"), ("ref.png", "b.png")}
+    for (a, b), value in found.items():
+        assert value == pytest.approx(model(folder / a, folder / "gen" / b).item(), abs=1e-6)
+
+
+def test_masks_select_the_subject(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    plain = rows(run("ref.png", "gen/a.png", "--format", "json")[1])
+    masked = rows(run("ref.png", "gen/a.png", "--mask-dir", "masks", "--format", "json", "--distance", "patch")[1])
+    m = {"mask_a": folder / "masks/ref.png", "mask_b": folder / "masks/a.png"}
+    model = load(folder / "model", device="cpu")
+    expected = model(folder / "ref.png", folder / "gen/a.png", "patch", **m).item()
+    assert masked["a.png"] == pytest.approx(expected, abs=1e-6)
+    assert masked != plain
+    (folder / "pairs.csv").write_text("a,b,mask_a,mask_b\nref.png,gen/a.png,masks/ref.png,masks/a.png\n")
+    assert rows(run("--pairs", "pairs.csv", "--distance", "patch", "--format", "json")[1])["a.png"] == pytest.approx(
+        expected, abs=1e-6
+    )
+    status, out, err = run("ref.png", "gen/a.png", "--mask-dir", "gen")
+    assert (status, out) == (1, "")
+    assert "ref.png" in err
+
+
+def test_threshold_sets_the_exit_status(run) -> None:  # type: ignore[no-untyped-def]
+    values = sorted(rows(run("ref.png", "gen", "--format", "json")[1]).values())
+    assert run("ref.png", "gen", "--threshold", str(values[-1] + 1e-3))[0] == 0
+    status, out, _ = run("ref.png", "gen", "--threshold", str(values[-2]))
+    assert status == 3
+    assert len(out.splitlines()) == 7  # the scores are printed all the same
+
+
+def test_unreadable_images(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    (folder / "bad.png").write_bytes((folder / "ref.png").read_bytes()[:60])
+    status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png")
+    assert (status, out) == (1, "")
+    assert "bad.png" in err
+    assert len(err.splitlines()) == 1
+    status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"a.png"}
+    assert {x["image"] for x in json.loads(out)["skipped"]} == {"bad.png", "missing.png"}
+    assert "skipped bad.png" in err
+    assert "no such file" in err
+    assert run("ref.png", "bad.png", "gen/a.png", "--on-error", "skip", "--threshold", "-1")[0] == 3
+    status, out, err = run("ref.png", "bad.png", "--on-error", "skip")
+    assert (status, out) == (1, "")
+    (folder / "pairs.csv").write_text("ref.png,gen/a.png\nbad.png,gen/a.png\nref.png,gen/b.png\n")
+    status, out, _ = run("--pairs", "pairs.csv", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"a.png", "b.png"}
+
+
+def test_animations_are_announced_unless_quiet(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    frames = [Image.new("RGB", (20, 20), c) for c in ("red", "blue")]
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    status, _, err = run("ref.png", "moving.gif")
+    assert status == 0
+    assert "moving.gif" in err
+    assert "2 frames" in err
+    assert run("ref.png", "moving.gif", "--quiet")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "reference"),
+        (["ref.png"], "candidate"),
+        (["ref.png", "gen", "--distance", "lpips"], "invalid choice"),
+        (["ref.png", "gen", "--batch-size", "0"], "batch-size"),
+        (["absent.png", "gen"], "absent.png"),
+        (["--pairs", "x.csv", "ref.png"], "--pairs"),
+        (["--pairs", "absent.csv"], "absent.csv"),
+        (["ref.png", "masks/../model"], "holds no images"),
+    ],
+)
+def test_wrong_usage(run, argv: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = run(*argv)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_the_default_model_is_never_replaced(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError("name resolution failed")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("another model was read")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(checkpoint, "read", forbidden)
+    assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+    for part in ("id-sim_dinov3_vitl16", "name resolution failed", "local folder", "--model tiny"):
+        assert part in done.err
+
+
+def test_progress_is_shown_on_a_terminal_alone(folder: Path) -> None:
+    import pty
+
+    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "model", "ref.png", "gen", "--format", "csv"]
+    silent = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert silent.stderr == ""
+    master, slave = pty.openpty()
+    shown = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=slave, text=True, check=True)
+    os.close(slave)
+    assert "4/4 images" in os.read(master, 10000).decode()
+    os.close(master)
+    assert shown.stdout == silent.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("idmetric 0.")
