@@ -51,7 +51,10 @@ def test_the_readme_example_runs_as_it_stands(
 def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    monkeypatch.delattr(huggingface_hub, "hf_hub_download")
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("the embedded model asked for a download")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", forbidden)
     assert sum(p.stat().st_size for p in TINY.iterdir()) <= 12e6
     again = IDSim("tiny", device="cpu")
     files = sorted(IMAGES.glob("*.png"))
