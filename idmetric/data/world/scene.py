@@ -127,9 +127,11 @@ def edit_identity(identity: Identity, rng: Generator, assets: Assets) -> Identit
     grey = np.ptp(identity.texture.astype(np.int16), axis=2).mean() < 25  # turning its hues would show nothing
     if choice < 0.4 and not grey:
         return replace(identity, texture=materials.shift_hue(identity.texture, rng.uniform(0.12, 0.88)))
-    if choice < 0.6 and identity.kind in SHAPES:
-        # the print stays, the shape changes
-        return replace(identity, mesh=_stretch(SHAPES[identity.kind](rng), rng, 0.25))
+    if choice < 0.5:  # the print stays, the proportions change, plainly
+        mesh = identity.mesh
+        factors = np.ones(3, dtype=np.float32)
+        factors[rng.integers(2)] = rng.choice([0.6, 0.7, 1.4, 1.6])
+        return replace(identity, mesh=make_mesh(mesh.vertices * factors, mesh.faces, mesh.uv))
     if choice < 0.75:
         # a patch of another design over the middle, where it is seen
         other = Image.fromarray(_material(rng, assets, suits))
