@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from idmetric.data.world.meshes import Mesh
 
 Floats = NDArray[np.float32]
-_CHUNK = 2_000_000  # (triangle, pixel) candidates looked at in one go
+_CHUNK = 100_000  # (triangle, pixel) candidates looked at in one go
 
 
 @dataclass(frozen=True)
