@@ -208,7 +208,9 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
     name = name or describe(pixels)
     if not pixels.numel():
         raise ImageReadError(name, "it has no pixels")
-    low, high = torch.stack(torch.aminmax(pixels.detach())).tolist()
+    values = pixels.detach()
+    values = values if values.dtype == torch.float64 else values.float()  # 8-bit floats know no aminmax
+    low, high = torch.stack(torch.aminmax(values)).tolist()
     if low >= -_SLACK and high <= 1 + _SLACK:  # NaN fails this
         return
     if not np.isfinite([low, high]).all():
@@ -331,7 +333,7 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     if width * height > max_pixels:
         advice = "make it smaller, or raise max_pixels if you trust it"
         raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
-    frames = 1
+    frames, depth = 1, _key_depth(image)
     try:
         if image.format not in ("MPO", "PSD") and image.tell() == 0:
             frames = getattr(image, "n_frames", 1)
@@ -344,10 +346,24 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
         message = f"{name} has {frames} frames: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     try:
-        return ImageOps.exif_transpose(image)
+        upright = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
-        return image.copy()
+        upright = image.copy()
+    key = upright.info.get("transparency")
+    if depth is not None and isinstance(key, int | tuple):
+        values = key if isinstance(key, tuple) else (key,)
+        values = tuple(min(255, k * 255 // (2**depth - 1)) for k in values)  # some versions bring 1 bit to 255
+        upright.info["transparency"] = values if isinstance(key, tuple) else values[0]
+    return upright
+
+
+def _key_depth(image: Image.Image) -> int | None:
+    """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
+    tiles = getattr(image, "tile", None)
+    if image.format != "PNG" or not tiles:
+        return None
+    return {"1": 1, "L;2": 2, "L;4": 4, "RGB;16B": 16}.get(str(tiles[0][3]))
 
 
 def _explain(error: Exception) -> str:
@@ -387,6 +403,8 @@ def _channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
     if isinstance(x, Tensor):
         x = x.detach().permute(1, 2, 0).cpu()
         x = (x.float() if x.is_floating_point() else x).numpy()  # numpy has no bfloat16
+    if x.dtype.kind not in "biuf":
+        raise ImageReadError(name, f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
     array: NDArray[Any] = x.astype(np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("="))
     return array
 

@@ -207,6 +207,8 @@ def test_pillows_bomb_warning_made_an_error_is_still_our_error(monkeypatch: pyte
         (np.zeros((3, 9, 9), np.uint8), "(H, W, C)"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (np.zeros((4, 4, 3), np.int32), "use uint8"),
+        (np.zeros((4, 4, 3), object), "type object"),
+        (torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2), "[2, 2]"),
         (np.array(["a.png"]), "(H, W, C)"),
         (Image.new("RGB", (0, 4)), "no pixels"),
         (Image.fromarray(np.full((2, 2), 255, np.float32)), "[255, 255]"),
@@ -469,6 +471,22 @@ def test_transparency_by_key_and_by_palette() -> None:
     assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
     deep = png(2, 1, 16, 0, b"\0" + struct.pack(">HH", 1000, 65535), chunk(b"tRNS", struct.pack(">H", 1000)))
     assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "row", "key", "first", "second"),
+    [
+        (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
+        (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
+        (4, 0, b"\x2b", (11,), [34, 34, 34], [1, 2, 3]),
+        (16, 2, struct.pack(">6H", 5000, 6000, 7000, 65535, 0, 257), (65535, 0, 257), [19, 23, 27], [1, 2, 3]),
+    ],
+)
+def test_transparency_by_key_at_other_bit_depths(
+    depth: int, colour: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
+) -> None:
+    data = png(2, 1, depth, colour, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
+    assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "I;16"])
@@ -1040,6 +1058,8 @@ def test_averaging_keeps_the_share_of_the_subject(shape: tuple[int, int], size: 
         np.full((4, 4), 7),
         np.full((4, 4), -1),
         np.zeros((4, 4), complex),
+        np.zeros((4, 4), object),
+        np.zeros((4, 4, 3), object),
         Image.fromarray(np.full((4, 4), 255, np.float32)),
     ],
     ids=describe,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ SHORT = ["--groups", "6", "--steps", "2", "--batch", "3", "--render-size", "32",
 @pytest.fixture(autouse=True)
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     args = {"channels": (8, 8, 16, 16), "output_stride": 16}
-    monkeypatch.setattr(tiny, "MODEL", tiny.replace(tiny.MODEL, image_size=32, hidden=8, backbone_args=args))
+    monkeypatch.setattr(tiny, "MODEL", replace(tiny.MODEL, image_size=32, hidden=8, backbone_args=args))
     monkeypatch.setattr(tiny, "auto_device", lambda: torch.device("cpu"))
 
 
@@ -65,8 +66,8 @@ def test_rendered_groups_are_kept_and_follow_from_the_seed(tmp_path: Path) -> No
     stamp = (tmp_path / "a" / "groups.npy").stat().st_mtime_ns
     assert np.array_equal(render(config, None, tmp_path / "a"), first)
     assert (tmp_path / "a" / "groups.npy").stat().st_mtime_ns == stamp
-    assert np.array_equal(render(tiny.replace(config, workers=2), None, tmp_path / "b"), first)
-    other = np.array(render(tiny.replace(config, seed=1), None, tmp_path / "a"))
+    assert np.array_equal(render(replace(config, workers=2), None, tmp_path / "b"), first)
+    other = np.array(render(replace(config, seed=1), None, tmp_path / "a"))
     assert not np.array_equal(other, first)
 
 
