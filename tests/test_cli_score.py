@@ -174,6 +174,29 @@ def test_unreadable_images(run, folder: Path) -> None:  # type: ignore[no-untype
     assert rows(out).keys() == {"a.png", "b.png"}
 
 
+def test_unreadable_masks(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    (folder / "poor").mkdir()
+    (folder / "poor/ref.png").write_bytes((folder / "masks/ref.png").read_bytes())
+    (folder / "poor/a.png").write_bytes(b"junk")
+    Image.new("L", (40, 50)).save(folder / "poor/b.png")  # selects nothing
+    options = ("ref.png", "gen/a.png", "gen/b.png", "gen/c.png", "--mask-dir", "poor")
+    status, out, err = run(*options)
+    assert (status, out) == (1, "")
+    assert "poor/a.png" in err
+    status, out, err = run(*options, "ref.png", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"ref.png"}
+    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: there is no such file"):
+        assert text in err
+    # the same image with a good mask is scored all the same
+    (folder / "pairs.csv").write_text("a,b,mask_b\nref.png,gen/a.png,poor/a.png\nref.png,gen/a.png,masks/ref.png\n")
+    status, out, _ = run("--pairs", "pairs.csv", "--on-error", "skip", "--format", "json", "--distance", "patch")
+    assert status == 4
+    model = load(folder / "model", device="cpu")
+    expected = model(folder / "ref.png", folder / "gen/a.png", "patch", mask_b=folder / "masks/ref.png")
+    assert [row["distance"] for row in json.loads(out)["rows"]] == pytest.approx([expected.item()], abs=1e-6)
+
+
 def test_animations_are_announced_unless_quiet(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
     frames = [Image.new("RGB", (20, 20), c) for c in ("red", "blue")]
     frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])

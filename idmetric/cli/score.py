@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 from idmetric._version import __version__
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from idmetric.embedder import Embedder
     from idmetric.embedding import Embedding
 
@@ -38,14 +40,9 @@ class UsageError(Exception):
     """Something the user asked for cannot be; the message says what and the way out."""
 
 
-@dataclass
-class Skipped:
-    """Files that could not be read, with the reason."""
-
-    files: dict[str, str]
-
-    def __contains__(self, path: str) -> bool:
-        return path in self.files
+# an image and its mask; of those that could not be read, the reason
+File = tuple[str, str | None]
+Skipped = dict[File, str]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)  # options may stand between the files
     if args.batch_size < 1:
         parser.error("--batch-size must be at least 1")
     if args.pairs and (args.paths or args.ref):
@@ -108,7 +105,7 @@ def _run(args: argparse.Namespace) -> int:
     from idmetric.checkpoint import CheckpointError
     from idmetric.images import ImageReadError
 
-    skipped = Skipped({})
+    skipped: Skipped = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: print(f"idmetric-score: {message}", file=sys.stderr)
@@ -118,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
         except (CheckpointError, ImageReadError, ValueError, RuntimeError) as error:
             print(f"idmetric-score: error: {' '.join(str(error).split())}", file=sys.stderr)
             return 1
-    for path, reason in skipped.files.items():
+    for (path, _), reason in skipped.items():
         print(f"idmetric-score: skipped {path}: {reason}", file=sys.stderr)
     if not rows:
         print("idmetric-score: error: no image could be scored", file=sys.stderr)
@@ -129,7 +126,7 @@ def _run(args: argparse.Namespace) -> int:
     _write(FORMATS[args.format](rows, metric.signature(args.distance), skipped), args.output)
     if args.threshold is not None and any(not row["distance"] <= args.threshold for row in rows):
         return 3
-    return 4 if skipped.files else 0
+    return 4 if skipped else 0
 
 
 def _open_metric(args: argparse.Namespace) -> Embedder:
@@ -236,12 +233,12 @@ class Scorer:
     def _cross(self, work: Cross) -> list[Row]:
         from idmetric.embedding import concatenate
 
-        found = [(path, e) for path, e in self._embed([(p, None) for p in work.references], work.references)]
+        found = dict(self._embed([(path, None) for path in work.references]))
         if not found:
             return []
-        names, references = [path for path, _ in found], concatenate([e for _, e in found])
+        names, references = [path for path, _ in found], concatenate(list(found.values()))
         rows = []
-        for path, embedding in self._embed([(p, None) for p in work.candidates], work.candidates):
+        for (path, _), embedding in self._embed([(path, None) for path in work.candidates]):
             distances = self.metric.pairwise(references, embedding, self.args.distance)[:, 0]
             best = int(distances.argmin())
             if self.args.aggregate == "mean":
@@ -256,8 +253,7 @@ class Scorer:
             # neighbours in the file often share an image: it is embedded once in each batch
             part = pairs[start : start + self.args.batch_size]
             wanted = dict.fromkeys([(p.a, p.mask_a) for p in part] + [(p.b, p.mask_b) for p in part])
-            keys = [key for key in wanted if key[0] not in self.skipped]
-            embeddings = dict(zip_embedded(keys, self._embed(keys, [k[0] for k in keys])))
+            embeddings = dict(self._embed([file for file in wanted if file not in self.skipped]))
             for p in part:
                 a, b = embeddings.get((p.a, p.mask_a)), embeddings.get((p.b, p.mask_b))
                 if a is not None and b is not None:
@@ -265,40 +261,46 @@ class Scorer:
             self._progress(min(start + len(part), len(pairs)), len(pairs))
         return rows
 
-    def _embed(self, files: list[tuple[str, str | None]], names: list[str]) -> Iterator[tuple[str, Embedding]]:
+    def _embed(self, files: list[File]) -> Iterator[tuple[File, Embedding]]:
         from concurrent.futures import ThreadPoolExecutor
 
         size = self.args.batch_size
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             for start in range(0, len(files), size):
                 part = files[start : start + size]
-                loaded = [(path, x, mask) for (path, mask), x in zip(part, pool.map(self._read, part), strict=True)
-                          if x is not None]  # fmt: skip
+                loaded = [x for x in pool.map(self._read, part) if x is not None]
                 if loaded:
-                    masks = [self._mask_of(path, mask) for path, _, mask in loaded]
                     together = self.metric.embed(
-                        [x for _, x, _ in loaded], batch_size=size, masks=masks, outside=self.args.outside,
-                        patches=self.patches,
+                        [pixels for _, pixels, _ in loaded], batch_size=size, masks=[mask for _, _, mask in loaded],
+                        outside=self.args.outside, patches=self.patches,
                     )  # fmt: skip
-                    yield from zip([path for path, _, _ in loaded], together, strict=True)
+                    yield from zip([file for file, _, _ in loaded], together, strict=True)
                 if not self.args.pairs:
-                    self._progress(min(start + size, len(names)), len(names))
+                    self._progress(min(start + size, len(files)), len(files))
 
-    def _read(self, file: tuple[str, str | None]) -> Any:
-        from idmetric.images import ImageReadError, to_pixels
+    def _read(self, file: File) -> tuple[File, Tensor, Tensor | None] | None:
+        """The file, its pixels and mask at the model's resolution; None for a file to skip."""
+        from idmetric.images import ImageReadError, read_mask, to_pixels
 
-        metric = self.metric
+        path, metric = file[0], self.metric
         try:
-            return to_pixels(
-                file[0], metric.image_size, background=metric.background, interpolation=metric.interpolation
+            mask_path = self._mask_of(*file)
+            pixels = to_pixels(
+                path, metric.image_size, background=metric.background, interpolation=metric.interpolation
             )
+            mask = None if mask_path is None else read_mask(mask_path, metric.image_size)
+            if mask is not None and not mask.any():
+                raise ImageReadError(str(mask_path), "it is empty: a mask must select something, white = subject")
         except ImageReadError as error:
             if self.args.on_error == "fail":
                 raise
-            self.skipped.files[file[0]] = error.reason
+            self.skipped[file] = error.reason if error.source == path else f"its mask {error.source}: {error.reason}"
             return None
+        return file, pixels, mask
 
     def _mask_of(self, path: str, mask: str | None) -> str | None:
+        from idmetric.images import ImageReadError
+
         if mask is not None or self.args.mask_dir is None:
             return mask
         folder = Path(self.args.mask_dir)
@@ -306,7 +308,7 @@ class Scorer:
             candidate = folder / (Path(path).stem + extension)
             if candidate.is_file():
                 return str(candidate)
-        raise ValueError(f"no mask of {path!r} in {str(folder)!r}: expected a file named {Path(path).stem}.png")
+        raise ImageReadError(str(folder / f"{Path(path).stem}.png"), f"there is no such file, the mask of {path}")
 
     def _row(self, reference: str, image: str, distance: float) -> Row:
         s = self.signature
@@ -317,16 +319,6 @@ class Scorer:
     def _progress(self, done: int, total: int) -> None:
         if self.show:
             print(f"\r{done}/{total} images", end="", file=sys.stderr, flush=True)
-
-
-def zip_embedded(
-    keys: list[tuple[str, str | None]], found: Iterator[tuple[str, Embedding]]
-) -> Iterator[tuple[tuple[str, str | None], Embedding]]:
-    """Give embeddings, which come in the order of `keys` less the skipped ones, their keys back."""
-    waiting = iter(keys)
-    for path, embedding in found:
-        key = next(k for k in waiting if k[0] == path)
-        yield key, embedding
 
 
 # Printing
@@ -346,7 +338,7 @@ def _table(rows: list[Row], signature: dict[str, str], skipped: Skipped) -> str:
 
 
 def _json(rows: list[Row], signature: dict[str, str], skipped: Skipped) -> str:
-    lost = [{"image": path, "reason": reason} for path, reason in skipped.files.items()]
+    lost = [{"image": path, "reason": reason} for (path, _), reason in skipped.items()]
     return json.dumps({"signature": signature, "rows": rows, "skipped": lost}, indent=2) + "\n"
 
 
