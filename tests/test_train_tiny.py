@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 from idmetric import IDSim, load
 from idmetric.train import tiny
@@ -29,6 +30,7 @@ def test_the_command_trains_a_model_that_loads(tmp_path: Path) -> None:
     assert isinstance(model, IDSim)
     assert model.dtype == torch.float32
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["steps"] == 2
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors", "recipe.json"]
     groups = np.load(tmp_path / "cache" / "groups.npy")
     assert groups.shape == (6, 4, 32, 32, 3)
     scores = model(groups[0, 0], list(groups[0]), "joint")
@@ -47,6 +49,30 @@ def test_seeds_reproduce_training_bit_for_bit() -> None:
     torch.manual_seed(0)
     fresh = IDSim(tiny.MODEL, device="cpu").state_dict()
     assert not any(states[0][k].equal(fresh[k]) for k in fresh if k.endswith("fc1.weight"))
+
+
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
+    groups = np.random.default_rng(0).integers(0, 256, (7, 4, 32, 32, 3), dtype=np.uint8)
+    config = Config(steps=5, batch=3, warmup=1, patch_negatives=1, small_size=24, small_part=0.5, save_every=3)
+    whole = train(config, groups, torch.device("cpu")).state_dict()
+    file = tmp_path / "new" / "training.safetensors"
+    train(config, groups, torch.device("cpu"), checkpoint=file)
+    with safe_open(file, "pt") as saved:
+        assert saved.metadata()["done"] == "3"  # the last two steps are not in it
+    resumed = train(config, groups, torch.device("cpu"), checkpoint=file).state_dict()
+    assert all(whole[name].equal(resumed[name]) for name in whole)
+    with pytest.raises(ValueError, match="other settings"):
+        train(replace(config, rate=0.1), groups, torch.device("cpu"), checkpoint=file)
+
+
+def test_batches_cover_the_groups_and_hold_none_twice() -> None:
+    config = Config(batch=3)
+    batches = [tiny._batch(step, 7, config) for step in range(4)]
+    assert all(len(set(batch)) == 3 for batch in batches)
+    assert not set(batches[0]) & set(batches[1])  # one epoch
+    assert [list(b) for b in batches[2:]] != [list(b) for b in batches[:2]]  # the next one is shuffled anew
+    with pytest.raises(ValueError, match="do not fill a batch"):
+        train(config, np.zeros((2, 4, 32, 32, 3), np.uint8), torch.device("cpu"))
 
 
 def test_training_lowers_the_loss_on_a_simple_world(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric.data.world import World
@@ -68,6 +70,9 @@ class Config:
     patch_weight: float = 1.0  # lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1
     patch_temperature: float = 0.05
     patch_negatives: int = 2  # other identities per anchor in the patch term, besides the distractor
+    small_size: int = 96  # pixels in the first part of training, which costs half as much
+    small_part: float = 0.7  # that part of the steps
+    save_every: int = 100  # steps between checkpoints
     workers: int = 0  # rendering processes; 0 = one per core
 
 
@@ -164,21 +169,20 @@ def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     theta = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
     grid = F.affine_grid(theta, [count, 3, size, size], align_corners=False)
     x = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    x = x * draw(0.75, 1.25, 1, 1, 1) * draw(0.92, 1.08, 3, 1, 1)
+    x *= draw(0.87, 1.13, 1, 1, 1) * draw(0.96, 1.04, 3, 1, 1)
     mean = x.mean((2, 3), keepdim=True)
-    x = (x - mean) * draw(0.75, 1.25, 1, 1, 1) + mean
-    grey = x.mean(1, keepdim=True)
-    x = (x - grey) * draw(0.7, 1.3, 1, 1, 1) + grey
+    x.sub_(mean).mul_(draw(0.87, 1.13, 1, 1, 1)).add_(mean)
+    x = torch.lerp(x.mean(1, keepdim=True), x, draw(0.85, 1.15, 1, 1, 1))
     soft = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-    x = torch.lerp(x, soft, draw(-0.5, 1.0, 1, 1, 1).clamp_min(0))
-    x = x + torch.randn(x.shape, generator=generator).to(x.device) * draw(0, 0.04, 1, 1, 1)
+    x.lerp_(soft, draw(-0.5, 1.0, 1, 1, 1).clamp_min(0))
+    x += torch.randn(x.shape, generator=generator).to(x.device) * draw(0, 0.04, 1, 1, 1)
     # an occluding rectangle of flat colour on a third of the images
     rows = torch.arange(size, device=x.device).view(1, 1, -1, 1) / size
     columns = rows.transpose(2, 3)
     top, left = draw(0, 1, 1, 1, 1), draw(0, 1, 1, 1, 1)
     inside = (rows > top) & (rows < top + draw(0.1, 0.4, 1, 1, 1)) & (columns > left)
     inside &= (columns < left + draw(0.1, 0.4, 1, 1, 1)) & (draw(0, 1, 1, 1, 1) < 0.33)
-    return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp(0, 1)
+    return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp_(0, 1)
 
 
 # Objective
@@ -221,8 +225,21 @@ def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature)
 
 
-def train(config: Config, groups: Images, device: torch.device, report: int = 50) -> IDSim:
-    """Train a new model on rendered groups (G, V + 1, H, W, 3)."""
+def train(
+    config: Config, groups: Images, device: torch.device, *, checkpoint: Path | None = None, report: int = 50
+) -> IDSim:
+    """Train a new model on rendered groups (G, V + 1, H, W, 3).
+
+    Args:
+        checkpoint: file to which the state of training goes every `save_every` steps. If it is there already, training
+            goes on from it, with the result of an uninterrupted run.
+        report: steps between printed lines.
+
+    Raises:
+        ValueError: if there are fewer groups than one batch, or the checkpoint is of other settings.
+    """
+    if len(groups) < config.batch:
+        raise ValueError(f"{len(groups)} groups do not fill a batch of {config.batch}")
     torch.manual_seed(config.seed)
     model = IDSim(MODEL, device=device)
     model.requires_grad_(True).train().to(memory_format=torch.channels_last)
@@ -231,21 +248,23 @@ def train(config: Config, groups: Images, device: torch.device, report: int = 50
     optimizer = torch.optim.AdamW(
         [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}], config.rate
     )
-    rng = np.random.default_rng([config.seed, 1])
-    generator = torch.Generator().manual_seed(config.seed)
-    order = np.empty(0, dtype=np.int64)
+    done = 0
+    if checkpoint is not None and checkpoint.is_file():
+        done = _resume(checkpoint, config, model, optimizer)
+    generator = torch.Generator()
     start, running = time.monotonic(), np.zeros(2)
-    for step in range(config.steps):
-        if len(order) < config.batch:
-            order = np.concatenate([order, rng.permutation(len(groups))])
-        picked, order = np.sort(order[: config.batch]), order[config.batch :]
+    for step in range(done, config.steps):
         for part in optimizer.param_groups:
             part["lr"] = config.rate * _schedule(step, config)
-        batch = torch.from_numpy(groups[picked]).to(device)
+        # every step draws from its own seed, so that a resumed run sees the same images
+        generator.manual_seed(config.seed * 1_000_000 + step)
+        batch = torch.from_numpy(groups[_batch(step, len(groups), config)]).to(device)
         slots = batch.shape[1]
-        pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, MODEL.image_size, generator)
+        size = config.small_size if step < config.small_part * config.steps else MODEL.image_size
+        pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, size, generator)
         with torch.autocast(device.type, torch.bfloat16):
-            out = model(pixels.to(memory_format=torch.channels_last))
+            # not model(pixels), which would resize them to the model's size
+            out = model._encode(pixels.contiguous(memory_format=torch.channels_last))
         assert out.patches is not None
         first = global_loss(out.cls.float().view(-1, slots, out.cls.shape[-1]), config.temperature)
         tokens = out.patches.float().view(-1, slots, *out.patches.shape[1:])
@@ -259,8 +278,44 @@ def train(config: Config, groups: Images, device: torch.device, report: int = 50
             a, b = running / report
             running[:] = 0
             print(f"step {step + 1}: cls {a:.3f} patch {b:.3f}, {time.monotonic() - start:.0f} s", flush=True)
+        if checkpoint is not None and step % config.save_every == config.save_every - 1:
+            _save(checkpoint, config, model, optimizer, step + 1)
     model.requires_grad_(False).eval()
     return model
+
+
+def _batch(step: int, groups: int, config: Config) -> NDArray[np.int64]:
+    """Indices of a step's groups: each epoch is its own permutation, its incomplete last batch left out."""
+    epoch, k = divmod(step, groups // config.batch)
+    order = np.random.default_rng([config.seed, 1, epoch]).permutation(groups)
+    return np.sort(order[k * config.batch : (k + 1) * config.batch])
+
+
+def _save(file: Path, config: Config, model: IDSim, optimizer: torch.optim.Optimizer, done: int) -> None:
+    tensors = {f"model.{name}": value.contiguous() for name, value in model.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value.contiguous() for name, value in state.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = file.with_name(file.name + ".part")
+    save_file(tensors, partial_file, metadata={"done": str(done), "config": json.dumps(asdict(config), sort_keys=True)})
+    partial_file.replace(file)
+
+
+def _resume(file: Path, config: Config, model: IDSim, optimizer: torch.optim.Optimizer) -> int:
+    """Load what `_save` wrote into model and optimizer; returns the number of steps done."""
+    with safe_open(file, "pt") as saved:
+        record = saved.metadata()
+        if json.loads(record["config"]) != asdict(config):
+            raise ValueError(f"{file} is of a run with other settings: delete it, or name another --out")
+        tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118  # not a dict
+    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    whole = optimizer.state_dict()
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            whole["state"].setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict(whole)
+    return int(record["done"])
 
 
 def _schedule(step: int, config: Config) -> float:
@@ -282,11 +337,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = Config(**args)
     start = time.monotonic()
     groups = render(config, assets, cache)
-    model = train(config, groups, auto_device())
+    checkpoint = out / "training.safetensors"
+    model = train(config, groups, auto_device(), checkpoint=checkpoint)
     # half the size in the wheel; scores differ from float32 weights in the fourth digit at most
     model.half().save_pretrained(out)
     record = {"recipe": "idmetric.train.tiny", **asdict(config)}
     (out / "recipe.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    checkpoint.unlink(missing_ok=True)
     print(f"wrote {out} after {time.monotonic() - start:.0f} s")
 
 
