@@ -8,18 +8,25 @@ plus InfoNCE on the negative Sinkhorn distance of the patches, from Eq. 2 and 3)
 --assets everything is procedural. A part of the groups are crops of single photos of the assets instead (one photo =
 one identity, another photo of its folder = the distractor), for the statistics of real cameras.
 
-Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same.
+Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same, and
+an interrupted training goes on where its last checkpoint was.
+
+On two cores of an AMD EPYC server (no GPU) rendering took 26 minutes, training 32; it needs 6 GB of memory and 2 GB of
+disk. On a GPU training runs there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import math
 import multiprocessing
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -57,11 +64,11 @@ class Config:
     """Settings of the recipe; each is a flag of the command."""
 
     seed: int = 0
-    groups: int = 6000  # rendered identities
-    photo_groups: int = 1500  # groups cropped from the assets' photos, if there are assets
+    groups: int = 5000  # rendered identities
+    photo_groups: int = 1200  # groups cropped from the assets' photos, if there are assets
     views: int = 3
     render_size: int = 144
-    steps: int = 3000
+    steps: int = 2600
     batch: int = 48  # groups per step
     rate: float = 2e-3
     weight_decay: float = 0.05
@@ -132,7 +139,10 @@ def render(config: Config, assets: Path | None, cache: Path) -> Images:
         out = np.lib.format.open_memmap(data, "w+", np.uint8, shape)
         job = partial(_group, config, World(config.seed, assets, config.render_size), photos)
         start = time.monotonic()
-        with multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count()) as pool:
+        with (
+            _one_thread_each(),
+            multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count(), _keep_memory) as pool,
+        ):
             for index, group in enumerate(pool.imap(job, range(count), chunksize=8)):
                 out[index] = group
                 if index % 500 == 499:
@@ -141,6 +151,30 @@ def render(config: Config, assets: Path | None, cache: Path) -> Images:
         record.write_text(json.dumps(wanted))
     groups: Images = np.load(data, mmap_mode="r")
     return groups
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started inside use one thread each for linear algebra: there is already one per core."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _keep_memory() -> None:
+    """Let glibc keep freed blocks: fresh pages for every large array can cost more than the arithmetic on it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            libc = ctypes.CDLL("libc.so.6")
+            libc.mallopt(-4, 0)  # M_MMAP_MAX: large blocks come from the heap as well
+            libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is freed stays
+            libc.mallopt(-2, 2**28)  # M_TOP_PAD: the heap grows in large steps
 
 
 def _group(config: Config, world: World, photos: list[Path], index: int) -> Images:
@@ -335,6 +369,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args: dict[str, Any] = vars(parser.parse_args(argv))
     assets, cache, out = args.pop("assets"), args.pop("cache"), args.pop("out")
     config = Config(**args)
+    _keep_memory()
     start = time.monotonic()
     groups = render(config, assets, cache)
     checkpoint = out / "training.safetensors"
