@@ -14,7 +14,8 @@ from idmetric import IDSim, load
 from idmetric.train import tiny
 from idmetric.train.tiny import Config, augment, main, photo_group, render, train
 
-SHORT = ["--groups", "6", "--steps", "2", "--batch", "3", "--render-size", "32", "--warmup", "1", "--workers", "1"]
+SHORT = ["--groups", "6", "--steps", "2", "--batch", "3", "--render-size", "32", "--warmup", "1", "--workers", "1",
+         "--large-size", "32", "--small-size", "24"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def test_seeds_reproduce_training_bit_for_bit() -> None:
     groups = np.random.default_rng(0).integers(0, 256, (6, 4, 32, 32, 3), dtype=np.uint8)
     states = []
     for seed in (0, 0, 1):
-        config = Config(seed=seed, steps=3, batch=3, warmup=1, patch_negatives=1)
+        config = Config(seed=seed, steps=3, batch=3, warmup=1, patch_negatives=1, large_size=32, small_size=24)
         states.append(train(config, groups, torch.device("cpu")).state_dict())
     assert all(states[0][k].equal(states[1][k]) for k in states[0])
     assert not all(states[0][k].equal(states[2][k]) for k in states[0])
@@ -53,7 +54,7 @@ def test_seeds_reproduce_training_bit_for_bit() -> None:
 
 def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     groups = np.random.default_rng(0).integers(0, 256, (7, 4, 32, 32, 3), dtype=np.uint8)
-    config = Config(steps=5, batch=3, warmup=1, patch_negatives=1, small_size=24, small_part=0.5, save_every=3)
+    config = Config(steps=5, batch=3, warmup=1, patch_negatives=1, large_size=32, small_size=24, save_every=3)
     whole = train(config, groups, torch.device("cpu")).state_dict()
     file = tmp_path / "new" / "training.safetensors"
     train(config, groups, torch.device("cpu"), checkpoint=file)
@@ -81,7 +82,12 @@ def test_training_lowers_the_loss_on_a_simple_world(capsys: pytest.CaptureFixtur
     noise = rng.integers(-20, 20, (12, 4, 32, 32, 3))
     groups = (colours + noise).clip(0, 255).astype(np.uint8)
     groups[:, -1] = 255 - groups[:, -1]  # distractors: the opposite colour
-    train(Config(steps=40, batch=6, warmup=4, patch_negatives=1), groups, torch.device("cpu"), report=10)
+    train(
+        Config(steps=40, batch=6, warmup=4, patch_negatives=1, large_size=32, small_size=32),
+        groups,
+        torch.device("cpu"),
+        report=10,
+    )
     losses = [float(line.split("cls ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()]
     assert losses[-1] < 0.6 * losses[0]
 

@@ -51,7 +51,7 @@ Images = NDArray[np.uint8]
 
 MODEL = IDSimConfig(
     backbone="resnet18",
-    image_size=128,
+    image_size=144,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
     hidden=256,
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
@@ -77,7 +77,8 @@ class Config:
     patch_weight: float = 1.0  # lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1
     patch_temperature: float = 0.05
     patch_negatives: int = 2  # other identities per anchor in the patch term, besides the distractor
-    small_size: int = 96  # pixels in the first part of training, which costs half as much
+    large_size: int = 128  # pixels in training
+    small_size: int = 96  # pixels in its first part, which costs half as much
     small_part: float = 0.7  # that part of the steps
     save_every: int = 100  # steps between checkpoints
     workers: int = 0  # rendering processes; 0 = one per core
@@ -294,7 +295,7 @@ def train(
         generator.manual_seed(config.seed * 1_000_000 + step)
         batch = torch.from_numpy(groups[_batch(step, len(groups), config)]).to(device)
         slots = batch.shape[1]
-        size = config.small_size if step < config.small_part * config.steps else MODEL.image_size
+        size = config.small_size if step < config.small_part * config.steps else config.large_size
         pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, size, generator)
         with torch.autocast(device.type, torch.bfloat16):
             # not model(pixels), which would resize them to the model's size
