@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric import checkpoint
-from idmetric.checkpoint import CheckpointError
+from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 
 Pool = Literal["auto", "cls", "avg", "head"]
@@ -62,7 +64,7 @@ def pretrained_config(name: str) -> Any:
     return config or timm.get_pretrained_cfg(architecture)
 
 
-def pretrained_file(name: str, *, revision: str | None = None, cache_dir: str | None = None) -> str:
+def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immutable
     """The pretrained weights of a timm model, downloaded once from its Hub repository.
 
     Raises:
@@ -71,7 +73,27 @@ def pretrained_file(name: str, *, revision: str | None = None, cache_dir: str | 
     config = pretrained_config(name)
     if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
-    return str(checkpoint.fetch(config.hf_hub_id, checkpoint.WEIGHTS, revision=revision, cache_dir=cache_dir))
+    return str(checkpoint.fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
+
+
+def pretrained_state(
+    name: str, weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
+
+    They stay mapped to the file: no copy is made.
+
+    Raises:
+        CheckpointError: if the file cannot be read, or its tensors do not fit the model.
+    """
+    with checkpoint.weightless():
+        model = build(name, args=args)
+    state = checkpoint.read_tensors(weights)
+    module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
+    if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
+        state = rename(state, model)
+    checkpoint.check_state(model, state, os.fspath(weights))
+    return dict(state)
 
 
 def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
@@ -160,7 +182,8 @@ class Backbone(Embedder):
         weights: local file with the timm model's weights, instead of the Hub's.
         backbone_args: more arguments of `timm.create_model`.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
-        background: colour under transparent images. cache_dir: where Hub files are kept; default the Hub's cache.
+        background: colour under transparent images.
+        cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
 
     Raises:
         CheckpointError: if there is no such model or its weights cannot be read.
@@ -182,19 +205,22 @@ class Backbone(Embedder):
         dtype: torch.dtype | None = None,
         background: tuple[int, int, int] = (255, 255, 255),
         cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
     ) -> None:
         name = os.fspath(source)
+        hub = Hub(revision, cache_dir, token, local_files_only)
         state = None
         exact = revision or ""
         if timm.is_model(name.split(".")[0]) and not os.path.isdir(name):
             config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
-                weights = pretrained_file(name, revision=revision, cache_dir=cache_dir)
+                weights = pretrained_file(name, hub)
                 exact = revision or checkpoint.revision_of(weights)
             elif weights is not None:
                 exact = checkpoint.revision_of(weights)
         else:
-            saved = checkpoint.read(name, revision=revision, cache_dir=cache_dir)
+            saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
             name, exact, state = saved.name, saved.revision, saved.state
         super().__init__(
@@ -207,9 +233,11 @@ class Backbone(Embedder):
             background=background,
         )
         self._config = config
-        self.backbone = build(config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights)
+        with checkpoint.weightless() if state is not None else nullcontext():
+            args = config.backbone_args
+            self.backbone = build(config.backbone, image_size=config.image_size, args=args, weights=weights)
         if state is not None:
-            checkpoint.load_state(self, state, name)
+            checkpoint.load_state(self, state, name, dtype)
         self._finish(device, dtype)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:

@@ -6,6 +6,7 @@ Also folds LoRA adapters (PEFT's format) into plain weights, so that inference n
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -13,8 +14,10 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,37 +63,72 @@ def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapp
         path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def read(source: str | os.PathLike[str], *, revision: str | None = None, cache_dir: str | None = None) -> Checkpoint:
-    """Read a model folder, or the Hub repository `owner/name` (downloaded once, at `revision` if given).
+@dataclass(frozen=True)
+class Hub:
+    """How to fetch from the Hub; the environment's HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as well.
+
+    Args:
+        revision: commit, branch or tag; default the repository's main branch.
+        cache_dir: where files are kept; default the Hub client's cache.
+        token: access token for gated and private repositories; default the one `hf auth login` stored.
+        local_files_only: never go to the network; a file that is not in the cache is an error.
+    """
+
+    revision: str | None = None
+    cache_dir: str | None = None
+    token: str | None = None
+    local_files_only: bool = False
+
+
+class Files:
+    """The files of a model folder, or of the Hub repository `owner/name`, each fetched when first asked for.
+
+    >>> path = Files("folder")["config.json"]  # doctest: +SKIP
+
+    All files of a repository come from one commit: that of the first one fetched.
+
+    Raises:
+        CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub()) -> None:
+        self.name = os.fspath(source)
+        self.local = Path(self.name).is_dir()
+        if self.local and hub.revision is not None:
+            raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
+        self.hub = hub
+
+    def __getitem__(self, filename: str) -> Path:
+        if self.local:
+            path = Path(self.name, filename)
+            if not path.is_file():
+                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}")
+            return path
+        path = fetch(self.name, filename, self.hub)
+        self.hub = replace(self.hub, revision=_commit_of(path) or self.hub.revision)
+        return path
+
+
+def read(files: Files) -> Checkpoint:
+    """Read a model folder or Hub repository of our own format.
 
     Raises:
         CheckpointError: naming what is missing, broken or unreachable.
     """
-    text = os.fspath(source)
-    if Path(text).is_dir():
-        weights_path = Path(text, WEIGHTS)
-        if not weights_path.is_file():
-            raise CheckpointError(f"{text!r} is not a model folder: it has no {WEIGHTS}")
-        config = read_config(text, revision=revision)
-        return Checkpoint(config, read_tensors(weights_path), text, revision_of(weights_path))
-    config_path = fetch(text, CONFIG, revision=revision, cache_dir=cache_dir)
-    commit = _commit_of(config_path) or revision  # both files from one commit
-    weights_path = fetch(text, WEIGHTS, revision=commit, cache_dir=cache_dir)
-    return Checkpoint(_parse_config(config_path), read_tensors(weights_path), text, revision_of(weights_path))
+    config = read_config(files)
+    weights = files[WEIGHTS]
+    return Checkpoint(config, read_tensors(weights), files.name, revision_of(weights))
 
 
-def read_config(
-    source: str | os.PathLike[str], *, revision: str | None = None, cache_dir: str | None = None
-) -> dict[str, Any]:
-    """The config.json of a model folder or Hub repository; arguments and errors as in `read`."""
-    text = os.fspath(source)
-    if not Path(text).is_dir():
-        return _parse_config(fetch(text, CONFIG, revision=revision, cache_dir=cache_dir))
-    if revision is not None:
-        raise CheckpointError(f"{text!r} is a local folder, which has no revision {revision!r}")
-    if not Path(text, CONFIG).is_file():
-        raise CheckpointError(f"{text!r} is not a model folder: it has no {CONFIG}")
-    return _parse_config(Path(text, CONFIG))
+def read_config(files: Files) -> dict[str, Any]:
+    """The config.json of a model folder or Hub repository of our own format; errors as in `read`."""
+    path = files[CONFIG]
+    config = read_json(path)
+    if not isinstance(config.get("model_type"), str) or not isinstance(config.get("format"), int):
+        raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
+    if config["format"] > FORMAT:
+        raise CheckpointError(f"{str(path)!r} has format {config['format']}; this version of idmetric reads {FORMAT}")
+    return config
 
 
 T = TypeVar("T")
@@ -120,31 +158,130 @@ def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def revision_of(weights: str | os.PathLike[str]) -> str:
-    """The name of exactly these weights: the commit of a file in the Hub cache, else 12 hex digits of its SHA-256."""
-    return _commit_of(Path(weights)) or _digest(Path(weights))
-
-
-def fetch(repo: str, filename: str, *, revision: str | None = None, cache_dir: str | None = None) -> Path:
-    """Path of one file of a Hub repository, downloaded once into the Hub cache.
+def revision_of(*weights: str | os.PathLike[str]) -> str:
+    """The name of exactly these weights: the commit of files in the Hub cache, else 12 hex digits of their SHA-256.
 
     Raises:
-        CheckpointError: in one line: what failed, why, and the two ways out.
+        CheckpointError: if there are no weights.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
+    if not weights:
+        raise CheckpointError("the model folder has no safetensors file")
+    digests = [_commit_of(Path(path)) or _sha256(Path(path)) for path in weights]
+    if len(set(digests)) == 1:
+        return digests[0] if _commit_of(Path(weights[0])) else digests[0][:12]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+
+
+def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
+    """Path of one file of a Hub repository, downloaded once into the Hub cache; an interrupted download is resumed.
+
+    A file that the Hub names by its SHA-256 (all weights are) is checked against it after the download.
+
+    Raises:
+        CheckpointError: in one line: what failed, why, and the ways out.
+    """
+    _check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
 
+    start = time.time()
+    with _explained(f"{filename} of {repo}", repo, hub):
+        path = Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(hub)))
+    _check_download(path, f"{filename} of {repo}", start)
+    return path
+
+
+def folder(source: str | os.PathLike[str], patterns: Sequence[str], hub: Hub = Hub()) -> Path:
+    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
+
+    Raises:
+        CheckpointError: as `Files`.
+    """
+    files = Files(source, hub)
+    if files.local:
+        return Path(files.name)
+    _check_repository(files.name)
+    import huggingface_hub
+
+    start = time.time()
+    with _explained(files.name, files.name, hub):
+        found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **asdict(hub)))
+    for path in found.glob("*.safetensors"):
+        _check_download(path, f"{path.name} of {files.name}", start)
+    return found
+
+
+def _check_repository(repo: str) -> None:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
+
+
+@contextlib.contextmanager
+def naming(what: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors about a checkpoint raised inside say which file it is."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{os.fspath(what)}: {error}") from error
+
+
+@contextlib.contextmanager
+def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
     try:
         with _quiet("huggingface_hub"):
-            return Path(huggingface_hub.hf_hub_download(repo, filename, revision=revision, cache_dir=cache_dir))
+            yield
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"cannot fetch {filename} of {repo} from the Hub ({type(error).__name__}: {reason[:200]}); "
-            "give a local folder instead, or choose the model in the package: IDSim('tiny') in Python, "
-            "--model tiny in the shell"
+            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
+            "model in the package: IDSim('tiny') in Python, --model tiny in the shell"
         ) from error
+
+
+def _reason(error: Exception, repo: str, hub: Hub) -> str:
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{repo}"
+    token = "pass token=, set HF_TOKEN, or run `hf auth login`"
+    chain = [error, error.__cause__, error.__context__]
+    if any(isinstance(x, OSError) and x.errno == errno.ENOSPC for x in chain):
+        return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated: accept its licence at {page}, then {token}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {hub.revision!r}, see {page}/commits/main"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"there is no such repository, or it is private: check the name; for a private one {token}"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        asked = hub.local_files_only or constants.HF_HUB_OFFLINE
+        why = "the network is switched off (local_files_only or HF_HUB_OFFLINE)" if asked else "the Hub did not answer"
+        return f"{why} and the file is not in the cache {_cache(hub)}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def cached(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
+    """Path of one file of a Hub repository if it is in the cache; asks no network."""
+    import huggingface_hub
+
+    found = huggingface_hub.try_to_load_from_cache(repo, filename, cache_dir=_cache(hub), revision=hub.revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _cache(hub: Hub) -> str:
+    from huggingface_hub import constants
+
+    return str(hub.cache_dir or constants.HF_HUB_CACHE)
+
+
+def _check_download(path: Path, what: str, since: float) -> None:
+    blob = path.resolve()  # the cache names the bytes of large files by their SHA-256
+    if blob.stat().st_mtime < since - 60:
+        return  # it was checked when it came; the minute is for clocks that differ
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and _sha256(blob) != blob.name:
+        blob.unlink()
+        path.unlink(missing_ok=True)
+        raise CheckpointError(f"{what} was damaged on its way: its SHA-256 is not that of the Hub; fetch it again")
 
 
 def push(folder: str | os.PathLike[str], repo: str, *, private: bool = False, token: str | None = None) -> str:
@@ -184,7 +321,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def fold_lora(
-    state: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any]
+    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], *, prefix: str = ""
 ) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
@@ -194,9 +331,10 @@ def fold_lora(
             where `<module>.weight` is in `state`; PEFT's prefix already removed.
         config: PEFT's adapter_config.json; read are lora_alpha, r, alpha_pattern, rank_pattern and use_rslora. The rank
             itself is taken from the tensors.
+        prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
 
     Returns:
-        A new dict; what the adapter does not name is the same tensor as before.
+        `state` itself, its changed weights replaced one by one, so that no second copy of all is held.
 
     Raises:
         CheckpointError: for an adapter of another kind (DoRA, biases, embeddings, ...), or modules not in `state`.
@@ -205,7 +343,6 @@ def fold_lora(
         raise CheckpointError(f"only plain LoRA adapters can be folded, not {config.get('peft_type')} (DoRA: no)")
     if config.get("fan_in_fan_out"):
         raise CheckpointError("a LoRA adapter with fan_in_fan_out cannot be folded into linear layers")
-    folded = dict(state)
     modules: dict[str, dict[str, Tensor]] = {}
     for key in adapter:
         match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", key)
@@ -214,12 +351,14 @@ def fold_lora(
         modules.setdefault(match[1], {})[match[2]] = adapter[key]
     for module, parts in modules.items():
         name = f"{module}.weight"
-        if name not in folded:
-            raise CheckpointError(f"the adapter changes {module!r}, which the backbone does not have")
+        if name not in state:
+            raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
         if set(parts) != {"A", "B"}:
             raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
-        folded[name] = _add_product(folded[name], parts["A"], parts["B"], _lora_scale(module, parts["A"], config))
-    return folded
+        state[name] = _add_product(
+            state[name], parts["A"], parts["B"], _lora_scale(prefix + module, parts["A"], config)
+        )
+    return state
 
 
 def _lora_scale(module: str, lora_a: Tensor, config: Mapping[str, Any]) -> float:
@@ -239,25 +378,17 @@ def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -
             f"LoRA matrices of shapes {tuple(lora_a.shape)} and {tuple(lora_b.shape)} do not fit a weight of shape "
             f"{tuple(weight.shape)}"
         )
-    product = lora_b.flatten(1).double() @ lora_a.flatten(1).double()
-    return (weight.double() + scale * product.view(weight.shape)).to(weight.dtype)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
+    return flat.view(weight.shape).to(weight.dtype)
 
 
-def _parse_config(path: Path) -> dict[str, Any]:
-    config = read_json(path)
-    if not isinstance(config.get("model_type"), str) or not isinstance(config.get("format"), int):
-        raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
-    if config["format"] > FORMAT:
-        raise CheckpointError(f"{str(path)!r} has format {config['format']}; this version of idmetric reads {FORMAT}")
-    return config
-
-
-def _digest(path: Path) -> str:
+def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 22):
             digest.update(block)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()
 
 
 def _commit_of(path: Path) -> str | None:
@@ -297,8 +428,49 @@ def _quiet(logger: str) -> Iterator[None]:
         log.setLevel(level)
 
 
-def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
-    """Load weights strictly into a module.
+_building = threading.RLock()
+
+
+@contextlib.contextmanager
+def weightless() -> Iterator[None]:
+    """Modules built inside, in this thread, have parameters without memory (buffers are real): `load_state` fills them.
+
+    So a model is never in memory twice, with its initial and its loaded weights.
+    """
+    builder = threading.get_ident()
+
+    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        original(module, name, param)
+        if param is not None and threading.get_ident() == builder:
+            module._parameters[name] = torch.nn.Parameter(param.detach().to("meta"), param.requires_grad)
+
+    with _building:
+        original = torch.nn.Module.register_parameter
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dtype: torch.dtype | None = None) -> None:
+    """Load weights strictly into a module, as `dtype` or in the types of its own; `state` is emptied on the way.
+
+    Each tensor is copied out of its file's mapping: aligned, and safe from changes of the file.
+
+    Raises:
+        CheckpointError: naming missing and unexpected keys and shapes that differ.
+    """
+    check_state(module, state, name)
+    for key, value in module.state_dict().items():
+        wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+        state[key] = state[key].to(wanted, copy=True)
+    module.load_state_dict(state, assign=True)
+    state.clear()
+
+
+def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
+    """Check that tensors are exactly a module's, by name and shape.
 
     Raises:
         CheckpointError: naming missing and unexpected keys and shapes that differ.
@@ -314,4 +486,3 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) 
         parts = [f"{what} {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}" for what, keys in
                  (("missing", missing), ("unexpected", extra), ("wrong shape", shapes)) if keys]  # fmt: skip
         raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(parts)}")
-    module.load_state_dict(dict(state))

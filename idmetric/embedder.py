@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,21 @@ from idmetric._version import __version__
 from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedding import Embedding, concatenate
-from idmetric.images import ImageLike, check_pixels, load_batch, read_mask, resize_pixels, split_images
+from idmetric.images import (
+    ImageLike,
+    Outside,
+    check_pixels,
+    cut_out,
+    load_batch,
+    place,
+    read_mask,
+    resize_pixels,
+    split_images,
+    to_pixels,
+)
 
 Images = ImageLike | Sequence[ImageLike]
 Masks = ImageLike | Sequence[ImageLike | None] | None
-Outside = Literal["black", "white", "keep"]
 
 Self = TypeVar("Self", bound="Embedder")
 
@@ -51,8 +61,6 @@ class Embedder(nn.Module):
     """
 
     model_type = ""
-    _mean: Tensor
-    _std: Tensor
 
     def __init__(
         self,
@@ -71,8 +79,7 @@ class Embedder(nn.Module):
         self.image_size = image_size
         self.interpolation = interpolation
         self.background = background
-        self.register_buffer("_mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
-        self.register_buffer("_std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
 
     # What a model defines
 
@@ -99,17 +106,21 @@ class Embedder(nn.Module):
     @property
     def model_id(self) -> str:
         """Model, exact weights and resolution in one word: what an Embedding carries."""
+        return f"{type(self).__name__}:{self.name}@{self.revision or 'none'}/{self.resolution}"
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
         height, width = self.image_size
-        return f"{type(self).__name__}:{self.name}@{self.revision or 'none'}/{height}x{width}"
+        return f"{height}x{width}"
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """What to report beside a score, so that it can be reproduced."""
-        height, width = self.image_size
         return {
             "model": f"{type(self).__name__}:{self.name}",
             "revision": self.revision,
             "distance": distance,
-            "resolution": f"{height}x{width}",
+            "resolution": self.resolution,
             "dtype": str(self.dtype).removeprefix("torch."),
             "idmetric": __version__,
         }
@@ -136,8 +147,14 @@ class Embedder(nn.Module):
             check_pixels(pixels)
         return self._encode(resize_pixels(pixels, self.image_size, self.interpolation))
 
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
+        x = pixels.to(self.device, torch.promote_types(pixels.dtype, torch.promote_types(self.dtype, torch.float32)))
+        mean, std = (x.new_tensor(value).view(3, 1, 1) for value in (self.mean, self.std))
+        return (x - mean) / std
+
     def _encode(self, pixels: Tensor) -> Embedding:
-        x = (pixels.to(self.device, self.dtype) - self._mean) / self._std
+        x = self.normalise(pixels).to(self.dtype)
         features, patches, grid = self.encode(x)
         return Embedding(features, patches, grid, model=self.model_id)
 
@@ -159,8 +176,9 @@ class Embedder(nn.Module):
             masks: subject mask of each image (or None for an image without one), in the same kinds, white = subject.
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
-            outside: "black" or "white" paints pixels outside the mask (NearID Table 7 blacks them out, so that `cls`
-                too sees the subject alone), "keep" leaves them: then only patch distances heed the mask.
+            outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
+                "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
+                Table 7 speak of such crops); "keep" leaves them: then only patch distances heed the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             progress: called with (images done, images in all) after each batch.
 
@@ -185,7 +203,7 @@ class Embedder(nn.Module):
         singles = split_images(images)
         if not singles:
             raise ValueError("no images given")
-        covers = _split_masks(masks, len(singles))
+        covers = split_masks(masks, len(singles))
         parts = []
         for start in range(0, len(singles), batch_size):
             chunk = slice(start, start + batch_size)
@@ -197,20 +215,50 @@ class Embedder(nn.Module):
                 progress(min(start + batch_size, len(singles)), len(singles))
         return concatenate(parts)
 
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width at which this model sees an image of that size; ValueError if it cannot."""
+        return self.image_size
+
+    def load_image(
+        self, image: ImageLike, mask: ImageLike | None = None, outside: Outside = "black"
+    ) -> tuple[Tensor, Tensor | None]:
+        """One image as this model sees it, and its mask.
+
+        Args:
+            image, mask, outside: as for `embed`.
+
+        Returns:
+            Pixels (3, h, w) in [0, 1], h and w from `size_for`; how much of each pixel the mask covers (h, w), or None
+            without a mask.
+
+        Raises:
+            ImageReadError: if one of them cannot be read, or the mask selects nothing.
+        """
+        if mask is None:
+            return (
+                to_pixels(image, self.size_for, background=self.background, interpolation=self.interpolation),
+                None,
+            )
+        subject, cover = cut_out(image, mask, outside, background=self.background)
+        pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
+        cover = read_mask(cover, (pixels.shape[1], pixels.shape[2]))
+        return pixels, cover.to(pixels.device, pixels.dtype)
+
     def _embed_batch(self, images: list[ImageLike], masks: list[ImageLike | None], outside: Outside) -> Embedding:
-        pixels = load_batch(
-            images, self.image_size, background=self.background, interpolation=self.interpolation, device=self.device
-        )
         if all(mask is None for mask in masks):
-            return self._encode(pixels)
-        whole = torch.ones(self.image_size)
-        cover = torch.stack([whole if m is None else read_mask(m, self.image_size) for m in masks])[:, None]
-        empty = [i for i, covered in enumerate(cover.flatten(1).sum(1)) if covered == 0]
-        if empty:
-            raise ValueError(f"the mask of image {empty[0]} selects nothing at {self.image_size[0]} pixels' height")
-        cover = cover.to(pixels.device, pixels.dtype)
-        if outside != "keep":
-            pixels = pixels * cover + {"black": 0.0, "white": 1.0}[outside] * (1 - cover)
+            return self._encode(
+                load_batch(
+                    images,
+                    self.image_size,
+                    background=self.background,
+                    interpolation=self.interpolation,
+                    device=self.device,
+                )
+            )
+        loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+        pixels = torch.stack([place(x.to(dtype), self.device) for x, _ in loaded])
+        cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
         found = self._encode(pixels)
         if found.patches is None or found.grid is None:
             return found
@@ -338,7 +386,12 @@ def _tensors(images: Any) -> Sequence[Any]:
     return images if isinstance(images, list | tuple) else [images]
 
 
-def _split_masks(masks: Masks, count: int) -> list[ImageLike | None]:
+def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:
+    """A mask, or None, for each of `count` images.
+
+    Raises:
+        ValueError: if there are more or fewer.
+    """
     if masks is None:
         return [None] * count
     if isinstance(masks, list | tuple):

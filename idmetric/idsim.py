@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from idmetric import backbone as backbones
 from idmetric import checkpoint, released
-from idmetric.checkpoint import Checkpoint, CheckpointError
+from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 
 Self = TypeVar("Self", bound="IDSim")
@@ -81,7 +82,7 @@ class IDSim(Embedder):
         variant: which release a folder of official files belongs to, if its name does not tell.
         backbone_weights: local file with the backbone in timm's format, for a release without Hub access.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir: where Hub files are kept; default the Hub's cache.
+        cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -101,12 +102,15 @@ class IDSim(Embedder):
         backbone_weights: str | os.PathLike[str] | None = None,
         backbone_args: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
     ) -> None:
         saved = None
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
         else:
-            saved = _read(source, revision, variant, backbone_weights, backbone_args, cache_dir)
+            hub = Hub(revision, cache_dir, token, local_files_only)
+            saved = _read(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(IDSimConfig, saved, self.model_type)
             name = os.fspath(source)
         cfg = backbones.pretrained_config(config.backbone)
@@ -120,13 +124,14 @@ class IDSim(Embedder):
             background=background,
         )
         self._config = config
-        trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
-        self.backbone = trunk
-        dim = int(trunk.num_features)
-        self.mlp_cls = Head(dim, config.hidden)
-        self.mlp_patch = Head(dim, config.hidden)
+        with checkpoint.weightless() if saved is not None else nullcontext():
+            trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
+            self.backbone = trunk
+            dim = int(trunk.num_features)
+            self.mlp_cls = Head(dim, config.hidden)
+            self.mlp_patch = Head(dim, config.hidden)
         if saved is not None:
-            checkpoint.load_state(self, saved.state, saved.name)
+            checkpoint.load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
         self._round_rope()
 
@@ -154,40 +159,30 @@ class IDSim(Embedder):
 
 def _read(
     source: str | os.PathLike[str],
-    revision: str | None,
+    hub: Hub,
     variant: str | None,
     backbone_weights: str | os.PathLike[str] | None,
     backbone_args: Mapping[str, Any] | None,
-    cache_dir: str | None,
 ) -> Checkpoint:
     name = os.fspath(source)
     if name == "tiny":
-        return checkpoint.read(TINY)
-    if name in released.IDSIM:
-        return released.read_idsim(
-            released.IDSIM[name],
-            revision=revision,
-            backbone_weights=backbone_weights,
-            backbone_args=backbone_args,
-            cache_dir=cache_dir,
-        )
-    if Path(name, released.ADAPTER_CONFIG).is_file():
+        return checkpoint.read(Files(TINY))
+    release = None if Path(name).is_dir() else released.is_idsim(name)
+    if release is not None:
+        files = Files(release.repo, replace(hub, revision=hub.revision or release.revision))
+    elif Path(name, released.ADAPTER_CONFIG).is_file():
         which = variant or released.idsim_variant(name)
-        if which not in released.IDSIM:
+        release, files = released.IDSIM.get(which or ""), Files(name, hub)
+        if release is None:
             raise CheckpointError(
                 f"{name!r} holds an ID-Sim adapter, but its name does not tell for which backbone: pass variant=, one "
                 f"of {', '.join(released.IDSIM)}"
             )
-        return released.read_idsim(
-            released.IDSIM[which],
-            folder=name,
-            backbone_weights=backbone_weights,
-            backbone_args=backbone_args,
-            cache_dir=cache_dir,
-        )
+    if release is not None:
+        return released.read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
     if "/" not in name and not Path(name).is_dir():
         raise CheckpointError(
             f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
             "the Hub"
         )
-    return checkpoint.read(name, revision=revision, cache_dir=cache_dir)
+    return checkpoint.read(Files(name, hub))

@@ -14,8 +14,8 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
 Colour = tuple[int, int, int]
+Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 
 WHITE: Colour = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
@@ -111,7 +112,7 @@ def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int
 
 def to_pixels(
     source: ImageLike,
-    size: tuple[int, int] | None,
+    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
     *,
     background: Colour = WHITE,
     interpolation: str = "bicubic",
@@ -122,7 +123,7 @@ def to_pixels(
     Args:
         source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
             stay float64, everything else becomes float32.
-        size: (height, width) to squash to (no crop), or None to keep the image's own.
+        size: (height, width) to squash to (no crop), or a function from the image's own to it, or None to keep those.
         background, max_pixels: as for `read_image`.
         interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
 
@@ -133,8 +134,10 @@ def to_pixels(
     _check_interpolation(interpolation)
     if isinstance(source, Tensor | np.ndarray) and _is_float(source):
         pixels = _float_pixels(source, describe(source), background)
+        size = _choose(size, pixels.shape[1], pixels.shape[2], describe(source))
         return pixels if size is None else resize_pixels(pixels[None], size, interpolation)[0]
     image = read_image(source, background=background, max_pixels=max_pixels)
+    size = _choose(size, image.height, image.width, describe(source))
     if size is not None and image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), _RESAMPLE[interpolation])
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
@@ -165,7 +168,7 @@ def load_batch(
         name = describe(images)
         _single(images[:1], name)
         check_pixels(images, name)
-        return _place(resize_pixels(_composite(images, background), size, interpolation), device)
+        return place(resize_pixels(_composite(images, background), size, interpolation), device)
     singles = split_images(images)
     if not singles:
         raise ValueError("no images given: the list is empty")
@@ -176,7 +179,7 @@ def load_batch(
     if device is None:
         device = next((part.device for part in parts if part.device.type != "cpu"), None)
     dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
-    return torch.stack([_place(part.to(dtype), device) for part in parts])
+    return torch.stack([place(part.to(dtype), device) for part in parts])
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
@@ -265,6 +268,76 @@ def read_mask(source: ImageLike, size: tuple[int, int] | None = None, *, max_pix
     if size is None or mask.shape == tuple(size):
         return mask.float()
     return _average(_average(mask, size[1]).T, size[0]).T.clamp(0, 1).float().contiguous()
+
+
+def cut_out(
+    image: ImageLike,
+    mask: ImageLike,
+    outside: Outside = "black",
+    *,
+    background: Colour = WHITE,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[Image.Image | Tensor, Tensor]:
+    """The subject of an image: what lies outside its mask painted over or cut off, at the image's own size.
+
+    Args:
+        image, mask, background, max_pixels: as for `read_image` and `read_mask`; the mask may have another size.
+        outside: "black" or "white" paints, "crop" paints black and cuts to the box of what the mask covers by half
+            (all it covers, if nothing is), "keep" leaves the image as it is.
+
+    Returns:
+        The image, a float tensor (3, h, w) with its graph for float images, else a PIL image; and the mask's coverage
+        (h, w).
+
+    Raises:
+        ImageReadError: if one of them cannot be read, or the mask selects nothing.
+    """
+    name = describe(image)
+    subject: Image.Image | Tensor
+    if isinstance(image, Tensor | np.ndarray) and _is_float(image):
+        subject = _float_pixels(image, name, background)
+        size = (subject.shape[1], subject.shape[2])
+    else:
+        subject = read_image(image, background=background, max_pixels=max_pixels)
+        size = (subject.height, subject.width)
+    cover = read_mask(mask, size, max_pixels=max_pixels)
+    if not cover.any():
+        raise ImageReadError(describe(mask), "it is empty: a mask must select something, white = subject")
+    if outside != "keep":
+        fill = 255 if outside == "white" else 0
+        if isinstance(subject, Tensor):
+            weight = cover.to(subject.device, subject.dtype)
+            subject = subject * weight + fill / 255 * (1 - weight)
+        else:
+            weights = Image.fromarray((cover * 255).round().byte().numpy())
+            subject = Image.composite(subject, Image.new("RGB", subject.size, (fill, fill, fill)), weights)
+    if outside == "crop":
+        half = cover >= 0.5  # faint edges, as compression makes them, do not count
+        inside = half if half.any() else cover > 0
+        rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
+        top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+        cover = cover[top:bottom, left:right]
+        if isinstance(subject, Tensor):
+            subject = subject[:, top:bottom, left:right]
+        else:
+            subject = subject.crop((left, top, right, bottom))
+    return subject, cover
+
+
+def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
+    """Move to a device; MPS has no float64, so it becomes float32 there."""
+    if device is not None and torch.device(device).type == "mps":
+        pixels = pixels.float()  # MPS has no float64
+    return pixels.to(device)
+
+
+def _choose(
+    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None, height: int, width: int, name: str
+) -> tuple[int, int] | None:
+    try:
+        return size(height, width) if callable(size) else size
+    except ValueError as error:
+        raise ImageReadError(name, str(error)) from error
 
 
 # Opening
@@ -447,12 +520,6 @@ def _composite(x: Tensor, background: Colour) -> Tensor:
     alpha = x[..., -1:, :, :]
     behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
     return colour * alpha + behind * (1 - alpha)
-
-
-def _place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
-    if device is not None and torch.device(device).type == "mps":
-        pixels = pixels.float()  # MPS has no float64
-    return pixels.to(device)
 
 
 def _scale16(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from idmetric.embedder import Embedder
 # model_type of config.json -> its class
 _CLASSES = {
     "idsim": ("idmetric.idsim", "IDSim"),
+    "nearid": ("idmetric.nearid", "NearID"),
+    "qwen2_5_vl": ("idmetric.visid", "VisIDEmbed"),
     "backbone": ("idmetric.backbone", "Backbone"),
 }
 
@@ -32,18 +35,21 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     name = os.fspath(source)
     if name.startswith("timm:"):
         return _open("backbone", name.removeprefix("timm:"), options)
-    if name == "tiny" or name in released.IDSIM or Path(name, released.ADAPTER_CONFIG).is_file():
+    if name == "tiny" or released.is_idsim(name) or Path(name, released.ADAPTER_CONFIG).is_file():
         return _open("idsim", name, options)
-    if Path(name).is_dir():
-        config = checkpoint.read_config(name)
-    elif "/" in name:
-        config = checkpoint.read_config(name, revision=options.get("revision"), cache_dir=options.get("cache_dir"))
-    else:
+    if name in released.NEARID:
+        return _open("nearid", name, options)
+    if name in released.models():
+        return _open("qwen2_5_vl", name, options)
+    if "/" not in name and not Path(name).is_dir():
+        known = ", ".join(["tiny", *released.models()])
         raise CheckpointError(
-            f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, timm:NAME, an existing folder, or "
-            "owner/name on the Hub"
+            f"unknown model {name!r}: choose {known}, timm:NAME, an existing folder, or owner/name on the Hub"
         )
-    return _open(config["model_type"], name, options)
+    hub = checkpoint.Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(checkpoint.Hub)}})
+    files = checkpoint.Files(name, hub)
+    kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
+    return _open(str(kind), name, options)
 
 
 def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:

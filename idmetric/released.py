@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import pickle
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +15,85 @@ from torch import Tensor
 
 from idmetric import backbone as backbones
 from idmetric import checkpoint
-from idmetric.checkpoint import Checkpoint, CheckpointError
+from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 
 
 @dataclass(frozen=True)
 class Release:
-    """One published checkpoint: Hub repository, pinned commit where known, timm's name of its backbone, licences."""
+    """One published checkpoint.
+
+    Args:
+        repo: Hub repository. revision: its pinned commit, where known.
+        backbone: timm's name of the backbone, or the base model's.
+        licence: of the weights, as far as it could be confirmed.
+        gigabytes: size of the download, backbone included, from the number of parameters.
+        resolution: how large images are seen.
+    """
 
     repo: str
     revision: str | None
     backbone: str
     licence: str
+    gigabytes: float
+    resolution: str
 
 
 # Backbones: DINOv3 under Meta's "dinov3-license", DINOv2 under Apache-2.0. Of the heads and adapters only the ViT-B/14
 # repository's licence could be confirmed; the code of the release is MIT.
 IDSIM: dict[str, Release] = {
     "dinov3_vitl16": Release(
-        "chaenayo/id-sim_dinov3_vitl16_cls_patch", None, "vit_large_patch16_dinov3.lvd1689m", "dinov3-license"
+        "chaenayo/id-sim_dinov3_vitl16_cls_patch", None, "vit_large_patch16_dinov3.lvd1689m", "dinov3-license", 1.2,
+        "448x448",
     ),
     "dinov3_vitb16": Release(
-        "chaenayo/id-sim_dinov3_vitb16_cls_patch", None, "vit_base_patch16_dinov3.lvd1689m", "dinov3-license"
+        "chaenayo/id-sim_dinov3_vitb16_cls_patch", None, "vit_base_patch16_dinov3.lvd1689m", "dinov3-license", 0.4,
+        "448x448",
     ),
     "dinov2_vitl14": Release(
-        "chaenayo/id-sim_dinov2_vitl14_cls_patch", None, "vit_large_patch14_dinov2.lvd142m", "apache-2.0"
+        "chaenayo/id-sim_dinov2_vitl14_cls_patch", None, "vit_large_patch14_dinov2.lvd142m", "apache-2.0", 1.2,
+        "448x448",
     ),
     "dinov2_vitb14": Release(
-        "chaenayo/id-sim_dinov2_vitb14_cls_patch",
-        "bcd3f388bec7db42e75b165e235196833111c4ae",
-        "vit_base_patch14_dinov2.lvd142m",
-        "mit",
+        "chaenayo/id-sim_dinov2_vitb14_cls_patch", "bcd3f388bec7db42e75b165e235196833111c4ae",
+        "vit_base_patch14_dinov2.lvd142m", "mit", 0.4, "448x448",
     ),
+}  # fmt: skip
+
+# the code's licence; the weights' could not be confirmed
+NEARID: dict[str, Release] = {
+    "nearid": Release("Aleksandar/nearid-siglip2", None, "vit_so400m_patch14_siglip_384", "apache-2.0", 0.9, "384x384"),
 }
+
+# the weights' licence could not be confirmed
+VISID: dict[str, Release] = {
+    "3b": Release("HugC/VisME-Qwen25VL-3B", None, "Qwen2.5-VL-3B", "unknown", 7.5, "<=200704px"),
+    "7b": Release("HugC/VisME-Qwen25VL-7B", None, "Qwen2.5-VL-7B", "unknown", 16.6, "<=200704px"),
+}
+
+
+def models() -> dict[str, Release]:
+    """Every published model under the name that `idmetric.load` and the command line know."""
+    return {**IDSIM, **NEARID, **{f"visid_{size}": release for size, release in VISID.items()}}
+
+
+def is_idsim(name: str) -> Release | None:
+    """The ID-Sim release of that name, or in that Hub repository."""
+    return IDSIM.get(name) or next((release for release in IDSIM.values() if release.repo == name), None)
+
+
+def is_cached(release: Release) -> bool:
+    """Whether everything that loading needs is in the Hub cache, an ID-Sim's backbone as well."""
+    hub, index = Hub(revision=release.revision), "model.safetensors.index.json"
+    if release in IDSIM.values():
+        backbone = str(backbones.pretrained_config(release.backbone).hf_hub_id)
+        ours = all(checkpoint.cached(release.repo, file, hub) for file in (ADAPTER_CONFIG, ADAPTER, *HEADS.values()))
+        return ours and checkpoint.cached(backbone, checkpoint.WEIGHTS) is not None
+    if (path := checkpoint.cached(release.repo, index, hub)) is not None:
+        shards = set(checkpoint.read_json(path).get("weight_map", {}).values())
+        return all(checkpoint.cached(release.repo, str(shard), hub) for shard in shards)
+    files = (checkpoint.CONFIG, PROCESSOR, checkpoint.WEIGHTS)
+    return all(checkpoint.cached(release.repo, file, hub) for file in files)
+
 
 IDSIM_SIZE = 448
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
@@ -63,13 +110,11 @@ def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
 
 def read_idsim(
     release: Release,
+    files: Files,
     *,
-    folder: str | os.PathLike[str] | None = None,
     backbone_args: Mapping[str, Any] | None = None,
     backbone_weights: str | os.PathLike[str] | None = None,
     image_size: int = IDSIM_SIZE,
-    revision: str | None = None,
-    cache_dir: str | None = None,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -77,34 +122,29 @@ def read_idsim(
     the patch embedding and the heads as well, as it does when `target_modules` is a list of name endings.
 
     Args:
-        release: which repository and backbone.
-        folder: local folder with the four official files, instead of the Hub's.
+        release: which backbone.
+        files: folder or Hub repository with the four official files.
         backbone_args: more arguments of `timm.create_model`.
         backbone_weights: local file with the backbone in timm's format, instead of timm's Hub repository.
         image_size: input side in pixels (the release's is 448).
-        revision: commit of the Hub repository, instead of the pinned one.
-        cache_dir: where Hub files are kept.
 
     Returns:
-        A checkpoint in our own format, `config` fitting `IDSimConfig`.
+        A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
+        "adapter+backbone".
 
     Raises:
         CheckpointError: naming the file that is missing, unreachable or not understood.
     """
-
-    def path(filename: str) -> Path:
-        if folder is not None:
-            return Path(folder, filename)
-        return checkpoint.fetch(
-            release.repo, filename, revision=revision or release.revision, cache_dir=cache_dir
-        )  # the adapter's files first: they are small, and say early that there is no network
-
-    adapter_config = checkpoint.read_json(path(ADAPTER_CONFIG))
-    adapter = checkpoint.read_tensors(path(ADAPTER))
-    heads = {name: _read_head(path(file), adapter_config) for name, file in HEADS.items()}
-    weights = backbone_weights or backbones.pretrained_file(release.backbone, cache_dir=cache_dir)
-    trunk = _read_trunk(release.backbone, weights, image_size, dict(backbone_args or {}))
-    trunk = checkpoint.fold_lora(trunk, _trunk_adapter(adapter), adapter_config)
+    # the adapter's files first: they are small, and say early that there is no network
+    adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
+    adapter = checkpoint.read_tensors(files[ADAPTER])
+    heads = {name: _read_head(files[file], adapter_config) for name, file in HEADS.items()}
+    hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
+    weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
+    with checkpoint.naming(weights):
+        trunk = _read_trunk(release.backbone, weights, image_size, dict(backbone_args or {}))
+    with checkpoint.naming(files[ADAPTER]):
+        trunk = checkpoint.fold_lora(trunk, _trunk_adapter(adapter), adapter_config, prefix=_TRUNK)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
     config: dict[str, Any] = {
@@ -115,8 +155,8 @@ def read_idsim(
         "image_size": image_size,
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
     }
-    name = release.repo if folder is None else os.fspath(folder)
-    return Checkpoint(config, state, name, checkpoint.revision_of(path(ADAPTER)))
+    ours = checkpoint.revision_of(files[ADAPTER], *(files[file] for file in HEADS.values()))
+    return Checkpoint(config, state, files.name, f"{ours}+{checkpoint.revision_of(weights)[:12]}")
 
 
 def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -135,26 +175,26 @@ def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tenso
     try:
         # the one pickle we read: published so; weights_only admits tensors and plain containers alone
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
+    except Exception as error:  # damaged files end in errors of many kinds
         raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise CheckpointError(f"{str(path)!r} does not hold a table of tensors")
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
-    folded = checkpoint.fold_lora(plain, lora, adapter_config)
-    if "fc1.weight" not in folded:
-        raise CheckpointError(f"{str(path)!r} is not an ID-Sim head: it has no fc1.weight")
+    with checkpoint.naming(path):
+        folded = checkpoint.fold_lora(plain, lora, adapter_config, prefix=f"{path.stem}.")
+        if "fc1.weight" not in folded:
+            raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded
 
 
 def _read_trunk(name: str, weights: str | os.PathLike[str], image_size: int, args: dict[str, Any]) -> dict[str, Tensor]:
-    if "dinov2" not in name:
-        return dict(backbones.build(name, image_size=image_size, args=args, weights=weights).state_dict())
-    # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
-    # timm's resampling differs, so it is done here on the table of the pretrained size
-    state = dict(backbones.build(name, args=args, weights=weights).state_dict())
-    patch = state["patch_embed.proj.weight"].shape[-1]
-    state["pos_embed"] = resample_dinov2_positions(state["pos_embed"], image_size // patch)
+    state = backbones.pretrained_state(name, weights, args)
+    if "dinov2" in name:
+        # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
+        # timm's resampling differs, so it is done here on the table of the pretrained size
+        patch = state["patch_embed.proj.weight"].shape[-1]
+        state["pos_embed"] = resample_dinov2_positions(state["pos_embed"], image_size // patch)
     return state
 
 
@@ -172,3 +212,132 @@ def resample_dinov2_positions(table: Tensor, side: int) -> Tensor:
     if grid.shape[-2:] != (side, side):
         raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {side} x {side}")
     return torch.cat([table[:, :1].float(), grid.permute(0, 2, 3, 1).reshape(1, side * side, -1)], 1)
+
+
+# NearID
+
+PROCESSOR = "preprocessor_config.json"
+_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+_RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_NEARID_PREFIX = re.compile(r"(?:backbone\.)?(?:vision_model\.)?")
+_NEARID_NAMES = {
+    r"embeddings\.patch_embedding\.": "patch_embed.proj.",
+    r"embeddings\.position_embedding\.weight": "pos_embed",
+    r"encoder\.layers\.(\d+)\.layer_norm([12])\.": r"blocks.\1.norm\2.",
+    r"encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj\.": r"blocks.\1.attn.\2.",
+    r"encoder\.layers\.(\d+)\.self_attn\.out_proj\.": r"blocks.\1.attn.proj.",
+    r"encoder\.layers\.(\d+)\.mlp\.": r"blocks.\1.mlp.",
+    r"post_layernorm\.": "norm.",
+    r"head\.probe": "attn_pool.latent",
+    r"head\.attention\.in_proj_": "attn_pool.in.",
+    r"head\.attention\.out_proj\.": "attn_pool.proj.",
+    r"head\.layernorm\.": "attn_pool.norm.",
+    r"head\.mlp\.": "attn_pool.mlp.",
+}
+
+
+def read_nearid(files: Files) -> Checkpoint:
+    """Read a NearID model folder or Hub repository: as its authors published it, or in our own format.
+
+    The published format is that of transformers' SigLIP (config.json with a `vision_config`, preprocessor_config.json,
+    one safetensors file); none of its code is run.
+
+    Returns:
+        A checkpoint in our own format, `config` fitting `NearIDConfig`.
+
+    Raises:
+        CheckpointError: naming the file that is missing, unreachable or not understood.
+    """
+    published = checkpoint.read_json(files[checkpoint.CONFIG])
+    if "vision_config" not in published:
+        return checkpoint.read(files)
+    config = _nearid_config(published, str(files[checkpoint.CONFIG]))
+    processor = checkpoint.read_json(files[PROCESSOR])
+    config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
+    weights = files[checkpoint.WEIGHTS]
+    with checkpoint.naming(weights):
+        state = {f"backbone.{key}": value for key, value in nearid_names(checkpoint.read_tensors(weights)).items()}
+    revision = checkpoint.revision_of(weights, files[PROCESSOR], files[checkpoint.CONFIG])
+    return Checkpoint(config, state, files.name, revision)
+
+
+def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
+    vision = published["vision_config"]
+    if published.get("model_type") != "nearid" or not isinstance(vision, dict):
+        raise CheckpointError(f"{name!r} describes a model of type {published.get('model_type')!r}, not 'nearid'")
+
+    def get(key: str, default: Any) -> Any:  # transformers leaves out what equals its own default
+        return vision.get(key, default)
+
+    activation, epsilon = get("hidden_act", "gelu_pytorch_tanh"), get("layer_norm_eps", 1e-6)
+    if activation not in _ACTIVATIONS or epsilon != 1e-6 or get("num_channels", 3) != 3:
+        raise CheckpointError(
+            f"{name!r} asks for activation {activation!r}, epsilon {epsilon} and {get('num_channels', 3)} channels; "
+            f"supported are {', '.join(_ACTIVATIONS)}, 1e-06 and 3"
+        )
+    width, inner = get("hidden_size", 768), get("intermediate_size", 3072)
+    if published.get("embed_dim", width) != width:
+        raise CheckpointError(f"{name!r} projects {width} features to {published['embed_dim']}: not supported")
+    return {
+        "model_type": "nearid",
+        "format": checkpoint.FORMAT,
+        "backbone": NEARID["nearid"].backbone,
+        "image_size": get("image_size", 224),
+        "backbone_args": {
+            "patch_size": get("patch_size", 16),
+            "embed_dim": width,
+            "depth": get("num_hidden_layers", 12),
+            "num_heads": get("num_attention_heads", 12),
+            "mlp_ratio": (inner + 0.5) / width,  # timm truncates ratio * width
+            "act_layer": _ACTIVATIONS[activation],
+        },
+    }
+
+
+def _nearid_processing(processor: Mapping[str, Any], side: int, name: str) -> dict[str, Any]:
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        if not processor.get(step, True):
+            raise CheckpointError(f"{name!r} leaves out a step of the preprocessing ({step}): not supported")
+    size = processor.get("size", side)
+    if size not in (side, {"height": side, "width": side}) or processor.get("do_center_crop"):
+        raise CheckpointError(f"{name!r} resizes to {size} or crops; supported: squashing to {side} x {side}")
+    if abs(processor.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-8:
+        raise CheckpointError(f"{name!r} scales pixels by {processor['rescale_factor']}, not by 1/255: not supported")
+    resample = processor.get("resample", 3)
+    if resample not in _RESAMPLING:
+        raise CheckpointError(f"{name!r} resizes with Pillow's filter {resample}; supported: {sorted(_RESAMPLING)}")
+    half = [0.5, 0.5, 0.5]
+    mean, std = processor.get("image_mean", half), processor.get("image_std", half)
+    if not all(isinstance(x, list) and len(x) == 3 for x in (mean, std)):
+        raise CheckpointError(f"{name!r} has image_mean {mean} and image_std {std}; three numbers each are needed")
+    return {"interpolation": _RESAMPLING[resample], "mean": mean, "std": std}
+
+
+def nearid_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of transformers' SigLIP vision model under timm's names.
+
+    Raises:
+        CheckpointError: naming a tensor that no such model has.
+    """
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        short = _NEARID_PREFIX.sub("", key, count=1)
+        for pattern, name in _NEARID_NAMES.items():
+            renamed, hits = re.subn(f"^{pattern}", name, short)
+            if hits:
+                found[renamed] = value
+                break
+        else:
+            raise CheckpointError(f"the checkpoint holds {key!r}: not a layer of a SigLIP vision model")
+    for key in [key for key in found if re.search(r"attn\.q\.", key)]:
+        parts = [found.pop(key.replace("attn.q.", f"attn.{x}."), None) for x in "qkv"]
+        if any(part is None for part in parts):
+            raise CheckpointError(f"the checkpoint lacks a part of {key.replace('attn.q.', 'attn.qkv.')}")
+        found[key.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)  # type: ignore[arg-type]  # checked above
+    for kind in ("weight", "bias"):
+        if (joint := found.pop(f"attn_pool.in.{kind}", None)) is not None:
+            width = len(joint) // 3
+            found[f"attn_pool.q.{kind}"], found[f"attn_pool.kv.{kind}"] = joint[:width], joint[width:]
+    if "pos_embed" in found:
+        found["pos_embed"] = found["pos_embed"][None]
+    return found

@@ -265,3 +265,60 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.startswith("idmetric 0.")
+
+
+def test_models_are_listed_with_licence_size_and_cache_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    from idmetric import released
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    def state_of() -> dict[str, str]:
+        assert main(["--list-models"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["model", "download", "licence", "resolution", "distance", "state", "repository"]
+        return {line.split()[0]: line for line in lines[1:]}
+
+    lines = state_of()
+    assert list(lines) == ["tiny", *released.models()]
+    assert "dinov3-license" in lines["dinov3_vitl16"]
+    assert "448x448" in lines["dinov3_vitl16"]
+    assert "0.9 GB" in lines["nearid"]
+    assert all("not fetched" in line for name, line in lines.items() if name != "tiny")
+
+    def fetch(repo: str, *files: str, commit: str = "1" * 40, main: bool = True) -> None:
+        root = tmp_path / f"models--{repo.replace('/', '--')}"
+        (root / "snapshots" / commit).mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (root / "snapshots" / commit / file).write_text(
+                '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+            )
+        if main:
+            (root / "refs").mkdir(exist_ok=True)
+            (root / "refs" / "main").write_text(commit)
+
+    fetch("Aleksandar/nearid-siglip2", "config.json", "preprocessor_config.json", "model.safetensors")
+    release = released.IDSIM["dinov2_vitb14"]
+    files = ("adapter_config.json", "adapter_model.safetensors", "mlp_cls.pth", "mlp_patch.pth")
+    fetch(release.repo, *files, commit="2" * 40)  # not the pinned one
+    fetch("timm/vit_base_patch14_dinov2.lvd142m", "model.safetensors")
+    fetch("HugC/VisME-Qwen25VL-3B", "config.json", "model.safetensors.index.json", "1.safetensors")
+    lines = state_of()
+    assert " cached" in lines["nearid"]
+    assert "not fetched" in lines["dinov2_vitb14"]
+    assert "not fetched" in lines["visid_3b"]  # one of its two files is missing
+    assert release.revision is not None
+    fetch(release.repo, *files, commit=release.revision, main=False)
+    fetch("HugC/VisME-Qwen25VL-3B", "2.safetensors")
+    lines = state_of()
+    assert " cached" in lines["dinov2_vitb14"]
+    assert " cached" in lines["visid_3b"]
+
+
+def test_a_revision_needs_a_repository(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = run("ref.png", "gen", "--revision", "0" * 40)
+    assert (status, out) == (1, "")
+    assert "local folder, which has no revision" in err

@@ -189,7 +189,7 @@ def test_subject_masks(metric: IDSim) -> None:
     torch.testing.assert_close(e.cls[:1], metric.embed(black).cls)
     with pytest.raises(ValueError, match="2 masks for 1 images"):
         metric.embed(scenes[0], masks=[mask, mask])
-    with pytest.raises(ValueError, match="selects nothing"):
+    with pytest.raises(ValueError, match="must select something"):
         metric.embed(scenes[0], masks=np.zeros((64, 64), dtype=bool))
 
 
@@ -240,7 +240,7 @@ def test_class_token_of_a_baseline_is_the_normed_one() -> None:
     found = model(x)
     assert found.patches is not None
     with torch.no_grad():
-        features = model.backbone.forward_features((x - model._mean) / model._std)  # type: ignore[operator]
+        features = model.backbone.forward_features(model.normalise(x))  # type: ignore[operator]
     torch.testing.assert_close(found.cls, features[:, 0])
     torch.testing.assert_close(found.patches, features[:, 1:])
 
@@ -252,3 +252,39 @@ def test_untrained_config_is_seeded() -> None:
         torch.manual_seed(seed)
         scores.append(IDSim(config, device="cpu")(*pictures(2)).item())
     assert scores[0] == scores[1] != scores[2]
+
+
+def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
+    torch.manual_seed(0)
+    subject = torch.rand(3, 32, 32)
+    images, masks = [], []
+    for top, left in ((0, 0), (20, 9)):
+        image, mask = torch.rand(3, 64, 48), torch.zeros(64, 48)
+        image[:, top : top + 32, left : left + 32] = subject
+        mask[top : top + 32, left : left + 32] = 1
+        images.append(image)
+        masks.append(mask)
+    apart = {
+        outside: metric(*images, mask_a=masks[0], mask_b=masks[1], outside=outside) for outside in ("black", "crop")
+    }
+    assert apart["crop"].item() < 1e-6  # wherever it stands
+    assert apart["black"].item() > 1e-3
+    assert metric.embed(images[0], masks=masks[0], outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
+    for outside in ("black", "crop"):  # nothing of the background is left at the edges, at any resolution
+        large = torch.ones(3, 333, 200)
+        large[:, 40:201, 33:150] = 0.3
+        cover = (large[0] < 0.5).float()
+        found = [
+            metric.embed(torch.where(cover.bool(), large, x), masks=cover, outside=outside).cls for x in (0.0, 1.0)
+        ]
+        assert found[0].equal(found[1])
+    faint = masks[0] + 0.1 * (masks[0] == 0)  # as compression leaves it
+    assert metric.embed(images[0], masks=faint, outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
+    round_mask = masks[0].clone()
+    round_mask[:16, :16] = 0  # the box is the same, but this quarter is black
+    quarter = subject.clone()
+    quarter[:, :16, :16] = 0
+    found = metric.embed(images[0], masks=round_mask, outside="crop")
+    assert found.cls.allclose(metric.embed(quarter).cls, atol=0.05)  # but for its blurred edge
+    assert found.weights is not None
+    assert found.weights[0].reshape(4, 4)[:2, :2].max() == 0

@@ -61,12 +61,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="dinov3_vitl16",
                         help="published model, 'tiny' (in the package, no download), 'timm:NAME', folder or Hub "
                         "repository (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
     parser.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s")
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image, same file stem")
-    parser.add_argument("--outside", choices=("black", "white", "keep"), default="black",
+    parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
     parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
@@ -74,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--on-error", choices=("fail", "skip"), default="fail",
                         help="stop at an unreadable image (default), or skip and list it")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
+    parser.add_argument("--list-models", action="store_true", help="print the models and stop")
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
     return parser
 
@@ -82,6 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
     args = parser.parse_intermixed_args(argv)  # options may stand between the files
+    if args.list_models:
+        print(list_models(), end="")
+        return 0
     if args.batch_size < 1:
         parser.error("--batch-size must be at least 1")
     if args.pairs and (args.paths or args.ref):
@@ -112,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             metric = _open_metric(args)
             rows = Scorer(metric, args, skipped).rows(work)
-        except (CheckpointError, ImageReadError, ValueError, RuntimeError) as error:
+        except (CheckpointError, ImageReadError, ImportError, ValueError, RuntimeError) as error:
             print(f"idmetric-score: error: {' '.join(str(error).split())}", file=sys.stderr)
             return 1
     for (path, _), reason in skipped.items():
@@ -134,7 +139,31 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
 
     from idmetric.loading import load
 
-    return load(args.model, device=args.device, dtype=getattr(torch, args.dtype))
+    if args.quiet:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+    options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
+    if args.revision:
+        options["revision"] = args.revision
+    return load(args.model, device=args.device, **options)
+
+
+def list_models() -> str:
+    """The table of --list-models."""
+    from idmetric import released
+    from idmetric.checkpoint import WEIGHTS
+    from idmetric.idsim import TINY
+
+    size = (TINY / WEIGHTS).stat().st_size / 1e9
+    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", "144x144", "cls", "in the package", ""]]
+    for name, release in released.models().items():
+        state = "cached" if released.is_cached(release) else "not fetched"
+        lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])
+    lines.insert(0, ["model", "download", "licence", "resolution", "distance", "state", "repository"])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join(rows) + "\n"
 
 
 # What to compare
@@ -272,7 +301,7 @@ class Scorer:
                 if loaded:
                     together = self.metric.embed(
                         [pixels for _, pixels, _ in loaded], batch_size=size, masks=[mask for _, _, mask in loaded],
-                        outside=self.args.outside, patches=self.patches,
+                        outside="keep", patches=self.patches,  # load_image has painted it
                     )  # fmt: skip
                     yield from zip([file for file, _, _ in loaded], together, strict=True)
                 if not self.args.pairs:
@@ -280,17 +309,12 @@ class Scorer:
 
     def _read(self, file: File) -> tuple[File, Tensor, Tensor | None] | None:
         """The file, its pixels and mask at the model's resolution; None for a file to skip."""
-        from idmetric.images import ImageReadError, read_mask, to_pixels
+        from idmetric.images import ImageReadError
 
-        path, metric = file[0], self.metric
+        path = file[0]
         try:
             mask_path = self._mask_of(*file)
-            pixels = to_pixels(
-                path, metric.image_size, background=metric.background, interpolation=metric.interpolation
-            )
-            mask = None if mask_path is None else read_mask(mask_path, metric.image_size)
-            if mask is not None and not mask.any():
-                raise ImageReadError(str(mask_path), "it is empty: a mask must select something, white = subject")
+            pixels, mask = self.metric.load_image(path, mask_path, self.args.outside)
         except ImageReadError as error:
             if self.args.on_error == "fail":
                 raise
@@ -314,7 +338,7 @@ class Scorer:
         s = self.signature
         return {"rank": 0, "distance": distance, "image": image, "reference": reference, "model": s["model"],
                 "revision": s["revision"], "distance_name": s["distance"], "resolution": s["resolution"],
-                "idmetric": s["idmetric"]}  # fmt: skip
+                "dtype": s["dtype"], "idmetric": s["idmetric"]}  # fmt: skip
 
     def _progress(self, done: int, total: int) -> None:
         if self.show:
