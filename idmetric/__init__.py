@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from idmetric.idsim import IDSim
     from idmetric.images import ImageReadError
     from idmetric.loading import load
+    from idmetric.nearid import NearID
+    from idmetric.visid import VisIDEmbed
 
 _LAZY = {
     "Backbone": "idmetric.backbone",
@@ -30,6 +32,8 @@ _LAZY = {
     "Embedding": "idmetric.embedding",
     "IDSim": "idmetric.idsim",
     "ImageReadError": "idmetric.images",
+    "NearID": "idmetric.nearid",
+    "VisIDEmbed": "idmetric.visid",
     "load": "idmetric.loading",
 }
 
@@ -40,6 +44,8 @@ __all__ = [
     "Embedding",
     "IDSim",
     "ImageReadError",
+    "NearID",
+    "VisIDEmbed",
     "__version__",
     "load",
 ]

@@ -16,8 +16,8 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 # a module may import modules of its own rank or lower
 RANK = {
     "_version": 0, "images": 1, "sinkhorn": 1, "checkpoint": 1, "embedding": 2, "distance": 3, "embedder": 4,
-    "backbone": 5, "released": 6, "idsim": 7, "loading": 8, "losses": 9, "evaluate": 9, "protocols": 10, "data": 10,
-    "train": 11, "cli": 12,
+    "backbone": 5, "released": 6, "idsim": 7, "nearid": 7, "visid": 7, "loading": 8,
+    "losses": 9, "evaluate": 9, "protocols": 10, "data": 10, "train": 11, "cli": 12,
 }  # fmt: skip
 
 

@@ -1,0 +1,106 @@
+"""NearID (Cvejic et al., "NearID: Identity Representation Learning via Near-identity Distractors", arXiv 2604.01973).
+
+A frozen SigLIP2 trunk under a trained attention-pooling (MAP) head.
+
+The embedding is the head's output scaled to unit length; the distance is 1 - cosine. Patch tokens are those the head
+pools, the trunk's last after its final norm: training left them as SigLIP2 made them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric import backbone as backbones
+from idmetric import checkpoint, released
+from idmetric.checkpoint import Files, Hub
+from idmetric.embedder import Embedder
+
+
+@dataclass(frozen=True)
+class NearIDConfig:
+    """What makes a `NearID`: saved in config.json. The defaults are the release's; `backbone_args` go to timm."""
+
+    backbone: str = "vit_so400m_patch14_siglip_384"
+    image_size: int = 384
+    interpolation: str = "bilinear"
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
+    backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
+
+
+class NearID(Embedder):
+    """Identity similarity after NearID.
+
+    >>> metric = NearID()  # doctest: +SKIP
+    >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
+
+    Args:
+        source: "nearid" (default), the published model, downloaded once; a folder or Hub repository in the published
+            format, or as `save_pretrained` and training write it; or a `NearIDConfig` for a new, untrained model.
+        revision: commit of a Hub repository.
+        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        background: RGB colour (0-255) that shows through transparent images.
+        cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
+
+    Raises:
+        CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
+    """
+
+    model_type = "nearid"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | NearIDConfig = "nearid",
+        *,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        background: tuple[int, int, int] = (255, 255, 255),
+        cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        saved = None
+        if isinstance(source, NearIDConfig):
+            config, name = source, "untrained"
+        else:
+            name = os.fspath(source)
+            release = released.NEARID.get(name)
+            where = release.repo if release is not None and not Path(name).is_dir() else name
+            commit = revision or (release.revision if release is not None else None)
+            saved = released.read_nearid(Files(where, Hub(commit, cache_dir, token, local_files_only)))
+            config = checkpoint.parse(NearIDConfig, saved, self.model_type)
+        super().__init__(
+            name=name,
+            revision=saved.revision if saved else "",
+            image_size=(config.image_size, config.image_size),
+            mean=config.mean,
+            std=config.std,
+            interpolation=config.interpolation,
+            background=background,
+        )
+        self._config = config
+        with checkpoint.weightless() if saved is not None else nullcontext():
+            trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
+            self.backbone = trunk
+        if saved is not None:
+            checkpoint.load_state(self, saved.state, saved.name, dtype)
+        self._finish(device, dtype)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.encode`; both kinds of feature have unit length."""
+        pooled, tokens, grid = backbones.final_tokens(self.backbone, x)
+        return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return asdict(self._config)
