@@ -1,0 +1,465 @@
+"""VisIDEmbed: VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
+
+Qwen2.5-VL as an embedding model: an image, a text, or both go through the language model, and the last layer's hidden
+state at the last token, scaled to unit length, is the embedding. An instruction tells what to compare: a query may ask
+for "the same person", a candidate is only represented. `metric(a, b)` gives both sides the same instruction, so that an
+image is at distance 0 from itself; for instruction-conditioned retrieval embed queries by `embed(..., task=...)` and
+candidates by `embed(...)`.
+
+From the paper: Qwen2.5-VL, at most 200,704 pixels and 768 tokens, cosine similarity, instructions for queries and a
+neutral one for candidates. The published card's usage text was not available, so these are inferred, after VLM2Vec
+(the code base such models descend from), and can be set: `prompt_style`, `positions`, the instructions' words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from torch import Tensor
+
+from idmetric import checkpoint, released
+from idmetric.checkpoint import CheckpointError, Files, Hub
+from idmetric.embedder import Embedder, Images, Masks, split_masks
+from idmetric.embedding import Embedding, concatenate
+from idmetric.images import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
+
+# the paper's four meta-tasks, in our own words
+TASKS = {
+    "recognition": "Find other images of the same object as in this image.",
+    "reidentification": "Find other photos of the same individual as in this photo.",
+    "grounding": "Find the images in which the subject of this image appears.",
+    "editing": "Find the image that this edit of the image leads to:",
+}
+CANDIDATE = "Represent the image"  # the example the paper gives
+
+SETTINGS = "visid.json"
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
+_IMAGE, _STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+
+# what stands before, with an image after that, and at the end
+_STYLES = {
+    "vlm2vec": ("", _IMAGE, ""),
+    "chat": (
+        "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n",
+        f"<|vision_start|>{_IMAGE}<|vision_end|>",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class VisIDConfig:
+    """How images and words become tokens; saved in visid.json.
+
+    Args:
+        prompt_style: "vlm2vec": image, a space, the words, nothing else; "chat": Qwen's chat template, with the
+            embedding read after the assistant's header.
+        positions: "vision": an image's tokens get rows and columns as rotary positions; "sequential": they are counted
+            like words; "auto": "sequential" for vlm2vec, "vision" for chat. It matters because transformers 4.52,
+            which VLM2Vec pins, finds images by the token <|vision_start|>, which the vlm2vec style lacks, and so
+            counted them like words, whereas transformers 5 gives the same prompt rows and columns.
+        instruction: what `embed` says where no other instruction is given.
+        min_pixels, max_pixels: an image is scaled, keeping its shape, to lie between; sides are multiples of 28.
+        max_length: tokens, image included; longer texts are cut, with a warning.
+        separator: between image and words; default a space for vlm2vec, nothing for chat. VLM2Vec itself uses a line
+            break in its evaluation.
+        system: the system's words of the chat template.
+        pooling: "last": the hidden state at the last token; "mean": the mean over all tokens.
+    """
+
+    prompt_style: Literal["vlm2vec", "chat"] = "vlm2vec"
+    positions: Literal["auto", "vision", "sequential"] = "auto"
+    instruction: str = CANDIDATE
+    min_pixels: int = 4 * _STEP * _STEP
+    max_pixels: int = 256 * _STEP * _STEP  # paper: 200,704, 256 tokens
+    max_length: int = 768
+    separator: str | None = None
+    system: str = "You are a helpful assistant."
+    pooling: Literal["last", "mean"] = "last"
+
+    def __post_init__(self) -> None:
+        if self.prompt_style not in _STYLES:
+            raise ValueError(f"unknown prompt_style {self.prompt_style!r}: choose {', '.join(_STYLES)}")
+        if self.positions not in ("auto", "vision", "sequential"):
+            raise ValueError(f"unknown positions {self.positions!r}: choose auto, vision, sequential")
+        if self.pooling not in ("last", "mean"):
+            raise ValueError(f"unknown pooling {self.pooling!r}: choose last, mean")
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if not _STEP**2 <= self.min_pixels <= self.max_pixels:
+            raise ValueError(f"need {_STEP**2} <= min_pixels <= max_pixels, got {self.min_pixels}, {self.max_pixels}")
+
+
+class VisIDEmbed(Embedder):
+    """Identity similarity after VisME; needs transformers (`pip install 'idmetric[visid]'`).
+
+    >>> metric = VisIDEmbed()  # doctest: +SKIP
+    >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
+    >>> query = metric.embed("person.jpg", task="reidentification")  # doctest: +SKIP
+    >>> metric(query, metric.embed(gallery))  # doctest: +SKIP
+
+    Args:
+        source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
+            Qwen2.5-VL in transformers' format.
+        config: see `VisIDConfig`; default what was saved with the model, else the defaults.
+        revision: commit of a Hub repository.
+        device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
+        background: RGB colour (0-255) that shows through transparent images.
+        cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
+
+    `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
+    not fill have weight 0.
+
+    Raises:
+        CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
+    """
+
+    model_type = "visid"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] = "3b",
+        *,
+        config: VisIDConfig | None = None,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        background: tuple[int, int, int] = (255, 255, 255),
+        cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        name = os.fspath(source)
+        release = None if Path(name).is_dir() else released.VISID.get(name.removeprefix("visid_"))
+        hub = Hub(revision or (release.revision if release else None), cache_dir, token, local_files_only)
+        folder = checkpoint.folder(release.repo if release else name, _FILES, hub)
+        kind = checkpoint.read_json(Files(folder)[checkpoint.CONFIG]).get("model_type")
+        if kind != "qwen2_5_vl":
+            raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not 'qwen2_5_vl': use idmetric.load")
+        mean, std = _normalisation(folder)
+        settings = config or _settings(folder)
+        side = math.isqrt(settings.max_pixels)
+        super().__init__(
+            name=name,
+            revision=checkpoint.revision_of(*sorted(folder.glob("*.safetensors"))),
+            image_size=(side, side),
+            mean=mean,
+            std=std,
+            background=background,
+        )
+        self.settings = settings
+        self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
+        self.backbone, self.tokenizer = _open(folder, dtype)
+        vision = self.backbone.config.vision_config
+        if vision.patch_size * vision.spatial_merge_size != _STEP:
+            raise CheckpointError(
+                f"{name!r} has visual tokens of {vision.patch_size * vision.spatial_merge_size} pixels"
+            )
+        self._image_token = int(self.tokenizer.convert_tokens_to_ids(_IMAGE))
+        self._control = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
+        self._finish(device, None)
+
+    # Pixels and words in, embedding out
+
+    @property
+    def resolution(self) -> str:
+        """Limits in pixels, prompt style, positions, and a digest of the settings that shape words."""
+        s = self.settings
+        words = hashlib.sha256(json.dumps([s.separator, s.system, s.pooling, s.max_length]).encode()).hexdigest()[:6]
+        return f"{s.min_pixels}-{s.max_pixels}px,{s.prompt_style},{self.positions},{words}"
+
+    @property
+    def positions(self) -> str:
+        """The kind of positions that "auto" means."""
+        if self.settings.positions != "auto":
+            return self.settings.positions
+        return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return asdict(self.settings)
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.
+
+        In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
+        """
+        low, high = self.settings.min_pixels, self.settings.max_pixels
+        if max(height, width) > 200 * min(height, width):
+            raise ValueError(f"Qwen2.5-VL takes no side ratio above 200, this one has {width} x {height}: crop it")
+        if self.settings.prompt_style == "vlm2vec" and min(height, width) < _STEP and low <= 4 * _STEP**2 <= high:
+            return 2 * _STEP, 2 * _STEP
+        rows, columns = (round(side / _STEP) * _STEP for side in (height, width))
+        if rows * columns > high:
+            scale = math.sqrt(height * width / high)
+            rows, columns = (max(_STEP, math.floor(side / scale / _STEP) * _STEP) for side in (height, width))
+        elif rows * columns < low:
+            scale = math.sqrt(low / (height * width))
+            rows, columns = (math.ceil(side * scale / _STEP) * _STEP for side in (height, width))
+        return rows, columns
+
+    def forward(self, pixels: Tensor) -> Embedding:
+        """Embed pixels (B, 3, H, W) in [0, 1] under the default instruction, differentiably."""
+        if not torch.compiler.is_compiling():
+            check_pixels(pixels)
+        pixels = resize_pixels(pixels, self.size_for(pixels.shape[-2], pixels.shape[-1]), self.interpolation)
+        return self._run(list(pixels), [self.settings.instruction] * len(pixels))
+
+    def embed(
+        self,
+        images: Images | None = None,
+        *,
+        texts: str | Sequence[str] | None = None,
+        task: str | None = None,
+        instruction: str | None = None,
+        batch_size: int = 8,
+        masks: Masks = None,
+        outside: Outside = "black",
+        patches: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Embedding:
+        """Embed images, texts, or pairs of both, in batches, without building a graph.
+
+        Args:
+            images: as for `Embedder.embed`; None for texts alone.
+            texts: a text for each image (a caption, an edit), or one for all.
+            task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
+            instruction: its words instead; "" for none. Default: the settings' for images, none for texts alone.
+            batch_size, masks, outside, patches, progress: as for `Embedder.embed`.
+
+        Raises:
+            ImageReadError: naming the image that cannot be read.
+            ValueError: for nothing to embed, texts or masks that do not fit the images, or an unknown task.
+        """
+        with torch.no_grad():
+            return self._embed_items(
+                images, texts, self._instruction(task, instruction, images is None), batch_size, masks, outside,
+                patches, progress,
+            )  # fmt: skip
+
+    def _instruction(self, task: str | None, instruction: str | None, text_only: bool) -> str:
+        if task is not None and instruction is not None:
+            raise ValueError("give a task or an instruction, not both")
+        if task is not None:
+            if task not in TASKS:
+                raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
+            return TASKS[task]
+        if instruction is not None:
+            return instruction
+        return "" if text_only else self.settings.instruction
+
+    def _embed(
+        self,
+        images: Images,
+        batch_size: int,
+        masks: Masks,
+        outside: Outside,
+        patches: bool,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Embedding:
+        words = self.settings.instruction
+        return self._embed_items(images, None, words, min(batch_size, 8), masks, outside, patches, progress)
+
+    def _embed_items(
+        self,
+        images: Images | None,
+        texts: str | Sequence[str] | None,
+        instruction: str,
+        batch_size: int,
+        masks: Masks,
+        outside: Outside,
+        patches: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> Embedding:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        written = [texts] if isinstance(texts, str) else list(texts or [])
+        singles: list[ImageLike | None] = list(split_images(images)) if images is not None else [None] * len(written)
+        if not singles:
+            raise ValueError("nothing to embed: give images, texts, or both")
+        if not written or len(written) == 1:
+            written = (written or [""]) * len(singles)
+        if len(written) != len(singles):
+            raise ValueError(f"{len(written)} texts for {len(singles)} images: give one for each, or one for all")
+        if images is None and masks is not None:
+            raise ValueError("masks were given without images")
+        covers = split_masks(masks, len(singles))
+        parts = []
+        for start in range(0, len(singles), batch_size):
+            chunk = slice(start, start + batch_size)
+            loaded = [
+                (None, None) if image is None else self.load_image(image, mask, outside)
+                for image, mask in zip(singles[chunk], covers[chunk], strict=True)
+            ]
+            words = [" ".join(x for x in (instruction, text) if x) for text in written[chunk]]
+            part = self._run([pixels for pixels, _ in loaded], words, [cover for _, cover in loaded])
+            parts.append(part if patches else Embedding(part.cls, model=part.model))
+            if progress is not None:
+                progress(min(start + batch_size, len(singles)), len(singles))
+        return concatenate(parts)
+
+    def _run(
+        self, pixels: Sequence[Tensor | None], words: Sequence[str], covers: Sequence[Tensor | None] | None = None
+    ) -> Embedding:
+        """One pass: pixels at their final size (or None) and words, of each item."""
+        shown = [place(x, self.device) for x in pixels if x is not None]
+        grids = [None if x is None else (x.shape[1] // _STEP, x.shape[2] // _STEP) for x in pixels]
+        ids = [self._tokens(text, grid) for text, grid in zip(words, grids, strict=True)]
+        length = max(len(x) for x in ids)
+        tokens = torch.full((len(ids), length), self.tokenizer.pad_token_id or 0)
+        attended = torch.zeros(len(ids), length, dtype=torch.long)
+        positions = torch.zeros(3, len(ids), length, dtype=torch.long)
+        last = []
+        for i, (own, grid) in enumerate(zip(ids, grids, strict=True)):
+            start = 0 if self.padding_side == "right" else length - len(own)
+            span = slice(start, start + len(own))
+            tokens[i, span], attended[i, span] = torch.tensor(own), 1
+            positions[:, i, span] = self._positions(torch.tensor(own), grid)
+            last.append(start + len(own) - 1)
+        inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
+        if shown:
+            inputs["pixel_values"] = torch.cat([self._patchify(x) for x in shown])
+            inputs["image_grid_thw"] = torch.tensor([[1, 2 * g[0], 2 * g[1]] for g in grids if g is not None])
+        inputs = {key: value.to(self.device) for key, value in inputs.items()}
+        hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
+        if self.settings.pooling == "mean":
+            weight = attended.to(hidden.device)[..., None]
+            pooled = (_wide(hidden) * weight).sum(1) / weight.sum(1)
+        else:
+            pooled = _wide(hidden[torch.arange(len(ids)), last])
+        features = F.normalize(pooled, dim=-1)
+        if len(shown) < len(ids):  # a text alone has no patches
+            return Embedding(features, model=self.model_id)
+        patches, weights = self._patches(hidden, tokens == self._image_token, covers)
+        return Embedding(features, patches, None, weights, self.model_id)
+
+    def _patches(self, hidden: Tensor, where: Tensor, covers: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor]:
+        room = self.settings.max_pixels // _STEP**2
+        patches, weights = [], []
+        for i, own in enumerate(where.to(hidden.device)):
+            found = F.normalize(_wide(hidden[i][own]), dim=-1)
+            cover = None if covers is None else covers[i]
+            weight = found.new_ones(len(found))
+            if cover is not None:
+                weight = F.avg_pool2d(cover[None, None].to(found), _STEP).flatten()
+            patches.append(F.pad(found, (0, 0, 0, room - len(found))))
+            weights.append(F.pad(weight, (0, room - len(found))))
+        return torch.stack(patches), torch.stack(weights)
+
+    def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
+        """Token ids of one item, cut to max_length."""
+        if found := [token for token in self._control if token in words]:
+            raise ValueError(f"a text may not hold the control token {found[0]}")
+        before, image, after = _STYLES[self.settings.prompt_style]
+        prompt = before.format(system=self.settings.system)
+        if grid is not None:
+            separator = self.settings.separator
+            if separator is None:
+                separator = " " if self.settings.prompt_style == "vlm2vec" else ""
+            prompt += image.replace(_IMAGE, _IMAGE * (grid[0] * grid[1])) + (separator if words else "")
+        prompt += words.strip(" ") + after
+        ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise ValueError("an item without image and without words cannot be embedded")
+        limit = self.settings.max_length
+        if len(ids) > limit:
+            tail: list[int] = self.tokenizer(after, add_special_tokens=False)["input_ids"] if after else []
+            ids, lost = ids[: max(0, limit - len(tail))] + tail, len(ids) - limit
+            if len(ids) > limit:
+                raise ValueError(f"max_length={limit} tokens do not hold the chat template: raise it")
+            if grid is not None and ids.count(self._image_token) < grid[0] * grid[1]:
+                raise ValueError(f"max_length={limit} tokens do not hold an image of {grid[0] * grid[1]}: raise it")
+            warnings.warn(f"a text was cut by {lost} tokens to fit max_length={limit}", UserWarning, stacklevel=2)
+        return ids
+
+    def _positions(self, ids: Tensor, grid: tuple[int, int] | None) -> Tensor:
+        """Rotary positions (3, L): of time, row and column."""
+        count = torch.arange(len(ids)).expand(3, -1)
+        if grid is None or self.positions == "sequential":
+            return count
+        first = int((ids == self._image_token).nonzero()[0])
+        rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+        image = first + torch.stack([torch.zeros_like(rows), rows, columns]).flatten(1)
+        rest = len(ids) - first - image.shape[1]
+        after = first + max(grid) + torch.arange(rest).expand(3, -1)
+        return torch.cat([count[:, :first], image, after], 1)
+
+    def _patchify(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels (3, H, W) in the order and form of Qwen2-VL's processor: (patches, 3 * 2 * 14 * 14)."""
+        half = _STEP // 2
+        x = self.normalise(pixels).to(self.dtype)
+        rows, columns = x.shape[1] // _STEP, x.shape[2] // _STEP
+        x = x.reshape(3, rows, 2, half, columns, 2, half).permute(1, 4, 2, 5, 0, 3, 6)
+        # a still image counts as two equal frames
+        return x.flatten(0, 3)[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1)
+
+    # Files
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write transformers' files and visid.json; `idmetric.load(folder)` opens them again."""
+        target = Path(folder)
+        self.backbone.save_pretrained(target)
+        self.tokenizer.save_pretrained(target)
+        processor = {"image_mean": self.mean, "image_std": self.std}
+        (target / released.PROCESSOR).write_text(json.dumps(processor), encoding="utf-8")
+        (target / SETTINGS).write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _open(folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("VisIDEmbed needs transformers: pip install 'idmetric[visid]'") from error
+    try:
+        # with its language head, so that transformers finds the names of either class; the head is dropped
+        loaded: Any = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
+    whole, report = loaded
+    missing = [key for key in sorted(report["missing_keys"]) if not key.startswith("lm_head.")]
+    unfit = [*missing, *map(str, report["mismatched_keys"])]
+    if unfit:
+        raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
+    return whole.model, tokenizer
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _settings(folder: Path) -> VisIDConfig:
+    if not (folder / SETTINGS).is_file():
+        return VisIDConfig()
+    values = checkpoint.read_json(folder / SETTINGS)
+    if unknown := values.keys() - {f.name for f in fields(VisIDConfig)}:
+        raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
+    try:
+        return replace(VisIDConfig(), **values)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error
+
+
+def _normalisation(folder: Path) -> tuple[list[float], list[float]]:
+    """Mean and deviation of the image processor's file, whichever name transformers gave it."""
+    for name in (released.PROCESSOR, "processor_config.json"):
+        if (folder / name).is_file():
+            found = checkpoint.read_json(folder / name)
+            found = found.get("image_processor", found)
+            if "image_mean" in found and "image_std" in found:
+                return list(found["image_mean"]), list(found["image_std"])
+    raise CheckpointError(f"{str(folder)!r} has no {released.PROCESSOR} with image_mean and image_std")
