@@ -1,0 +1,101 @@
+"""Score drift of half precision, and memory of loading, for the published models' full sizes with random weights.
+
+    python benchmarks/precision.py PHOTO [PHOTO ...] [--model nearid]
+
+Prints, for each precision, the largest and mean change of the distances of all pairs of the photos against float32,
+beside the distances' own spread, and the seconds per photo; then the peak of anonymous memory while loading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+from idmetric import IDSim, NearID, released
+from idmetric.embedder import Embedder
+from idmetric.idsim import IDSimConfig
+from idmetric.nearid import NearIDConfig
+
+
+def full_size(name: str) -> Embedder:
+    """The architecture of a published model with random weights, large enough for its scores to differ."""
+    torch.manual_seed(0)
+    model: Embedder = NearID(NearIDConfig()) if name == "nearid" else IDSim(IDSimConfig(released.IDSIM[name].backbone))
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "gamma" in key:
+                parameter.fill_(0.5)
+            elif parameter.ndim > 1:
+                parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5)
+    return model
+
+
+def anonymous() -> float:
+    """Megabytes of this process's memory that belong to no file."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) / 1e3 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def peak_of_loading(folder: str, kind: type[Embedder]) -> tuple[float, float]:
+    """Peak of anonymous memory above the start while loading in float32, and the weights' size, in megabytes."""
+    before, seen, done = anonymous(), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            seen.append(anonymous())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    model = kind.from_pretrained(folder, device="cpu")
+    done.set()
+    thread.join()
+    return max(seen) - before, sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photos", nargs="+")
+    parser.add_argument("--model", default="nearid", choices=["nearid", *released.IDSIM])
+    args = parser.parse_args()
+    model = full_size(args.model)
+    pairs = torch.tensor(list(itertools.combinations(range(len(args.photos)), 2))).T
+    reference: dict[str, torch.Tensor] = {}
+    print(
+        "| precision | distance | range of distances | largest change | mean change | s per photo |\n"
+        + "|"
+        + "---|" * 6
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model.half().save_pretrained(folder)  # as NearID is published
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            model = type(model).from_pretrained(folder, dtype=dtype)
+            start = time.monotonic()
+            found = model.embed(args.photos, batch_size=1)
+            seconds = (time.monotonic() - start) / len(args.photos)
+            for name in ("cls", "patch"):
+                distances = model.pairwise(found, distance=name)[pairs[0], pairs[1]].cpu()
+                base = reference.setdefault(name, distances)
+                change = (distances - base).abs()
+                print(
+                    f"| {str(dtype)[6:]} | {name} | {base.min():.4f} to {base.max():.4f} | {change.max():.5f} | "
+                    f"{change.mean():.5f} | {seconds:.1f} |",
+                    flush=True,
+                )
+        kind = type(model)
+        del model, found
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # this one has memory to reuse
+            peak, size = pool.submit(peak_of_loading, folder, kind).result()
+        print(f"loading: peak {peak:.0f} MB of anonymous memory for {size:.0f} MB of weights")
+
+
+if __name__ == "__main__":
+    main()

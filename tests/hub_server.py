@@ -1,0 +1,110 @@
+"""A server on 127.0.0.1 that speaks the part of the Hub's protocol which downloading a file needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class HubServer:
+    """Serves `repos`: name -> folder, at one commit, and misbehaves as told."""
+
+    repos: dict[str, Path]
+    commits: dict[str, str] = field(default_factory=dict)  # repository -> its commit, where it is not COMMIT
+    gated: dict[str, str] = field(default_factory=dict)  # repository -> token that opens it
+    break_once: int = 0  # bytes after which the next download of weights is cut off
+    damage: bool = False  # flip a byte of weights
+    shorten: bool = False  # send half of the weights as if they were all
+    requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
+
+    def __enter__(self) -> HubServer:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.answer(body=False)
+
+            def do_GET(self) -> None:
+                self.answer(body=True)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def refuse(self, status: int, code: str) -> None:
+                self.send_response(status)
+                self.send_header("X-Error-Code", code)
+                self.send_header("X-Error-Message", code)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def answer(self, body: bool) -> None:
+                asked = self.headers.get("Range", "")
+                outer.requests.append((self.command, self.path, asked))
+                parts = self.path.partition("?")[0].strip("/").split("/")
+                api = parts[:2] == ["api", "models"]
+                owner, name, kind, revision, *rest = parts[2:] if api else parts
+                repo, filename = f"{owner}/{name}", "/".join(rest)
+                if repo not in outer.repos:
+                    return self.refuse(404, "RepoNotFound")
+                if repo in outer.gated and self.headers.get("Authorization") != f"Bearer {outer.gated[repo]}":
+                    return self.refuse(401, "GatedRepo")
+                commit = outer.commits.get(repo, COMMIT)
+                if revision not in ("main", commit):
+                    return self.refuse(404, "RevisionNotFound")
+                if api:
+                    files = [x for x in sorted(outer.repos[repo].iterdir()) if x.is_file()]
+                    tree = [{"type": "file", "path": x.name, "size": x.stat().st_size, "oid": "0" * 40} for x in files]
+                    found = json.dumps(tree if kind == "tree" else {"id": repo, "sha": commit}).encode()
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(found)))
+                    self.end_headers()
+                    self.wfile.write(found)
+                    return None
+                path = outer.repos[repo] / filename
+                if not path.is_file():
+                    return self.refuse(404, "EntryNotFound")
+                data = path.read_bytes()
+                etag = hashlib.sha256(data).hexdigest()
+                start = int(asked.removeprefix("bytes=").split("-")[0]) if asked else 0
+                if body and outer.shorten and filename.endswith(".safetensors"):
+                    data = data[: len(data) // 2]
+                self.send_response(206 if asked else 200)
+                self.send_header("X-Repo-Commit", commit)
+                self.send_header("ETag", f'"{etag}"')
+                self.send_header("Content-Length", str(len(data) - start))
+                if asked:
+                    self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+                self.end_headers()
+                if not body:
+                    return None
+                if filename.endswith(".safetensors"):
+                    if outer.damage:
+                        data = data[:-1] + bytes([data[-1] ^ 1])
+                    if outer.break_once and not asked:
+                        data, outer.break_once = data[: outer.break_once], 0
+                self.wfile.write(data[start:])
+                return None
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def downloads(self, filename: str) -> list[str]:
+        """The Range of each download of a file."""
+        return [ranges for method, path, ranges in self.requests if method == "GET" and path.endswith(filename)]
