@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ def build(
     image_size: int | None = None,
     args: Mapping[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
+    weightless: bool = False,
 ) -> nn.Module:
     """A timm model without classifier, with random weights or those of a file in timm's format.
 
@@ -34,6 +35,7 @@ def build(
         image_size: input side in pixels; needed by transformers whose position embedding depends on it.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
+        weightless: leave the parameters without memory (see `checkpoint.weightless`), where the model can be built so.
 
     Raises:
         CheckpointError: if timm has no such model or cannot build it so.
@@ -44,6 +46,11 @@ def build(
     if weights is not None:
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
     try:
+        if weightless:
+            with contextlib.suppress(RuntimeError, NotImplementedError), checkpoint.weightless():
+                empty: nn.Module = timm.create_model(name, **options)
+                if not any(buffer.is_meta for buffer in empty.buffers()):  # some are made from parameters
+                    return empty
         model: nn.Module = timm.create_model(name, **options)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         raise CheckpointError(f"timm cannot build {name!r} with {options}: {error}") from error
@@ -86,8 +93,7 @@ def pretrained_state(
     Raises:
         CheckpointError: if the file cannot be read, or its tensors do not fit the model.
     """
-    with checkpoint.weightless():
-        model = build(name, args=args)
+    model = build(name, args=args, weightless=True)
     state = checkpoint.read_tensors(weights)
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
@@ -233,9 +239,10 @@ class Backbone(Embedder):
             background=background,
         )
         self._config = config
-        with checkpoint.weightless() if state is not None else nullcontext():
-            args = config.backbone_args
-            self.backbone = build(config.backbone, image_size=config.image_size, args=args, weights=weights)
+        self.backbone = build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights,
+            weightless=state is not None,
+        )  # fmt: skip
         if state is not None:
             checkpoint.load_state(self, state, name, dtype)
         self._finish(device, dtype)

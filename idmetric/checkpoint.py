@@ -42,7 +42,7 @@ class Checkpoint:
     """What a model folder holds: `config` (parsed config.json), `state` (name -> tensor) and where it came from.
 
     `revision` names the exact weights: a Hub commit, or for a folder the first 12 hex digits of the SHA-256 of its
-    weights file.
+    weights and settings.
     """
 
     config: dict[str, Any]
@@ -117,7 +117,7 @@ def read(files: Files) -> Checkpoint:
     """
     config = read_config(files)
     weights = files[WEIGHTS]
-    return Checkpoint(config, read_tensors(weights), files.name, revision_of(weights))
+    return Checkpoint(config, read_tensors(weights), files.name, revision_of(weights, files[CONFIG]))
 
 
 def read_config(files: Files) -> dict[str, Any]:
@@ -419,13 +419,20 @@ def _umask() -> int:
 @contextlib.contextmanager
 def _quiet(logger: str) -> Iterator[None]:
     # the Hub client logs each retry; the error raised at the end says it once
-    log = logging.getLogger(logger)
-    level = log.level
-    log.setLevel(logging.ERROR)
+    log, owner = logging.getLogger(logger), threading.get_ident()
+
+    def grave(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR or record.thread != owner
+
+    children = [log, *(x for name, x in log.manager.loggerDict.items()
+                       if name.startswith(logger + ".") and isinstance(x, logging.Logger))]  # fmt: skip
+    for x in children:
+        x.addFilter(grave)
     try:
         yield
     finally:
-        log.setLevel(level)
+        for x in children:
+            x.removeFilter(grave)
 
 
 _building = threading.RLock()
@@ -433,7 +440,9 @@ _building = threading.RLock()
 
 @contextlib.contextmanager
 def weightless() -> Iterator[None]:
-    """Modules built inside, in this thread, have parameters without memory (buffers are real): `load_state` fills them.
+    """Modules built inside, in this thread, have parameters without memory: `load_state` fills them.
+
+    Buffers are real, unless a module makes them from its parameters.
 
     So a model is never in memory twice, with its initial and its loaded weights.
     """

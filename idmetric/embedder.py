@@ -19,9 +19,11 @@ from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedding import Embedding, concatenate
 from idmetric.images import (
     ImageLike,
+    ImageReadError,
     Outside,
     check_pixels,
     cut_out,
+    describe,
     load_batch,
     place,
     read_mask,
@@ -240,7 +242,10 @@ class Embedder(nn.Module):
                 None,
             )
         subject, cover = cut_out(image, mask, outside, background=self.background)
-        pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
+        try:
+            pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
+        except ImageReadError as error:  # it knows the cut-out alone
+            raise ImageReadError(describe(image), error.reason) from error
         cover = read_mask(cover, (pixels.shape[1], pixels.shape[2]))
         return pixels, cover.to(pixels.device, pixels.dtype)
 

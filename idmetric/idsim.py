@@ -124,9 +124,11 @@ class IDSim(Embedder):
             background=background,
         )
         self._config = config
+        trunk: Any = backbones.build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
+        )
+        self.backbone = trunk
         with checkpoint.weightless() if saved is not None else nullcontext():
-            trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
-            self.backbone = trunk
             dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden)
             self.mlp_patch = Head(dim, config.hidden)
@@ -166,7 +168,7 @@ def _read(
 ) -> Checkpoint:
     name = os.fspath(source)
     if name == "tiny":
-        return checkpoint.read(Files(TINY))
+        return checkpoint.read(Files(TINY, hub))
     release = None if Path(name).is_dir() else released.is_idsim(name)
     if release is not None:
         files = Files(release.repo, replace(hub, revision=hub.revision or release.revision))

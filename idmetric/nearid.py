@@ -9,7 +9,6 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,9 +88,9 @@ class NearID(Embedder):
             background=background,
         )
         self._config = config
-        with checkpoint.weightless() if saved is not None else nullcontext():
-            trunk: Any = backbones.build(config.backbone, image_size=config.image_size, args=config.backbone_args)
-            self.backbone = trunk
+        self.backbone: Any = backbones.build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
+        )
         if saved is not None:
             checkpoint.load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)

@@ -89,10 +89,11 @@ def is_cached(release: Release) -> bool:
         ours = all(checkpoint.cached(release.repo, file, hub) for file in (ADAPTER_CONFIG, ADAPTER, *HEADS.values()))
         return ours and checkpoint.cached(backbone, checkpoint.WEIGHTS) is not None
     if (path := checkpoint.cached(release.repo, index, hub)) is not None:
-        shards = set(checkpoint.read_json(path).get("weight_map", {}).values())
-        return all(checkpoint.cached(release.repo, str(shard), hub) for shard in shards)
-    files = (checkpoint.CONFIG, PROCESSOR, checkpoint.WEIGHTS)
-    return all(checkpoint.cached(release.repo, file, hub) for file in files)
+        weights = sorted({str(shard) for shard in checkpoint.read_json(path).get("weight_map", {}).values()})
+    else:
+        weights = [checkpoint.WEIGHTS]
+    files = [checkpoint.CONFIG, PROCESSOR, *weights, *(["tokenizer.json"] if release in VISID.values() else [])]
+    return bool(weights) and all(checkpoint.cached(release.repo, file, hub) for file in files)
 
 
 IDSIM_SIZE = 448
@@ -155,7 +156,7 @@ def read_idsim(
         "image_size": image_size,
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
     }
-    ours = checkpoint.revision_of(files[ADAPTER], *(files[file] for file in HEADS.values()))
+    ours = checkpoint.revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
     return Checkpoint(config, state, files.name, f"{ours}+{checkpoint.revision_of(weights)[:12]}")
 
 

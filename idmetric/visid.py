@@ -69,11 +69,14 @@ class VisIDConfig:
             like words; "auto": "sequential" for vlm2vec, "vision" for chat. It matters because transformers 4.52,
             which VLM2Vec pins, finds images by the token <|vision_start|>, which the vlm2vec style lacks, and so
             counted them like words, whereas transformers 5 gives the same prompt rows and columns.
-        instruction: what `embed` says where no other instruction is given.
+        instruction: what `embed` says of an image where no other instruction is given.
+        text_instruction: the same for texts alone.
         min_pixels, max_pixels: an image is scaled, keeping its shape, to lie between; sides are multiples of 28.
         max_length: tokens, image included; longer texts are cut, with a warning.
         separator: between image and words; default a space for vlm2vec, nothing for chat. VLM2Vec itself uses a line
             break in its evaluation.
+        joiner: between instruction and text.
+        suffix: after the words, where there are any. VLM2Vec's evaluation ends queries with a line break.
         system: the system's words of the chat template.
         pooling: "last": the hidden state at the last token; "mean": the mean over all tokens.
     """
@@ -84,7 +87,10 @@ class VisIDConfig:
     min_pixels: int = 4 * _STEP * _STEP
     max_pixels: int = 256 * _STEP * _STEP  # paper: 200,704, 256 tokens
     max_length: int = 768
+    text_instruction: str = ""
     separator: str | None = None
+    joiner: str = " "
+    suffix: str = ""
     system: str = "You are a helpful assistant."
     pooling: Literal["last", "mean"] = "last"
 
@@ -140,6 +146,7 @@ class VisIDEmbed(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
+        transformers = _transformers()
         name = os.fspath(source)
         release = None if Path(name).is_dir() else released.VISID.get(name.removeprefix("visid_"))
         hub = Hub(revision or (release.revision if release else None), cache_dir, token, local_files_only)
@@ -152,7 +159,7 @@ class VisIDEmbed(Embedder):
         side = math.isqrt(settings.max_pixels)
         super().__init__(
             name=name,
-            revision=checkpoint.revision_of(*sorted(folder.glob("*.safetensors"))),
+            revision=_revision(folder),
             image_size=(side, side),
             mean=mean,
             std=std,
@@ -160,7 +167,7 @@ class VisIDEmbed(Embedder):
         )
         self.settings = settings
         self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
-        self.backbone, self.tokenizer = _open(folder, dtype)
+        self.backbone, self.tokenizer = _open(transformers, folder, dtype)
         vision = self.backbone.config.vision_config
         if vision.patch_size * vision.spatial_merge_size != _STEP:
             raise CheckpointError(
@@ -174,9 +181,9 @@ class VisIDEmbed(Embedder):
 
     @property
     def resolution(self) -> str:
-        """Limits in pixels, prompt style, positions, and a digest of the settings that shape words."""
+        """Limits in pixels, prompt style, positions, and a digest of all settings."""
         s = self.settings
-        words = hashlib.sha256(json.dumps([s.separator, s.system, s.pooling, s.max_length]).encode()).hexdigest()[:6]
+        words = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:6]
         return f"{s.min_pixels}-{s.max_pixels}px,{s.prompt_style},{self.positions},{words}"
 
     @property
@@ -207,6 +214,9 @@ class VisIDEmbed(Embedder):
         elif rows * columns < low:
             scale = math.sqrt(low / (height * width))
             rows, columns = (math.ceil(side * scale / _STEP) * _STEP for side in (height, width))
+        if rows * columns > high:  # a narrow limit and a long image: the processor would exceed it
+            short, long = min(rows, columns), max(_STEP, high // (min(rows, columns) * _STEP) * _STEP)
+            rows, columns = (long, short) if rows > columns else (short, long)
         return rows, columns
 
     def forward(self, pixels: Tensor) -> Embedding:
@@ -235,7 +245,7 @@ class VisIDEmbed(Embedder):
             images: as for `Embedder.embed`; None for texts alone.
             texts: a text for each image (a caption, an edit), or one for all.
             task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
-            instruction: its words instead; "" for none. Default: the settings' for images, none for texts alone.
+            instruction: its words instead; "" for none. Default: the settings'.
             batch_size, masks, outside, patches, progress: as for `Embedder.embed`.
 
         Raises:
@@ -257,7 +267,7 @@ class VisIDEmbed(Embedder):
             return TASKS[task]
         if instruction is not None:
             return instruction
-        return "" if text_only else self.settings.instruction
+        return self.settings.text_instruction if text_only else self.settings.instruction
 
     def _embed(
         self,
@@ -269,7 +279,7 @@ class VisIDEmbed(Embedder):
         progress: Callable[[int, int], None] | None = None,
     ) -> Embedding:
         words = self.settings.instruction
-        return self._embed_items(images, None, words, min(batch_size, 8), masks, outside, patches, progress)
+        return self._embed_items(images, None, words, batch_size, masks, outside, patches, progress)
 
     def _embed_items(
         self,
@@ -302,7 +312,7 @@ class VisIDEmbed(Embedder):
                 (None, None) if image is None else self.load_image(image, mask, outside)
                 for image, mask in zip(singles[chunk], covers[chunk], strict=True)
             ]
-            words = [" ".join(x for x in (instruction, text) if x) for text in written[chunk]]
+            words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written[chunk]]
             part = self._run([pixels for pixels, _ in loaded], words, [cover for _, cover in loaded])
             parts.append(part if patches else Embedding(part.cls, model=part.model))
             if progress is not None:
@@ -368,7 +378,7 @@ class VisIDEmbed(Embedder):
             if separator is None:
                 separator = " " if self.settings.prompt_style == "vlm2vec" else ""
             prompt += image.replace(_IMAGE, _IMAGE * (grid[0] * grid[1])) + (separator if words else "")
-        prompt += words.strip(" ") + after
+        prompt += words.strip(" ") + (self.settings.suffix if words else "") + after
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         if not ids:
             raise ValueError("an item without image and without words cannot be embedded")
@@ -416,11 +426,22 @@ class VisIDEmbed(Embedder):
         (target / SETTINGS).write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _open(folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
         raise ImportError("VisIDEmbed needs transformers: pip install 'idmetric[visid]'") from error
+    return transformers
+
+
+def _revision(folder: Path) -> str:
+    files = [path for pattern in _FILES for path in folder.glob(pattern)]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise CheckpointError(f"{str(folder)!r} has no safetensors file")
+    return checkpoint.revision_of(*sorted(files))
+
+
+def _open(transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
     try:
         # with its language head, so that transformers finds the names of either class; the head is dropped
         loaded: Any = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(

@@ -32,6 +32,15 @@ def test_the_revision_names_the_weights(metric: IDSim, tmp_path: Path) -> None:
     assert a == b != c
 
 
+def test_the_settings_count_in_the_revision_and_tiny_has_one(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    before = load(tmp_path, device="cpu").model_id
+    edit_config(tmp_path, interpolation="bilinear")
+    assert load(tmp_path, device="cpu").model_id != before
+    with pytest.raises(CheckpointError, match="has no revision"):
+        IDSim("tiny", revision="main")
+
+
 def test_folders_that_are_no_models(metric: IDSim, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         IDSim(tmp_path / "", device="cpu") if (tmp_path / "model.safetensors").write_bytes(b"") else load(tmp_path)

@@ -305,7 +305,8 @@ def test_models_are_listed_with_licence_size_and_cache_state(
     files = ("adapter_config.json", "adapter_model.safetensors", "mlp_cls.pth", "mlp_patch.pth")
     fetch(release.repo, *files, commit="2" * 40)  # not the pinned one
     fetch("timm/vit_base_patch14_dinov2.lvd142m", "model.safetensors")
-    fetch("HugC/VisME-Qwen25VL-3B", "config.json", "model.safetensors.index.json", "1.safetensors")
+    qwen = ("config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors.index.json")
+    fetch("HugC/VisME-Qwen25VL-3B", *qwen, "1.safetensors")
     lines = state_of()
     assert " cached" in lines["nearid"]
     assert "not fetched" in lines["dinov2_vitb14"]

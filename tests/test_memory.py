@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from idmetric import IDSim, NearID, checkpoint, load
+from idmetric import Backbone, IDSim, NearID, checkpoint, load
 from idmetric.nearid import NearIDConfig
 from tests.conftest import random_model
+from tests.test_nearid import official
 from tests.test_released import VARIANTS, publish
 
 
@@ -36,6 +37,15 @@ def test_models_built_weightless_have_real_buffers_and_no_parameters(tmp_path: P
     assert not state
     assert model[0].weight.equal(wanted["0.weight"])
     assert model[0].weight.requires_grad
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"])
+def test_models_that_cannot_be_built_weightless_load_all_the_same(name: str, tmp_path: Path) -> None:
+    args = {"depths": [2, 1, 1, 1], "embed_dim": 24, "num_heads": [1, 2, 2, 2]}
+    model = Backbone(name, pretrained=False, backbone_args=args, device="cpu")
+    model.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, 70, 70)
+    assert load(tmp_path, device="cpu")(x).cls.equal(model(x).cls)
 
 
 def test_models_can_be_loaded_in_several_threads(metric: IDSim, tmp_path: Path) -> None:
@@ -102,6 +112,14 @@ def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_reading_nearids_published_format_never_holds_two_copies(tmp_path: Path) -> None:
+    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
+              "image_size": 58, "patch_size": 14}  # fmt: skip
+    official(tmp_path, vision)
+    check_peak([str(tmp_path), "float32", "{}"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
 def test_reading_the_published_format_never_holds_two_copies(
     variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,10 +147,15 @@ def test_channels_last_gives_the_same_scores(kind: str) -> None:
     assert (model.to(memory_format=torch.channels_last)(x, y, "joint") - plain).abs().max() < 1e-5
 
 
-def test_compiled_models_give_the_same_scores(metric: IDSim) -> None:
-    compiled = torch.compile(metric, backend="aot_eager", fullgraph=True)
+@pytest.mark.parametrize("kind", ["idsim", "nearid"])
+def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
+    small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
+    model = metric if kind == "idsim" else NearID(small, device="cpu")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     x = torch.rand(2, 3, 64, 64)
-    found, expected = compiled(x), metric(x)
+    found, expected = compiled(x), model(x)
+    last = model.to(memory_format=torch.channels_last)(x)
+    assert (last.cls - expected.cls).abs().max() < 1e-5
     assert found.patches is not None
     assert expected.patches is not None
     assert (found.cls - expected.cls).abs().max() < 1e-5

@@ -124,7 +124,10 @@ def test_patches_masks_and_every_distance_work(tmp_path: Path) -> None:
     masks: list[Any] = [mask, mask]
     changed = torch.where(mask.bool(), x, y)  # another background
     assert metric(x, changed).min() > 1e-4
-    assert metric(x, changed, mask_a=masks, mask_b=masks).abs().max() < 1e-6
+    for outside in ("black", "crop"):
+        assert metric(x, changed, mask_a=masks, mask_b=masks, outside=outside).abs().max() < 1e-6
+    crops = x[:, :, 10:40, 10:40]
+    assert metric(x, crops, mask_a=masks, outside="crop").abs().max() < 1e-5
 
 
 def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:

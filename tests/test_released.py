@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,10 @@ def test_the_release_is_recognised_and_saved_in_our_format(tmp_path: Path) -> No
     head = torch.load(renamed / "mlp_cls.pth", weights_only=True)
     torch.save({k: v * 2 for k, v in head.items()}, renamed / "mlp_cls.pth")
     other = IDSim(renamed, variant="dinov3_vitb16", **options)
-    assert other.revision != again.revision  # every file counts
+    config = json.loads((renamed / "adapter_config.json").read_text())
+    (renamed / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 80}))
+    third = IDSim(renamed, variant="dinov3_vitb16", **options)
+    assert len({again.revision, other.revision, third.revision}) == 3  # every file counts
     x, y = torch.rand(1, 3, 50, 50), torch.rand(1, 3, 50, 50)
     assert load(tmp_path / "ours", device="cpu")(x, y, "joint").equal(model(x, y, "joint"))
     (renamed / "mlp_patch.pth").unlink()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,11 @@ def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
     Image.new("RGB", (2000, 5)).save(tmp_path / "thin.png")
     with pytest.raises(ImageReadError, match=r"thin\.png.*ratio"):
         metric.embed(tmp_path / "thin.png")
+    Image.new("RGB", (400, 300)).save(tmp_path / "good.png")
+    line = Image.new("L", (400, 300))
+    line.paste(255, (50, 100, 350, 101))
+    with pytest.raises(ImageReadError, match=r"good\.png.*ratio"):
+        metric.embed(tmp_path / "good.png", masks=line, outside="crop")
     for given, message in (
         ({"task": "nothing"}, "unknown task"),
         ({"task": "editing", "instruction": "x"}, "not both"),
@@ -311,6 +317,30 @@ def test_either_class_of_transformers_can_have_written_the_weights(
         assert found.embed(image).cls.allclose(expected, atol=1e-6)
 
 
+def test_every_file_counts_in_the_revision(folder: Path, metric: VisIDEmbed, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision == metric.revision
+    path = tmp_path / "copy" / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "image_mean": [0.1, 0.2, 0.3]}))
+    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision != metric.revision
+
+
+def test_a_narrow_limit_is_kept_by_long_images(folder: Path) -> None:
+    narrow = VisIDEmbed(folder, config=VisIDConfig("chat", max_pixels=16 * 784), device="cpu")
+    for height, width in ((30, 3000), (3000, 30), (28, 28), (500, 4000)):
+        rows, columns = narrow.size_for(height, width)
+        assert rows * columns <= 16 * 784
+        assert narrow.size_for(rows, columns) == (rows, columns)
+    exact = VisIDEmbed(folder, config=VisIDConfig("chat", min_pixels=5 * 784, max_pixels=5 * 784), device="cpu")
+    assert exact.embed(photo(90, 100)).patches is not None
+
+
+def test_transformers_is_asked_for_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"idmetric\[visid\]"):
+        VisIDEmbed()
+
+
 def test_missing_or_broken_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy" / "model.safetensors"
@@ -329,7 +359,7 @@ def test_missing_or_broken_weights_are_refused(folder: Path, tmp_path: Path) -> 
 def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
     image = photo(60, 60, 10)
     plain = VisIDEmbed(folder, config=SMALL, device="cpu")
-    for changes in ({"prompt_style": "chat"}, {"positions": "vision"}, {"pooling": "mean"}, {"separator": "\n"}):
+    for changes in ({"prompt_style": "chat"}, {"positions": "vision"}, {"pooling": "mean"}, {"instruction": "x"}):
         other = VisIDEmbed(folder, config=replace(SMALL, **changes), device="cpu")
         with pytest.raises(ValueError, match="the embedding was made by"):
             other(plain.embed(image), image)
@@ -337,9 +367,16 @@ def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
 
 def test_every_inferred_setting_can_be_chosen(folder: Path) -> None:
     image = photo(60, 60, 11)
-    newline = VisIDEmbed(folder, config=replace(SMALL, separator="\n"), device="cpu", dtype=torch.float32)
-    last, _ = direct(folder, image, "<|image_pad|>\nthe cat", False)
-    assert F.cosine_similarity(newline.embed(image, instruction="the cat").cls[0], last, dim=0) > 0.9999
+    lines = replace(SMALL, separator="\n", joiner=": ", suffix="\n", text_instruction="Say")
+    newline = VisIDEmbed(folder, config=lines, device="cpu", dtype=torch.float32)
+    for given, prompt in (
+        ({"instruction": "the", "texts": "cat"}, "<|image_pad|>\nthe: cat\n"),
+        ({"instruction": ""}, "<|image_pad|>"),
+    ):
+        last, _ = direct(folder, image, prompt, False)
+        assert F.cosine_similarity(newline.embed(image, **given).cls[0], last, dim=0) > 0.9999
+    last, _ = direct(folder, None, "Say: cat\n", False)
+    assert F.cosine_similarity(newline.embed(texts="cat").cls[0], last, dim=0) > 0.9999
     system = VisIDConfig("chat", system="Be brief.", max_pixels=SMALL.max_pixels)
     found = VisIDEmbed(folder, config=system, device="cpu", dtype=torch.float32).embed(texts="a cat")
     prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na cat" + CHAT[1]

@@ -143,6 +143,7 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
     options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
     if args.revision:
         options["revision"] = args.revision
