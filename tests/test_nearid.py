@@ -130,6 +130,19 @@ def test_patches_masks_and_every_distance_work(tmp_path: Path) -> None:
     assert metric(x, crops, mask_a=masks, outside="crop").abs().max() < 1e-5
 
 
+def test_patch_tokens_make_a_heatmap(tmp_path: Path) -> None:
+    official(tmp_path, {**SMALL, "image_size": 112})
+    metric = NearID(tmp_path, device="cpu")
+    image = torch.rand(3, 112, 112)
+    found = metric.embed(image)
+    assert found.patches is not None
+    assert found.grid == (8, 8)
+    for row, column in ((0, 0), (2, 5), (7, 3)):
+        heat = (found.patches[0] @ found.patches[0, row * 8 + column]).reshape(found.grid)
+        assert divmod(int(heat.argmax()), 8) == (row, column)  # a patch is most like itself
+        assert heat.max() == pytest.approx(1, abs=1e-5)
+
+
 def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
     official(tmp_path / "official", SMALL)
     metric = NearID(tmp_path / "official", device="cpu")
