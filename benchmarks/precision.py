@@ -16,6 +16,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,8 +45,8 @@ def anonymous() -> float:
     return next(int(line.split()[1]) / 1e3 for line in status.splitlines() if line.startswith("RssAnon"))
 
 
-def peak_of_loading(folder: str, kind: type[Embedder]) -> tuple[float, float]:
-    """Peak of anonymous memory above the start while loading in float32, and the weights' size, in megabytes."""
+def peak_of_loading(folder: str, kind: type[Embedder], **options: Any) -> tuple[float, float]:
+    """Peak of anonymous memory above the start while loading, and the weights' size, in megabytes."""
     before, seen, done = anonymous(), [0.0], threading.Event()
 
     def watch() -> None:
@@ -54,7 +55,7 @@ def peak_of_loading(folder: str, kind: type[Embedder]) -> tuple[float, float]:
 
     thread = threading.Thread(target=watch)
     thread.start()
-    model = kind.from_pretrained(folder, device="cpu")
+    model = kind.from_pretrained(folder, device="cpu", **options)
     done.set()
     thread.join()
     return max(seen) - before, sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
@@ -69,11 +70,8 @@ def main() -> None:
     model = full_size(args.model)
     pairs = torch.tensor(list(itertools.combinations(range(len(args.photos)), 2))).T
     reference: dict[str, torch.Tensor] = {}
-    print(
-        "| precision | distance | range of distances | largest change | mean change | s per photo |\n"
-        + "|"
-        + "---|" * 6
-    )
+    print("| precision | distance | range of distances | largest change | mean change | s per photo |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         model.half().save_pretrained(folder)  # as NearID is published
         for dtype in (torch.float32, torch.bfloat16, torch.float16):

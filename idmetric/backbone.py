@@ -47,9 +47,10 @@ def build(
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
     try:
         if weightless:
-            with contextlib.suppress(RuntimeError, NotImplementedError), checkpoint.weightless():
+            # some models compute with their parameters when they are built (Swin): those are built in full, below
+            with contextlib.suppress(RuntimeError), checkpoint.weightless():
                 empty: nn.Module = timm.create_model(name, **options)
-                if not any(buffer.is_meta for buffer in empty.buffers()):  # some are made from parameters
+                if not any(buffer.is_meta for buffer in empty.buffers()):
                     return empty
         model: nn.Module = timm.create_model(name, **options)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
@@ -216,14 +217,12 @@ class Backbone(Embedder):
     ) -> None:
         name = os.fspath(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
-        state = None
-        exact = revision or ""
+        state, exact = None, ""
         if timm.is_model(name.split(".")[0]) and not os.path.isdir(name):
             config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
                 weights = pretrained_file(name, hub)
-                exact = revision or checkpoint.revision_of(weights)
-            elif weights is not None:
+            if weights is not None:
                 exact = checkpoint.revision_of(weights)
         else:
             saved = checkpoint.read(Files(name, hub))

@@ -57,9 +57,9 @@ def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapp
     target.mkdir(parents=True, exist_ok=True)
     record = {**config, "format": FORMAT, "idmetric_version": __version__}
     tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-    with _replacing(target / WEIGHTS) as path:
+    with replacing(target / WEIGHTS) as path:
         save_file(tensors, path, {"format": "pt"})
-    with _replacing(target / CONFIG) as path:
+    with replacing(target / CONFIG) as path:
         path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -158,18 +158,13 @@ def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def revision_of(*weights: str | os.PathLike[str]) -> str:
-    """The name of exactly these weights: the commit of files in the Hub cache, else 12 hex digits of their SHA-256.
-
-    Raises:
-        CheckpointError: if there are no weights.
-    """
-    if not weights:
-        raise CheckpointError("the model folder has no safetensors file")
-    digests = [_commit_of(Path(path)) or _sha256(Path(path)) for path in weights]
-    if len(set(digests)) == 1:
-        return digests[0] if _commit_of(Path(weights[0])) else digests[0][:12]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+def revision_of(*files: str | os.PathLike[str]) -> str:
+    """The name of exactly these files: their commit in the Hub cache, else 12 hex digits of a SHA-256 over them."""
+    commits = {_commit_of(Path(path)) for path in files}
+    commit = commits.pop()
+    if commit is not None and not commits:
+        return commit
+    return hashlib.sha256("".join(_sha256(Path(path)) for path in files).encode()).hexdigest()[:12]
 
 
 def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
@@ -190,21 +185,21 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     return path
 
 
-def folder(source: str | os.PathLike[str], patterns: Sequence[str], hub: Hub = Hub()) -> Path:
+def folder(files: Files, patterns: Sequence[str]) -> Path:
     """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
 
     Raises:
         CheckpointError: as `Files`.
     """
-    files = Files(source, hub)
     if files.local:
         return Path(files.name)
     _check_repository(files.name)
     import huggingface_hub
 
     start = time.time()
-    with _explained(files.name, files.name, hub):
-        found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **asdict(hub)))
+    with _explained(files.name, files.name, files.hub):
+        options = asdict(files.hub)
+        found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **options))
     for path in found.glob("*.safetensors"):
         _check_download(path, f"{path.name} of {files.name}", start)
     return found
@@ -398,7 +393,8 @@ def _commit_of(path: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` when the block ends well, and else goes."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
@@ -419,20 +415,18 @@ def _umask() -> int:
 @contextlib.contextmanager
 def _quiet(logger: str) -> Iterator[None]:
     # the Hub client logs each retry; the error raised at the end says it once
-    log, owner = logging.getLogger(logger), threading.get_ident()
+    handlers = logging.getLogger(logger).handlers[:]
 
-    def grave(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR or record.thread != owner
+    def grave(record: logging.LogRecord) -> bool:  # one for each call, so that overlapping calls do not meet
+        return record.levelno >= logging.ERROR
 
-    children = [log, *(x for name, x in log.manager.loggerDict.items()
-                       if name.startswith(logger + ".") and isinstance(x, logging.Logger))]  # fmt: skip
-    for x in children:
-        x.addFilter(grave)
+    for handler in handlers:
+        handler.addFilter(grave)
     try:
         yield
     finally:
-        for x in children:
-            x.removeFilter(grave)
+        for handler in handlers:
+            handler.removeFilter(grave)
 
 
 _building = threading.RLock()
@@ -442,9 +436,8 @@ _building = threading.RLock()
 def weightless() -> Iterator[None]:
     """Modules built inside, in this thread, have parameters without memory: `load_state` fills them.
 
-    Buffers are real, unless a module makes them from its parameters.
-
-    So a model is never in memory twice, with its initial and its loaded weights.
+    So a model is never in memory twice, with its initial and its loaded weights. Buffers are real, unless a module
+    makes them from its parameters (which `torch.device("meta")` would not give: it makes all of them empty).
     """
     builder = threading.get_ident()
 
@@ -455,6 +448,7 @@ def weightless() -> Iterator[None]:
 
     with _building:
         original = torch.nn.Module.register_parameter
+        # the one place all parameters pass
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
         try:
             yield

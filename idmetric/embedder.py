@@ -108,7 +108,12 @@ class Embedder(nn.Module):
     @property
     def model_id(self) -> str:
         """Model, exact weights and resolution in one word: what an Embedding carries."""
-        return f"{type(self).__name__}:{self.name}@{self.revision or 'none'}/{self.resolution}"
+        return f"{self.label}@{self.revision or 'none'}/{self.resolution}"
+
+    @property
+    def label(self) -> str:
+        """Class and name, and whatever else in a model's settings changes its scores."""
+        return f"{type(self).__name__}:{self.name}"
 
     @property
     def resolution(self) -> str:
@@ -119,7 +124,7 @@ class Embedder(nn.Module):
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """What to report beside a score, so that it can be reproduced."""
         return {
-            "model": f"{type(self).__name__}:{self.name}",
+            "model": self.label,
             "revision": self.revision,
             "distance": distance,
             "resolution": self.resolution,
@@ -200,22 +205,14 @@ class Embedder(nn.Module):
         patches: bool,
         progress: Callable[[int, int], None] | None = None,
     ) -> Embedding:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         singles = split_images(images)
         if not singles:
             raise ValueError("no images given")
         covers = split_masks(masks, len(singles))
-        parts = []
-        for start in range(0, len(singles), batch_size):
-            chunk = slice(start, start + batch_size)
-            part = self._embed_batch(singles[chunk], covers[chunk], outside)
-            if not patches:
-                part = Embedding(part.cls, model=part.model)
-            parts.append(part)
-            if progress is not None:
-                progress(min(start + batch_size, len(singles)), len(singles))
-        return concatenate(parts)
+        return in_batches(
+            lambda part: self._embed_batch(singles[part], covers[part], outside),
+            len(singles), batch_size, patches, progress,
+        )  # fmt: skip
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
@@ -389,6 +386,25 @@ class Embedder(nn.Module):
 
 def _tensors(images: Any) -> Sequence[Any]:
     return images if isinstance(images, list | tuple) else [images]
+
+
+def in_batches(
+    run: Callable[[slice], Embedding],
+    count: int,
+    batch_size: int,
+    patches: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Embedding:
+    """Embed `count` items, `run` on at most `batch_size` of them at a time; arguments as for `Embedder.embed`."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    parts = []
+    for start in range(0, count, batch_size):
+        part = run(slice(start, start + batch_size))
+        parts.append(part if patches else Embedding(part.cls, model=part.model))
+        if progress is not None:
+            progress(min(start + batch_size, count), count)
+    return concatenate(parts)
 
 
 def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:

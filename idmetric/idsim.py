@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,7 +147,7 @@ class IDSim(Embedder):
         return asdict(self._config)
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved
 
@@ -169,12 +169,9 @@ def _read(
     name = os.fspath(source)
     if name == "tiny":
         return checkpoint.read(Files(TINY, hub))
-    release = None if Path(name).is_dir() else released.is_idsim(name)
-    if release is not None:
-        files = Files(release.repo, replace(hub, revision=hub.revision or release.revision))
-    elif Path(name, released.ADAPTER_CONFIG).is_file():
-        which = variant or released.idsim_variant(name)
-        release, files = released.IDSIM.get(which or ""), Files(name, hub)
+    release, files = released.find(name, released.IDSIM), released.files_of(name, released.IDSIM, hub)
+    if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
+        release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
         if release is None:
             raise CheckpointError(
                 f"{name!r} holds an ID-Sim adapter, but its name does not tell for which backbone: pass variant=, one "
@@ -187,4 +184,4 @@ def _read(
             f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
             "the Hub"
         )
-    return checkpoint.read(Files(name, hub))
+    return checkpoint.read(files)

@@ -25,8 +25,9 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     """Open a model by name, folder or Hub repository, in the class its config names.
 
     Args:
-        source: a name `IDSim` knows ("tiny", "dinov3_vitl16", ...), a folder that `save_pretrained` or training wrote,
-            a Hub repository `owner/name` with such files, or "timm:NAME" for a frozen `Backbone`.
+        source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
+            folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
+            such files, or "timm:NAME" for a frozen `Backbone`.
         options: passed to the class, e.g. device, dtype, revision.
 
     Raises:
@@ -35,7 +36,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     name = os.fspath(source)
     if name.startswith("timm:"):
         return _open("backbone", name.removeprefix("timm:"), options)
-    if name == "tiny" or released.is_idsim(name) or Path(name, released.ADAPTER_CONFIG).is_file():
+    if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():
         return _open("idsim", name, options)
     if name in released.NEARID:
         return _open("nearid", name, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from idmetric import backbone as backbones
 from idmetric import checkpoint, released
-from idmetric.checkpoint import Files, Hub
+from idmetric.checkpoint import Hub
 from idmetric.embedder import Embedder
 
 
@@ -73,10 +72,8 @@ class NearID(Embedder):
             config, name = source, "untrained"
         else:
             name = os.fspath(source)
-            release = released.NEARID.get(name)
-            where = release.repo if release is not None and not Path(name).is_dir() else name
-            commit = revision or (release.revision if release is not None else None)
-            saved = released.read_nearid(Files(where, Hub(commit, cache_dir, token, local_files_only)))
+            hub = Hub(revision, cache_dir, token, local_files_only)
+            saved = released.read_nearid(released.files_of(name, released.NEARID, hub))
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         super().__init__(
             name=name,

@@ -66,19 +66,37 @@ NEARID: dict[str, Release] = {
 
 # the weights' licence could not be confirmed
 VISID: dict[str, Release] = {
-    "3b": Release("HugC/VisME-Qwen25VL-3B", None, "Qwen2.5-VL-3B", "unknown", 7.5, "<=200704px"),
-    "7b": Release("HugC/VisME-Qwen25VL-7B", None, "Qwen2.5-VL-7B", "unknown", 16.6, "<=200704px"),
+    "visid_3b": Release("HugC/VisME-Qwen25VL-3B", None, "Qwen2.5-VL-3B", "unknown", 7.5, "<=200704px"),
+    "visid_7b": Release("HugC/VisME-Qwen25VL-7B", None, "Qwen2.5-VL-7B", "unknown", 16.6, "<=200704px"),
 }
+
+
+IDSIM_SIZE = 448
+ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
+_PREFIX = "base_model.model."
+_TRUNK = "extractor.model."
+PROCESSOR = "preprocessor_config.json"
 
 
 def models() -> dict[str, Release]:
     """Every published model under the name that `idmetric.load` and the command line know."""
-    return {**IDSIM, **NEARID, **{f"visid_{size}": release for size, release in VISID.items()}}
+    return {**IDSIM, **NEARID, **VISID}
 
 
-def is_idsim(name: str) -> Release | None:
-    """The ID-Sim release of that name, or in that Hub repository."""
-    return IDSIM.get(name) or next((release for release in IDSIM.values() if release.repo == name), None)
+def find(name: str, releases: Mapping[str, Release]) -> Release | None:
+    """The release of that name, or in that Hub repository; a local folder comes first."""
+    if Path(name).is_dir():
+        return None
+    return releases.get(name) or next((release for release in releases.values() if release.repo == name), None)
+
+
+def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
+    """The files of a release, at its pinned revision unless `hub` says another; of a folder or repository otherwise."""
+    release = find(name, releases)
+    if release is None:
+        return Files(name, hub)
+    return Files(release.repo, replace(hub, revision=hub.revision or release.revision))
 
 
 def is_cached(release: Release) -> bool:
@@ -94,13 +112,6 @@ def is_cached(release: Release) -> bool:
         weights = [checkpoint.WEIGHTS]
     files = [checkpoint.CONFIG, PROCESSOR, *weights, *(["tokenizer.json"] if release in VISID.values() else [])]
     return bool(weights) and all(checkpoint.cached(release.repo, file, hub) for file in files)
-
-
-IDSIM_SIZE = 448
-ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
-HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
-_PREFIX = "base_model.model."
-_TRUNK = "extractor.model."
 
 
 def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
@@ -217,7 +228,6 @@ def resample_dinov2_positions(table: Tensor, side: int) -> Tensor:
 
 # NearID
 
-PROCESSOR = "preprocessor_config.json"
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 _RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _NEARID_PREFIX = re.compile(r"(?:backbone\.)?(?:vision_model\.)?")

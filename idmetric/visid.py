@@ -30,8 +30,8 @@ from torch import Tensor
 
 from idmetric import checkpoint, released
 from idmetric.checkpoint import CheckpointError, Files, Hub
-from idmetric.embedder import Embedder, Images, Masks, split_masks
-from idmetric.embedding import Embedding, concatenate
+from idmetric.embedder import Embedder, Images, Masks, in_batches, split_masks
+from idmetric.embedding import Embedding
 from idmetric.images import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
 
 # the paper's four meta-tasks, in our own words
@@ -148,9 +148,11 @@ class VisIDEmbed(Embedder):
     ) -> None:
         transformers = _transformers()
         name = os.fspath(source)
-        release = None if Path(name).is_dir() else released.VISID.get(name.removeprefix("visid_"))
-        hub = Hub(revision or (release.revision if release else None), cache_dir, token, local_files_only)
-        folder = checkpoint.folder(release.repo if release else name, _FILES, hub)
+        known = f"visid_{name}"
+        hub = Hub(revision, cache_dir, token, local_files_only)
+        folder = checkpoint.folder(
+            released.files_of(known if known in released.VISID else name, released.VISID, hub), _FILES
+        )
         kind = checkpoint.read_json(Files(folder)[checkpoint.CONFIG]).get("model_type")
         if kind != "qwen2_5_vl":
             raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not 'qwen2_5_vl': use idmetric.load")
@@ -169,10 +171,8 @@ class VisIDEmbed(Embedder):
         self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
         self.backbone, self.tokenizer = _open(transformers, folder, dtype)
         vision = self.backbone.config.vision_config
-        if vision.patch_size * vision.spatial_merge_size != _STEP:
-            raise CheckpointError(
-                f"{name!r} has visual tokens of {vision.patch_size * vision.spatial_merge_size} pixels"
-            )
+        if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
+            raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
         self._image_token = int(self.tokenizer.convert_tokens_to_ids(_IMAGE))
         self._control = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
         self._finish(device, None)
@@ -181,10 +181,14 @@ class VisIDEmbed(Embedder):
 
     @property
     def resolution(self) -> str:
-        """Limits in pixels, prompt style, positions, and a digest of all settings."""
-        s = self.settings
-        words = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:6]
-        return f"{s.min_pixels}-{s.max_pixels}px,{s.prompt_style},{self.positions},{words}"
+        """The fewest and the most pixels at which images are seen."""
+        return f"{self.settings.min_pixels}-{self.settings.max_pixels}px"
+
+    @property
+    def label(self) -> str:
+        """See `Embedder.label`: prompt style, positions, and a digest of all settings."""
+        digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:6]
+        return f"{super().label}[{self.settings.prompt_style},{self.positions},{digest}]"
 
     @property
     def positions(self) -> str:
@@ -292,8 +296,6 @@ class VisIDEmbed(Embedder):
         patches: bool,
         progress: Callable[[int, int], None] | None,
     ) -> Embedding:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         written = [texts] if isinstance(texts, str) else list(texts or [])
         singles: list[ImageLike | None] = list(split_images(images)) if images is not None else [None] * len(written)
         if not singles:
@@ -305,19 +307,16 @@ class VisIDEmbed(Embedder):
         if images is None and masks is not None:
             raise ValueError("masks were given without images")
         covers = split_masks(masks, len(singles))
-        parts = []
-        for start in range(0, len(singles), batch_size):
-            chunk = slice(start, start + batch_size)
+        words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written]
+
+        def run(part: slice) -> Embedding:
             loaded = [
                 (None, None) if image is None else self.load_image(image, mask, outside)
-                for image, mask in zip(singles[chunk], covers[chunk], strict=True)
+                for image, mask in zip(singles[part], covers[part], strict=True)
             ]
-            words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written[chunk]]
-            part = self._run([pixels for pixels, _ in loaded], words, [cover for _, cover in loaded])
-            parts.append(part if patches else Embedding(part.cls, model=part.model))
-            if progress is not None:
-                progress(min(start + batch_size, len(singles)), len(singles))
-        return concatenate(parts)
+            return self._run([pixels for pixels, _ in loaded], words[part], [cover for _, cover in loaded])
+
+        return in_batches(run, len(singles), batch_size, patches, progress)
 
     def _run(
         self, pixels: Sequence[Tensor | None], words: Sequence[str], covers: Sequence[Tensor | None] | None = None

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from idmetric import IDSim, checkpoint, load
 from idmetric.cli import score
 from idmetric.cli.score import main
 from idmetric.distance import DISTANCES
+
+Run = Callable[..., tuple[int, str, str]]  # arguments of the command -> exit status, stdout, stderr
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(folder)
 
     def call(*argv: str) -> tuple[int, str, str]:
@@ -56,7 +59,7 @@ def rows(text: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", DISTANCES)
-def test_scores_are_those_of_the_metric_and_sorted(run, folder: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_scores_are_those_of_the_metric_and_sorted(run: Run, folder: Path, name: str) -> None:
     status, out, err = run("ref.png", "gen", "--distance", name, "--format", "json", "--batch-size", "2")
     assert (status, err) == (0, "")
     found = json.loads(out)
@@ -77,7 +80,7 @@ def test_the_literal_list_of_distances_is_the_real_one() -> None:
     assert score.DISTANCES == DISTANCES
 
 
-def test_formats_agree(run) -> None:  # type: ignore[no-untyped-def]
+def test_formats_agree(run: Run) -> None:
     expected = rows(run("ref.png", "gen", "--format", "json")[1])
     lines = [json.loads(line) for line in run("ref.png", "gen", "--format", "jsonl")[1].splitlines()]
     assert {Path(x["image"]).name: x["distance"] for x in lines} == expected
@@ -91,7 +94,7 @@ def test_formats_agree(run) -> None:  # type: ignore[no-untyped-def]
     assert "distance=cls" in text
 
 
-def test_globs_folders_and_files_name_the_same_images_once(run) -> None:  # type: ignore[no-untyped-def]
+def test_globs_folders_and_files_name_the_same_images_once(run: Run) -> None:
     everything = run("ref.png", "gen", "--format", "json")[1]
     assert run("ref.png", "gen/**/*.png", "--format", "json")[1] == everything
     assert run("ref.png", "gen", "gen/a.png", "--format", "json")[1] == everything
@@ -100,7 +103,7 @@ def test_globs_folders_and_files_name_the_same_images_once(run) -> None:  # type
     assert "nothing*.png" in err
 
 
-def test_several_references(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_several_references(run: Run, folder: Path) -> None:
     one, two = (rows(run(r, "gen", "--format", "json")[1]) for r in ("ref.png", "ref2.png"))
     both = ("--ref", "ref.png", "--ref", "ref2.png", "gen", "--format", "json")
     best, mean = rows(run(*both)[1]), rows(run(*both, "--aggregate", "mean")[1])
@@ -112,7 +115,7 @@ def test_several_references(run, folder: Path) -> None:  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize("header", ["", "a,b\n", "ref,gen\n", "image_a,image_b\n"])
-def test_pairs_are_relative_to_their_file(run, folder: Path, tmp_path: Path, header: str) -> None:  # type: ignore[no-untyped-def]
+def test_pairs_are_relative_to_their_file(run: Run, folder: Path, tmp_path: Path, header: str) -> None:
     (folder / "pairs.csv").write_text(
         f"{header}ref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n"
     )
@@ -128,7 +131,7 @@ def test_pairs_are_relative_to_their_file(run, folder: Path, tmp_path: Path, hea
         assert value == pytest.approx(model(folder / a, folder / "gen" / b).item(), abs=1e-6)
 
 
-def test_masks_select_the_subject(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_masks_select_the_subject(run: Run, folder: Path) -> None:
     plain = rows(run("ref.png", "gen/a.png", "--format", "json")[1])
     masked = rows(run("ref.png", "gen/a.png", "--mask-dir", "masks", "--format", "json", "--distance", "patch")[1])
     m = {"mask_a": folder / "masks/ref.png", "mask_b": folder / "masks/a.png"}
@@ -145,7 +148,7 @@ def test_masks_select_the_subject(run, folder: Path) -> None:  # type: ignore[no
     assert "ref.png" in err
 
 
-def test_threshold_sets_the_exit_status(run) -> None:  # type: ignore[no-untyped-def]
+def test_threshold_sets_the_exit_status(run: Run) -> None:
     values = sorted(rows(run("ref.png", "gen", "--format", "json")[1]).values())
     assert run("ref.png", "gen", "--threshold", str(values[-1] + 1e-3))[0] == 0
     status, out, _ = run("ref.png", "gen", "--threshold", str(values[-2]))
@@ -153,7 +156,7 @@ def test_threshold_sets_the_exit_status(run) -> None:  # type: ignore[no-untyped
     assert len(out.splitlines()) == 7  # the scores are printed all the same
 
 
-def test_unreadable_images(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_unreadable_images(run: Run, folder: Path) -> None:
     (folder / "bad.png").write_bytes((folder / "ref.png").read_bytes()[:60])
     status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png")
     assert (status, out) == (1, "")
@@ -174,7 +177,7 @@ def test_unreadable_images(run, folder: Path) -> None:  # type: ignore[no-untype
     assert rows(out).keys() == {"a.png", "b.png"}
 
 
-def test_unreadable_masks(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_unreadable_masks(run: Run, folder: Path) -> None:
     (folder / "poor").mkdir()
     (folder / "poor/ref.png").write_bytes((folder / "masks/ref.png").read_bytes())
     (folder / "poor/a.png").write_bytes(b"junk")
@@ -197,7 +200,7 @@ def test_unreadable_masks(run, folder: Path) -> None:  # type: ignore[no-untyped
     assert [row["distance"] for row in json.loads(out)["rows"]] == pytest.approx([expected.item()], abs=1e-6)
 
 
-def test_animations_are_announced_unless_quiet(run, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def test_animations_are_announced_unless_quiet(run: Run, folder: Path) -> None:
     frames = [Image.new("RGB", (20, 20), c) for c in ("red", "blue")]
     frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
     status, _, err = run("ref.png", "moving.gif")
@@ -220,7 +223,7 @@ def test_animations_are_announced_unless_quiet(run, folder: Path) -> None:  # ty
         (["ref.png", "masks/../model"], "holds no images"),
     ],
 )
-def test_wrong_usage(run, argv: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_usage(run: Run, argv: list[str], message: str) -> None:
     status, out, err = run(*argv)
     assert (status, out) == (2, "")
     assert message in err
@@ -319,7 +322,7 @@ def test_models_are_listed_with_licence_size_and_cache_state(
     assert " cached" in lines["visid_3b"]
 
 
-def test_a_revision_needs_a_repository(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_revision_needs_a_repository(run: Run) -> None:
     status, out, err = run("ref.png", "gen", "--revision", "0" * 40)
     assert (status, out) == (1, "")
     assert "local folder, which has no revision" in err

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import CheckpointError, IDSim, NearID, VisIDEmbed, checkpoint, load, released
+from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, checkpoint, load, released
 from idmetric.checkpoint import Files, Hub
 from tests.hub_server import COMMIT, HubServer
 from tests.test_nearid import SMALL as SMALL_NEARID
@@ -193,23 +193,23 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
     for name in ("modeling.py", "weights.bin", "tokenizer.json"):
         (tmp_path / "repo" / name).write_text("x")
     patterns = ["*.json", "*.safetensors"]
-    folder = checkpoint.folder("owner/model", patterns)
+    folder = checkpoint.folder(Files("owner/model"), patterns)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert checkpoint.revision_of(folder / "model.safetensors") == COMMIT
-    assert checkpoint.folder("owner/model", patterns, Hub(local_files_only=True)) == folder
+    assert checkpoint.folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
     assert len(hub.downloads("model.safetensors")) == 1
     for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
         with pytest.raises(CheckpointError, match=message):
-            checkpoint.folder(name, patterns)
+            checkpoint.folder(Files(name), patterns)
     hub.gated["owner/model"] = "hf_secret"
     with pytest.raises(CheckpointError, match="accept its licence"):
-        checkpoint.folder("owner/model", patterns, Hub(cache_dir=str(tmp_path / "new")))
+        checkpoint.folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
 
 
 def test_a_damaged_shard_of_a_folder_is_refused(hub: HubServer) -> None:
     hub.damage = True
     with pytest.raises(CheckpointError, match=r"model\.safetensors of owner/model was damaged"):
-        checkpoint.folder("owner/model", ["*"])
+        checkpoint.folder(Files("owner/model"), ["*"])
 
 
 # The published models by their names
@@ -240,6 +240,7 @@ def test_idsim_by_name(variant: str, hub: HubServer, tmp_path: Path) -> None:
     assert again(x, y).equal(model(x, y))
     assert released.is_cached(release)
     assert len(hub.downloads("adapter_model.safetensors")) == 1
+    assert Backbone(release.backbone, revision="main", **options).revision == COMMIT  # not the branch's name
 
 
 def test_nearid_by_name(hub: HubServer, tmp_path: Path) -> None:
@@ -266,5 +267,5 @@ def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
     assert model.embed(image).cls.equal(local.embed(image).cls)
     for again in (VisIDEmbed("3b", device="cpu", local_files_only=True), load("visid_3b", device="cpu")):
         assert again.embed(image).cls.equal(local.embed(image).cls)
-    assert released.is_cached(released.VISID["3b"])
+    assert released.is_cached(released.VISID["visid_3b"])
     assert len(hub.downloads(shards[0])) == 1

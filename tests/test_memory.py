@@ -81,25 +81,11 @@ def test_a_loaded_model_can_be_trained_and_its_file_stays(metric: IDSim, tmp_pat
 
 MEASURE = """
 import json, sys, torch
+from benchmarks.precision import peak_of_loading
 from idmetric import IDSim, NearID
 torch.set_num_threads(1)
-def anonymous():  # kB of memory that belongs to no file
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))
-import threading, time
-peak, stop = [0], []
-def watch():
-    while not stop:
-        peak[0] = max(peak[0], anonymous())
-        time.sleep(0.002)
-NearID.__init__.__globals__["backbones"]  # everything is imported
-import timm
-before = anonymous()
-thread = threading.Thread(target=watch); thread.start()
 options = json.loads(sys.argv[3])
-kind = IDSim if options else NearID
-model = kind(sys.argv[1], device="cpu", dtype=getattr(torch, sys.argv[2]), **options)
-stop.append(1); thread.join()
-print((peak[0] - before) / 1e3, sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6)
+print(*peak_of_loading(sys.argv[1], IDSim if options else NearID, dtype=getattr(torch, sys.argv[2]), **options))
 """
 
 
@@ -133,7 +119,7 @@ def test_reading_the_published_format_never_holds_two_copies(
 
 def check_peak(argv: list[str]) -> None:
     command = [sys.executable, "-c", MEASURE, *argv]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
     peak, weights = map(float, done.stdout.split())
     assert weights > 100
     assert peak < 1.5 * weights + 40, f"{peak:.0f} MB for {weights:.0f} MB of weights"

@@ -64,6 +64,8 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     assert all(whole[name].equal(resumed[name]) for name in whole)
     with pytest.raises(ValueError, match="other settings"):
         train(replace(config, rate=0.1), groups, torch.device("cpu"), checkpoint=file)
+    with pytest.raises(ValueError, match="other settings or data"):
+        train(config, groups[:-1], torch.device("cpu"), checkpoint=file)
 
 
 def test_batches_cover_the_groups_and_hold_none_twice() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.embedder import Embedder
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.idsim import IDSim
 from idmetric.images import read_image
@@ -70,11 +71,11 @@ def read_split(data: Path, split: str = "dev") -> dict[str, tuple[list[Path], li
     return found
 
 
-def model_features(metric: torch.nn.Module) -> Callable[[Sequence[Path]], Array]:
+def model_features(metric: Embedder) -> Callable[[Sequence[Path]], Array]:
     """Embedding of photos by a metric, as unit rows."""
 
     def features(paths: Sequence[Path]) -> Array:
-        return _unit(metric.embed(list(paths), patches=False).cls.double().cpu().numpy())  # type: ignore[operator]
+        return _unit(metric.embed(list(paths), patches=False).cls.double().cpu().numpy())
 
     return features
 
