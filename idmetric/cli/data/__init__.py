@@ -1,0 +1,61 @@
+"""`idmetric-data`: make, check and turn manifests, from the shell. One file per command.
+
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 4 done, but some images were skipped (--on-error skip).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from idmetric._version import __version__
+
+# command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
+COMMANDS = {
+    "info": "summary of a manifest, and what is wrong with it",
+    "import": "a manifest of a folder or a published dataset",
+    "split": "train, validation and test splits that no identity crosses",
+    "curate": "balance, filter and cap identities as the papers do",
+    "mine": "hard negatives and hard pairs by nearest neighbours",
+    "frames": "sharp, well covered frames of videos",
+    "world": "render the procedural identity world",
+    "generate": "edit or generate images with diffusion models",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="idmetric-data",
+        description="Make, check and turn manifests: tables of images (.parquet, .csv, .jsonl).",
+        epilog="Exit status: 0 done, 1 error, 2 wrong usage, 4 done but images were skipped.",
+    )
+    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, line in COMMANDS.items():
+        module = importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")
+        sub = commands.add_parser(
+            name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        print("idmetric-data: stopped; run the same command again to go on", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:  # what the user can mend; anything else is a bug and is shown
+        print(f"idmetric-data: error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What several commands share: input and output manifests, progress, and images that cannot be read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+T = TypeVar("T")
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """The manifest that a command reads."""
+    parser.add_argument("manifest", type=Path, help="the manifest to read: .parquet, .csv or .jsonl")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The manifest that a command writes, and a dry run."""
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the manifest to write: .parquet, .csv or .jsonl")
+    add_dry_run(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """--dry-run and --quiet."""
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def add_on_error(parser: argparse.ArgumentParser) -> None:
+    """What becomes of images that cannot be read."""
+    text = "an unreadable image or mask: stop with the list of all (default), or leave it out"
+    parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
+
+
+def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
+    """The items, with a bar on stderr that shows count, rate and time left."""
+    from tqdm import tqdm
+
+    bar: Iterable[T] = tqdm(items, total=total, desc=what, unit="img", disable=quiet, file=sys.stderr)
+    return bar
+
+
+def save(manifest: Manifest, args: argparse.Namespace) -> None:
+    """Write the manifest to --out, or with --dry-run say what would be written."""
+    identities = len(set(manifest.column("identity")) - {None})
+    verb = "would write" if args.dry_run else "wrote"
+    if not args.dry_run:
+        manifest.write(args.out)
+    print(f"{verb} {args.out}: {len(manifest)} images of {identities} identities")
