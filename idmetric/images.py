@@ -270,6 +270,22 @@ def read_mask(source: ImageLike, size: tuple[int, int] | None = None, *, max_pix
     return _average(_average(mask, size[1]).T, size[0]).T.clamp(0, 1).float().contiguous()
 
 
+def read_indices(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint16]:
+    """The object numbers (height, width) of an indexed mask: palette indices, or grey values as they are stored.
+
+    Args:
+        source, max_pixels: as for `read_image`.
+
+    Raises:
+        ImageReadError: as `read_image`, and for images with more than one channel.
+    """
+    name = describe(source)
+    image = _open(source, name, max_pixels)
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise ImageReadError(name, f"its mode {image.mode} holds no object numbers: save it as a palette or grey PNG")
+    return _sixteen(image, name) if image.mode.startswith("I") else np.asarray(image).astype(np.uint16)
+
+
 def cut_out(
     image: ImageLike,
     mask: ImageLike,

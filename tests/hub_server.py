@@ -50,7 +50,8 @@ class HubServer:
                 outer.requests.append((self.command, self.path, asked))
                 parts = self.path.partition("?")[0].strip("/").split("/")
                 api = parts[:2] == ["api", "models"]
-                owner, name, kind, revision, *rest = parts[2:] if api else parts
+                parts = parts[2:] if api else parts
+                owner, name, kind, revision, *rest = [*parts, "revision", "main"] if len(parts) == 2 else parts
                 repo, filename = f"{owner}/{name}", "/".join(rest)
                 if repo not in outer.repos:
                     return self.refuse(404, "RepoNotFound")
@@ -60,9 +61,11 @@ class HubServer:
                 if revision not in ("main", commit):
                     return self.refuse(404, "RevisionNotFound")
                 if api:
-                    files = [x for x in sorted(outer.repos[repo].iterdir()) if x.is_file()]
-                    tree = [{"type": "file", "path": x.name, "size": x.stat().st_size, "oid": "0" * 40} for x in files]
-                    found = json.dumps(tree if kind == "tree" else {"id": repo, "sha": commit}).encode()
+                    root = outer.repos[repo]
+                    sizes = {x.relative_to(root).as_posix(): x.stat().st_size for x in root.rglob("*") if x.is_file()}
+                    tree = [{"type": "file", "path": x, "size": sizes[x], "oid": "0" * 40} for x in sorted(sizes)]
+                    info = {"id": repo, "sha": commit, "siblings": [{"rfilename": x} for x in sorted(sizes)]}
+                    found = json.dumps(tree if kind == "tree" else info).encode()
                     self.send_response(200)
                     self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(found)))

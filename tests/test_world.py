@@ -1,20 +1,29 @@
+"""The procedural world: shapes, materials, rendering, identities and contexts."""
+
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from idmetric.data.world import Identity, World, render_scene, sample_context
-from idmetric.data.world.materials import MATERIALS, shift_hue
-from idmetric.data.world.meshes import Mesh, load_obj, make_mesh, simplify
-from idmetric.data.world.render import Light, rasterize, render
-from idmetric.data.world.scene import Assets, edit_identity
+from idmetric.data.world import Assets, Edit, Identity, World, render_scene
+from idmetric.data.world.context import Background, Context, Occluder, draw_background, turn
+from idmetric.data.world.dice import Blend, Dice, stream
+from idmetric.data.world.identity import DOMAINS, ODDS
+from idmetric.data.world.materials import MATERIALS, SURFACES, shift_hue
+from idmetric.data.world.meshes import Mesh, fit, load_obj, make_mesh, simplify
+from idmetric.data.world.render import Light, Part, Pose, renderer
+from idmetric.data.world.scene import names
 from idmetric.data.world.shapes import SHAPES
+from idmetric.data.world.solids import ball
 
-FRONT = Light(np.array([0, 0, 1], np.float32), np.ones(3, np.float32), 0.5, 0.0)
+FRONT = Light((0, 0, 1), ambient=0.5)
 SAME = np.eye(3, dtype=np.float32)
+NONE = Assets(None)
+PLAIN = Context(Background("studio", 1), 0.3, 0.2, 0.0, 0.7, (0.5, 0.5), 20.0, FRONT)
 
 
 def quad() -> Mesh:
@@ -22,127 +31,282 @@ def quad() -> Mesh:
     return make_mesh(vertices, np.array([[0, 1, 2], [0, 2, 3]]), np.array([[0, 0], [1, 0], [1, 1], [0, 1]]))
 
 
-def slow_rasterize(screen: np.ndarray, faces: np.ndarray, size: int) -> np.ndarray:
-    out = np.full((size, size), -1)
-    depth = np.full((size, size), np.inf)
-    for f, (a, b, c) in enumerate(screen[faces].astype(np.float64)):
-        m = np.array([[a[0], b[0], c[0]], [a[1], b[1], c[1]], [1, 1, 1]])
-        if abs(np.linalg.det(m)) < 1e-9:
-            continue
-        for row in range(size):
-            for column in range(size):
-                w = np.linalg.solve(m, [column + 0.5, row + 0.5, 1])
-                z = w @ [a[2], b[2], c[2]]
-                if (w >= 0).all() and z < depth[row, column]:
-                    depth[row, column], out[row, column] = z, f
-    return out
+def flat(*colour: int) -> np.ndarray:
+    return np.full((8, 8, 3), colour, np.uint8)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rasteriser_agrees_with_a_pixel_loop(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    screen = rng.uniform(-4, 20, (18, 3)).astype(np.float32)
-    faces = rng.integers(0, 18, (9, 3))
-    index, weights = rasterize(screen, faces, 16, 16)
-    assert (index == slow_rasterize(screen, faces, 16)).mean() > 0.99  # pixels on an edge may fall either way
-    covered = index >= 0
-    assert covered.any()
-    points = (screen[faces[index[covered]]][..., :2] * weights[covered][..., None]).sum(1)
-    rows, columns = np.nonzero(covered)
-    np.testing.assert_allclose(points, np.stack([columns, rows], 1) + 0.5, atol=1e-2)
+# ---- rendering
 
 
-def test_the_nearer_triangle_hides_the_farther() -> None:
-    screen = np.array([[0, 0, 5], [8, 0, 5], [0, 8, 5], [0, 0, 1], [4, 0, 1], [0, 4, 1]], np.float32)
-    for faces in ([[0, 1, 2], [3, 4, 5]], [[3, 4, 5], [0, 1, 2]]):
-        index, _ = rasterize(screen, np.array(faces), 8, 8)
-        assert faces[index[0, 0]] == [3, 4, 5]
-        assert faces[index[0, 6]] == [0, 1, 2]
+def test_a_square_falls_where_the_pose_says() -> None:
+    for scale, centre in ((0.5, (0.5, 0.5)), (0.5, (0.25, 0.75)), (0.25, (0.75, 0.5))):
+        pose = Pose(SAME, scale, centre, 20.0)
+        colour, alpha = renderer(32).draw([Part("square", quad(), flat(200, 20, 20))], pose, FRONT)
+        expected = np.zeros((32, 32))
+        rows, columns = ((np.arange(32) + 0.5) / 32 - c for c in (centre[1], centre[0]))
+        expected[np.ix_(np.abs(rows) < scale / 2, np.abs(columns) < scale / 2)] = 1
+        np.testing.assert_allclose(alpha, expected, atol=0.01)
+        assert colour[alpha == 1].mean(0).argmax() == 0
+        assert (colour[alpha == 1][:, 0] > 2 * colour[alpha == 1][:, 1]).all()
+
+
+def test_a_ball_covers_what_a_pinhole_camera_sees_of_it() -> None:
+    # half the angle of a ball of radius r at distance d: asin(r / d); its outline on the plane through its centre
+    for angle in (10.0, 40.0):
+        distance = 0.5 / np.tan(np.radians(angle) / 2)
+        radius = 0.4
+        outline = distance * np.tan(np.arcsin(radius / distance))
+        pose = Pose(SAME, 0.8, angle=angle)
+        _, alpha = renderer(96).draw([Part("ball", ball(40, 60), flat(200, 200, 200))], pose, FRONT)
+        assert alpha.sum() / 96**2 == pytest.approx(np.pi * outline**2, rel=0.01)
 
 
 def test_textures_are_upright_and_not_mirrored() -> None:
     texture = np.zeros((64, 64, 3), np.uint8)
     texture[:32, :32] = (255, 0, 0)  # top left red
     texture[32:, 32:] = (0, 0, 255)  # bottom right blue
-    colour, alpha = render(quad(), texture, SAME, 0.8, (0.5, 0.5), FRONT, 32, 0.0)
+    colour, alpha = renderer(32).draw([Part("square", quad(), texture)], Pose(SAME, 0.8), FRONT)
     assert alpha[16, 16] == 1
     assert colour[8, 8].argmax() == 0
     assert colour[8, 8, 0] > 0.5
     assert colour[24, 24].argmax() == 2
-    assert colour[8, 24].max() < 0.1
+    assert colour[8, 24].max() < 0.5 * colour[8, 8, 0]
 
 
-def test_a_red_thing_stays_red_in_white_light() -> None:
-    texture = np.full((32, 32, 3), (200, 20, 20), np.uint8)
-    colour, alpha = render(quad(), texture, SAME, 0.9, (0.5, 0.5), FRONT, 24)
-    mean = colour[alpha == 1].mean(0)
-    assert mean[0] > 5 * mean[1]
-    assert mean[0] > 5 * mean[2]
+def test_turning_to_the_right_shows_the_left_side() -> None:
+    front = turn(0.5, 0.0, 0.0) @ np.array([0, 0, 1.0])
+    assert front[0] > 0  # what looked at the viewer now looks to the viewer's right
+    down = turn(0.0, 0.5, 0.0) @ np.array([0, 1.0, 0])
+    assert down[2] > 0  # the top nods towards the viewer
 
 
-@pytest.mark.parametrize("kind", sorted(SHAPES))
-def test_every_shape_shows_from_every_side(kind: str) -> None:
-    mesh = SHAPES[kind](np.random.default_rng(3))
-    assert np.abs(mesh.vertices[mesh.faces]).max() <= 0.5 + 1e-5
-    assert np.isfinite(mesh.normals).all()
-    for angle in (0.3, 2.0, 4.0):
-        c, s = np.cos(angle), np.sin(angle)
-        turn = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]], np.float32)
-        _, alpha = render(mesh, np.full((16, 16, 3), 200, np.uint8), turn, 0.8, (0.5, 0.5), FRONT, 32)
-        assert 0.01 < alpha.mean() < 0.9
+def test_light_comes_from_where_it_says() -> None:
+    for side in (-1, 1):
+        colour, alpha = renderer(48).draw(
+            [Part("ball", ball(20, 30), flat(180, 180, 180), 0.9)],
+            Pose(SAME, 0.8),
+            Light((side * 2, 0, 1), ambient=0.2),
+        )
+        lit = colour.mean(2) * alpha
+        left, right = lit[:, :24].sum(), lit[:, 24:].sum()
+        assert (right - left) * side > 0.2 * (left + right)
+
+
+def test_part_masks_split_the_visible_object() -> None:
+    parts = NONE.build(Identity("car", 3))
+    pose = Pose(turn(0.7, 0.3, 0), 0.8)
+    drawn = renderer(64)
+    _, alpha = drawn.draw(parts, pose, FRONT)
+    pieces = [drawn.regions(parts, pose, [name]) for name in names(parts)]
+    np.testing.assert_allclose(np.sum(pieces, 0), alpha, atol=0.01)
+    np.testing.assert_allclose(drawn.regions(parts, pose, names(parts)), alpha, atol=1e-6)
+    assert sum(p.sum() > 5 for p in pieces) >= 3
+
+
+def test_a_label_is_masked_as_it_is_drawn() -> None:
+    region = np.zeros((64, 64), bool)
+    region[16:32, 16:48] = True
+    texture = np.where(region[..., None], np.uint8(255), np.uint8(0)) * np.ones(3, np.uint8)
+    part = Part("square", quad(), texture, region=region)
+    pose = Pose(turn(0.4, 0.2, 0.1), 0.8)
+    mask = renderer(96).regions([part], pose, ["label"])
+    colour, alpha = renderer(96).draw([part], pose, FRONT)
+    white = (colour.mean(2) > 0.3) & (alpha > 0.5)
+    assert ((mask > 0.5) == white).mean() > 0.99
+    assert mask.sum() / alpha.sum() == pytest.approx(region.mean(), rel=0.1)
+    assert renderer(96).regions([part], pose, ["square"]).sum() == pytest.approx(alpha.sum(), rel=1e-3)
+
+
+def test_what_was_drawn_before_changes_nothing() -> None:
+    parts, pose = NONE.build(Identity("teapot", 5)), Pose(turn(1.0, 0.2, 0), 0.7)
+    first = renderer(48).draw(parts, pose, FRONT)
+    renderer(48).draw(NONE.build(Identity("robot", 8)), Pose(SAME, 1.5, (0.1, 0.9), 40), Light((1, 1, 0.2), (2, 1, 1)))
+    renderer(48).regions(parts, pose, ["lid"])
+    again = renderer(48).draw(parts, pose, FRONT)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+# ---- things
+
+
+@pytest.mark.parametrize("kind", sorted(k for k in ODDS if k not in ("mesh", "shape")))
+def test_every_kind_shows_from_every_side(kind: str) -> None:
+    for seed in range(2):
+        parts = NONE.build(Identity(kind, seed))
+        points = np.concatenate([p.mesh.vertices[p.mesh.faces.ravel()] for p in parts])
+        assert np.abs(points).max() == pytest.approx(0.5, abs=1e-5)
+        assert all(np.isfinite(p.mesh.normals).all() for p in parts)
+        for yaw in (0.3, 2.0, 4.0):
+            _, alpha = renderer(32).draw(parts, Pose(turn(yaw, 0.2, 0), 0.8), FRONT)
+            assert 0.01 < alpha.mean() < 0.9
+
+
+def test_every_kind_has_a_domain() -> None:
+    assert set(DOMAINS) == set(ODDS) == set(SHAPES) | {"garment", "mesh", "shape"}
+    assert set(SURFACES) == set(MATERIALS)
 
 
 @pytest.mark.parametrize("name", sorted(MATERIALS))
 def test_materials_are_textures_of_many_kinds(name: str) -> None:
     photos = [np.random.default_rng(1).integers(0, 256, (80, 90, 3), dtype=np.uint8)]
-    made = [MATERIALS[name](np.random.default_rng(seed), photos) for seed in range(4)]
+    made = [MATERIALS[name](Dice(seed), photos) for seed in range(4)]
     assert all(t.dtype == np.uint8 and t.ndim == 3 and t.shape[2] == 3 for t in made)
     assert len({t.tobytes() for t in made}) == 4
-    assert made[0].tobytes() == MATERIALS[name](np.random.default_rng(0), photos).tobytes()
+    assert made[0].tobytes() == MATERIALS[name](Dice(0), photos).tobytes()
+
+
+def test_edits_of_a_design_are_nested() -> None:
+    names_ = [f"choice {k}" for k in range(40)]
+    weights = np.linspace(0, 1, 40)
+
+    def redrawn(share: float) -> dict[str, float]:
+        plain, edited = Dice(1), Dice(1, ((2, share),))
+        values = {n: edited(n, w).random() for n, w in zip(names_, weights, strict=True)}
+        return {n: v for n, v in values.items() if v != plain(n).random()}
+
+    small, large, all_ = redrawn(0.3), redrawn(0.7), redrawn(1.0)
+    assert set(small) < set(large) < set(all_) == set(names_)
+    assert all(large[n] == v for n, v in small.items())
+    assert redrawn(0.0) == {}
+    assert names_[0] in small  # weight 0: always redrawn
+
+
+def test_blended_shapes_move_between_two() -> None:
+    a, b = (Blend(1, 2, amount).uniform(0, 1, 5) for amount in (0.0, 1.0))
+    assert np.array_equal(a, np.random.default_rng(1).uniform(0, 1, 5))
+    assert np.array_equal(b, np.random.default_rng(2).uniform(0, 1, 5))
+    np.testing.assert_allclose(Blend(1, 2, 0.25).uniform(0, 1, 5), 0.75 * a + 0.25 * b)
+    first = fit([s.mesh for s in SHAPES["teapot"](Blend(1, 2, 0.0))])
+    half = fit([s.mesh for s in SHAPES["teapot"](Blend(1, 2, 0.5))])
+    assert [len(m.faces) for m in first] == [len(m.faces) for m in half]  # the same topology
+
+
+@pytest.mark.parametrize("what", ["colour", "print", "shape", "all"])
+def test_stronger_edits_change_more(what: str) -> None:
+    changes = []
+    for seed in range(8):
+        thing = Identity(("box", "cup", "bottle", "bear", "garment", "bag", "fruit", "animal")[seed], seed)
+        before = render_scene(thing, PLAIN, NONE, 48)
+        row = []
+        for strength in (0.0, 0.3, 1.0):
+            after = render_scene(thing.edited(Edit(what, strength, 77)), PLAIN, NONE, 48)
+            row.append(np.abs(after.picture.astype(int) - before.picture).mean())
+        changes.append(row)
+    mean = np.mean(changes, 0)
+    assert mean[0] == 0
+    assert mean[2] > 1.3 * mean[1] > 0.5
+
+
+def test_a_part_edit_changes_that_part_alone() -> None:
+    changed = 0
+    for kind, part in (("cup", "handle"), ("bear", "head"), ("car", "wheels"), ("box", "label"), ("garment", "label")):
+        for seed in range(4):
+            thing = Identity(kind, seed)
+            edited = thing.edited(Edit("part", 1.0, 9, part))
+            context = replace(PLAIN, noise=0.0, blur=0.0)
+            before, after = (render_scene(t, context, NONE, 96, part) for t in (thing, edited))
+            assert after.part_mask is not None
+            assert np.array_equal(before.mask, after.mask)
+            difference = np.abs(before.picture.astype(int) - after.picture).max(2)
+            grown = np.zeros_like(after.part_mask, bool)
+            for rows in (-1, 0, 1):
+                for columns in (-1, 0, 1):  # a mask is sharp, its edge in the picture is smoothed
+                    grown |= np.roll(after.part_mask, (rows, columns), (0, 1)) > 0
+            assert difference[~grown].max() <= 20  # seen at a slant, a texture is filtered over more than its label
+            assert difference[~grown].mean() < 0.1
+            changed += difference[after.part_mask > 0].mean() > 5 if (after.part_mask > 0).any() else 0
+            assert after.oracle == 1 - (after.part_mask > 0).sum() / (after.mask > 0).sum()
+    assert changed >= 12
+
+
+def test_a_worn_garment_is_masked_without_its_figure() -> None:
+    thing = Identity("garment", 4)
+    worn = replace(PLAIN, figure=7, noise=0.0)
+    shot = render_scene(thing, worn, NONE, 64)
+    _, everything = renderer(64).draw(NONE.build(thing, 7), worn.pose, worn.light)
+    assert 0.1 < (shot.mask > 0).sum() / (everything > 0.5).sum() < 0.9
+    assert {p.name for p in NONE.build(thing, 7)} == {"cloth", "figure"}
+    assert {p.name for p in NONE.build(thing)} == {"cloth"}
+
+
+# ---- contexts
+
+
+@pytest.mark.parametrize("kind", ["studio", "photo", "room", "clutter"])
+def test_backgrounds_follow_from_their_seed(kind: str, photo_root: Path) -> None:
+    assets = Assets(photo_root / "train")
+    made = [draw_background(Background(kind, seed), assets, 48) for seed in (1, 2)]
+    again = draw_background(Background(kind, 1), Assets(photo_root / "train"), 48)
+    assert made[0].shape == (48, 48, 3)
+    assert np.array_equal(made[0], again)
+    assert not np.array_equal(made[0], made[1])
+
+
+def test_an_occluder_hides_and_is_not_masked() -> None:
+    cover = Occluder(0.0, 0.0, 0.5, 1.0, False, 5)
+    open_, hidden = (render_scene(Identity("soap", 2), replace(PLAIN, occluders=o), NONE, 64) for o in ((), (cover,)))
+    assert (open_.mask[:, :32] > 0).any()
+    assert not (hidden.mask[:, :32] > 0).any()
+    assert np.array_equal(hidden.mask[:, 32:], open_.mask[:, 32:])
+    assert np.array_equal(hidden.picture[:, 32:], open_.picture[:, 32:])
+
+
+def test_copies_on_a_shelf_count_as_the_thing() -> None:
+    alone = render_scene(Identity("can", 1), replace(PLAIN, scale=0.4, yaw=0.0), NONE, 96, "rim")
+    shelf = render_scene(Identity("can", 1), replace(PLAIN, scale=0.4, yaw=0.0, repeat=0.35), NONE, 96, "rim")
+    assert shelf.coverage > 2 * alone.coverage
+    assert alone.part_mask is not None
+    assert shelf.part_mask is not None
+    assert shelf.oracle == pytest.approx(alone.oracle, abs=0.05)  # the copies' parts count as well
+    assert ((shelf.mask > 0) >= (shelf.part_mask > 0)).all()
+
+
+def test_sensor_noise_is_seeded() -> None:
+    thing, noisy = Identity("soap", 2), replace(PLAIN, noise=5.0)
+    a, b, c = (render_scene(thing, replace(noisy, seed=s), NONE, 32).picture.astype(int) for s in (1, 1, 2))
+    assert np.array_equal(a, b)
+    assert 2 < np.abs(a - c).mean() < 10
+
+
+# ---- assets
+
+
+def test_worlds_and_assets_travel_to_other_processes(photo_root: Path) -> None:
+    world = World(3, photo_root / "train", 32)
+    first = next(world.views(4, 1))
+    copy = pickle.loads(pickle.dumps(world))
+    assert len(pickle.dumps(world)) < 1000  # without the loaded photos
+    assert np.array_equal(next(copy.views(4, 1)).shot.picture, first.shot.picture)
+
+
+def test_given_meshes_and_photos_are_used(photo_root: Path) -> None:
+    world = World(0, photo_root / "train", 48)
+    assert len(world.assets.meshes) > 20
+    assert len(world.assets.shapes) == 10
+    assert len(world.assets.photos) > 100
+    kinds = {world.identity(i).kind for i in range(150)}
+    assert {"mesh", "shape", "garment", "animal"} <= kinds
+
+
+def test_no_assets_means_procedural_things() -> None:
+    world = World(0, None, 32)
+    assert {world.identity(i).kind for i in range(60)} <= set(SHAPES) | {"garment"}
+    assert world.assets.photos == []
+    assert not any(world.context(i, 0).background.kind == "photo" for i in range(40))
+
+
+def test_streams_are_independent_of_each_other() -> None:
+    assert stream(1, "a").random() != stream(1, "b").random() != stream(2, "b").random()
+    assert stream(1, "a", 2).random() == stream(1, "a", 2).random()
+
+
+# ---- meshes
 
 
 def test_a_full_turn_of_hue_changes_nothing_much() -> None:
     red = np.full((4, 4, 3), (200, 10, 10), np.uint8)
     assert np.abs(shift_hue(red, 1.0).astype(int) - red).max() <= 3
     assert shift_hue(red, 1 / 3)[0, 0].argmax() == 1
-
-
-def test_groups_follow_from_seed_and_number() -> None:
-    a = World(3, None, 48).group(5, views=2, distractors=1)
-    world = pickle.loads(pickle.dumps(World(3, None, 48)))
-    world.group(1)  # what was asked before does not matter
-    b = world.group(5, views=2, distractors=1)
-    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-    assert not np.array_equal(a[0], World(4, None, 48).group(5, views=2)[0])
-    assert [x.shape for x in a] == [(2, 48, 48, 3), (2, 48, 48), (1, 48, 48, 3)]
-
-
-def test_distractors_differ_in_the_thing_and_share_the_context() -> None:
-    world = World(0, None, 64)
-    differences, outside = [], []
-    for index in range(25):
-        identity = world.identity(index)
-        context = sample_context(np.random.default_rng(index), identity.kind, world.assets, 64)
-        other = edit_identity(identity, np.random.default_rng(index), world.assets)
-        (a, mask), (b, other_mask) = render_scene(identity, context, 64), render_scene(other, context, 64)
-        either = (mask > 0) | (other_mask > 0)
-        if not either.any():
-            continue
-        change = np.abs(a.astype(int) - b).mean(-1)
-        differences.append(change[either].mean())
-        if not context.blur and (~either).any():
-            outside.append(change[~either].max())
-    assert len(differences) > 20
-    assert min(differences) > 0.5
-    assert np.median(differences) > 10
-    assert max(outside) == 0
-
-
-def test_masks_cover_a_sane_area() -> None:
-    world = World(1, None, 48)
-    areas = [(world.group(i, views=2, distractors=0)[1] > 127).mean() for i in range(20)]
-    assert 0.1 < np.mean(areas) < 0.8
-    assert np.mean(np.array(areas) > 0.02) > 0.9
 
 
 def test_obj_files(tmp_path: Path) -> None:
@@ -176,27 +340,11 @@ def test_simplified_meshes_look_the_same() -> None:
     vertices = np.stack([np.sin(t) * np.cos(p), np.cos(t), np.sin(t) * np.sin(p)], -1).reshape(-1, 3)
     cell = (np.arange(89)[:, None] * 90 + np.arange(89)).ravel()
     faces = np.concatenate([np.stack([cell, cell + 1, cell + 91], 1), np.stack([cell, cell + 91, cell + 90], 1)])
-    ball = make_mesh(vertices, faces, np.stack([p / 7, t / 4], -1).reshape(-1, 2))
-    small = simplify(ball, 24)
-    assert len(small.faces) < len(ball.faces) / 2
+    fine = make_mesh(vertices, faces, np.stack([p / 7, t / 4], -1).reshape(-1, 2))
+    small = simplify(fine, 24)
+    assert len(small.faces) < len(fine.faces) / 2
     texture = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8).repeat(16, 0).repeat(16, 1)
-    pictures = [render(m, texture, SAME, 0.8, (0.5, 0.5), FRONT, 48) for m in (ball, small)]
+    pictures = [renderer(48).draw([Part("ball", m, texture)], Pose(SAME, 0.8), FRONT) for m in (fine, small)]
     assert np.abs(pictures[0][1] - pictures[1][1]).mean() < 0.02
     both = (pictures[0][1] == 1) & (pictures[1][1] == 1)
     assert np.abs(pictures[0][0] - pictures[1][0])[both].mean() < 0.06
-
-
-def test_given_meshes_and_photos_are_used(photo_root: Path) -> None:
-    world = World(0, photo_root / "train", 48)
-    assert len(world.assets.meshes) > 20
-    assert len(world.assets.shapes) == 10
-    assert len(world.assets.photos) > 100
-    kinds = {world.identity(i).kind for i in range(80)}
-    assert {"mesh", "shape", "garment", "animal"} <= kinds
-
-
-def test_no_assets_means_procedural_things() -> None:
-    world = World(0, None, 32)
-    found: list[Identity] = [world.identity(i) for i in range(40)]
-    assert {i.kind for i in found} <= set(SHAPES)
-    assert Assets(None).photos == []

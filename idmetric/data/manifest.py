@@ -127,9 +127,11 @@ class Manifest:
         columns: dict[str, list[Any]] = {c: [] for c in COLUMNS}
         for row in rows:
             for c in COLUMNS:
-                value = getattr(row, c)
-                columns[c].append(_dump(value) if c == "parameters" else value)
+                columns[c].append(getattr(row, c))
+        columns["parameters"] = _dump_all(columns["parameters"], name)
         try:
+            if any(isinstance(v, str) for c in COLUMNS if _is_binary(_TYPES[c]) for v in columns[c]):
+                raise TypeError  # pyarrow would take text for bytes
             table = pa.table({c: pa.array(columns[c], _TYPES[c]) for c in COLUMNS})
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
             table = pa.table({c: _array(columns[c], c, name) for c in COLUMNS})
@@ -179,8 +181,8 @@ class Manifest:
         for name, wanted in values.items():
             if name not in self.table.column_names:
                 raise KeyError(f"no column {name!r}; there are {', '.join(self.table.column_names)}")
-            options = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-            chosen &= np.array([value in set(options) for value in self.column(name)], dtype=bool)
+            options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
+            chosen &= np.array([value in options for value in self.column(name)], dtype=bool)
         kept = self.take(chosen)
         return kept.take(np.array([keep(row) for row in kept], dtype=bool)) if keep else kept
 
@@ -188,11 +190,11 @@ class Manifest:
         """With these columns replaced: a sequence of one value for each row, or one value for all."""
         table = self.table
         for name, given in columns.items():
-            values = list(given) if isinstance(given, list | tuple | np.ndarray) else [given] * len(self)
+            values = _each(given) if _is_sequence(given) else [given] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
             if name == "parameters":
-                values = [v if isinstance(v, str) else _dump(v) for v in values]
+                values = _dump_all(values, "manifest")
             array = _array(values, name, "manifest") if name in COLUMNS else pa.array(values)
             at = table.column_names.index(name) if name in table.column_names else -1
             table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
@@ -232,10 +234,10 @@ class Manifest:
     def at(self, root: str | os.PathLike[str]) -> Manifest:
         """The same images with paths relative to another folder."""
         here, there = self.root.resolve(), Path(root).resolve()
-        if here == there:
-            return self._with(self.table, root)
         table = self.table
         for name in PATHS:
+            if here == there and not any(p is not None and os.path.isabs(p) for p in self.column(name)):
+                continue
             moved = [None if p is None else _relative(here / p, there) for p in self.column(name)]
             table = table.set_column(table.column_names.index(name), name, pa.array(moved, pa.string()))
         return self._with(table, root)
@@ -268,7 +270,7 @@ class Manifest:
                     for values in table.to_pylist():
                         if values.get("parameters") is not None:
                             values["parameters"] = json.loads(values["parameters"])
-                        kept = {k: v for k, v in values.items() if v is not None}
+                        kept = {k: v for k, v in values.items() if v is not None or k == "identity"}
                         file.write(json.dumps(kept, ensure_ascii=False) + "\n")
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
@@ -285,7 +287,8 @@ class Manifest:
 def read(path: str | os.PathLike[str]) -> Manifest:
     """The manifest in a .parquet, .csv or .jsonl file.
 
-    CSV and JSON lines may leave columns out and need no ids; an empty CSV field is an empty value.
+    CSV and JSON lines may leave columns out and need no ids; an empty CSV field is an empty value. What a CSV file
+    holds in free columns (x_...) stays text.
 
     Raises:
         ManifestError: naming the file, rows and columns that are wrong.
@@ -296,12 +299,17 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         raise ManifestError(f"{path}: no such file")
     try:
         if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
+            # without partitioning: folders called "split=train" would otherwise become columns
+            table = pyarrow.parquet.read_table(path, partitioning=None)
         elif path.suffix == ".csv":
             table = _read_csv(path)
         else:
             table = _read_lines(path)
-    except pa.ArrowInvalid as error:
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
     return Manifest(table, path.parent, str(path))
 
@@ -310,15 +318,15 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     """One manifest of several, paths relative to the first's folder.
 
     Args:
-        shared: equal identity names in two manifests mean the same thing. Otherwise they are refused, since two
-            datasets that both call something "0001" rarely mean it.
+        shared: equal identity and group names in two manifests mean the same thing. Otherwise they are refused, since
+            two datasets that both call something "0001" rarely mean it.
 
     Raises:
-        ManifestError: naming ids or identities that occur twice.
+        ManifestError: naming ids, identities or groups that occur twice, or a free column of two kinds.
     """
     if not manifests:
         raise ValueError("merge needs at least one manifest")
-    for name in ("id",) if shared else ("id", "identity"):
+    for name in ("id",) if shared else ("id", "identity", "group"):
         owner: dict[str, int] = {}
         clashes = []
         for k, manifest in enumerate(manifests):
@@ -326,11 +334,14 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
                 if value is not None and owner.setdefault(value, k) != k:
                     clashes.append(value)
         if clashes:
-            way = "prefix them with the dataset's name" + (", or say they are shared" if name == "identity" else "")
+            way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
             listed = ", ".join(repr(c) for c in clashes[:_SHOWN])
             raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")
     root = manifests[0].root
-    table = pa.concat_tables([m.at(root).table for m in manifests], promote_options="default")
+    try:
+        table = pa.concat_tables([m.at(root).table for m in manifests], promote_options="default")
+    except pa.ArrowException as error:
+        raise ManifestError(f"a free column holds different kinds of values in the manifests: {error}") from error
     return Manifest(table, root)
 
 
@@ -340,6 +351,7 @@ def _read_csv(path: Path) -> pa.Table:
     names = [n.strip().strip('"') for n in header.strip("\r\n").split(",")]
     return pyarrow.csv.read_csv(
         path,
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),  # so that errors know their row
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types={n: pa.string() for n in names},
@@ -369,8 +381,11 @@ def _read_lines(path: Path) -> pa.Table:
     for name in names:
         values = [row.get(name) for row in rows]
         if name == "parameters":
-            values = [v if v is None or isinstance(v, str) else _dump(v) for v in values]
-        columns[name] = _array(values, name, str(path)) if name in COLUMNS else pa.array(values)
+            values = _dump_all(values, str(path))
+        try:
+            columns[name] = _array(values, name, str(path)) if name in COLUMNS else pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ManifestError(f"{path}: column {name!r} mixes kinds of values: {error}") from error
     return pa.table(columns)
 
 
@@ -385,11 +400,21 @@ def _typed(table: pa.Table, name: str) -> pa.Table:
             columns[column] = table[column]
         else:
             try:
+                if _TYPES[column] == pa.large_binary() and not _is_binary(table[column].type):
+                    raise pa.ArrowInvalid("text is no image")  # a cast would take it for bytes
                 columns[column] = table[column].cast(_TYPES[column])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 columns[column] = _array(table[column].to_pylist(), column, name)
+    for column in COLUMNS:
+        if _TYPES[column] == pa.string():  # an empty text is an empty value, in every format
+            empty = pc.equal(columns[column], "")
+            columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
     columns |= {c: table[c] for c in table.column_names if c.startswith("x_")}
     return pa.table(columns)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
 
 
 def _check_names(names: Sequence[str], name: str) -> None:
@@ -514,7 +539,40 @@ def _is_object(text: str | None) -> bool:
 
 
 def _dump(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return None if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
+
+
+def _dump_all(values: list[Any], name: str) -> list[str | None]:
+    """Parameters as JSON text; text is taken for JSON already."""
+    out: list[str | None] = []
+    problems = []
+    for number, value in enumerate(values, 1):
+        try:
+            out.append(value if isinstance(value, str) else _dump(value))
+        except (TypeError, ValueError) as error:
+            problems.append((number, f"no JSON: {error}"))
+            out.append(None)
+    _refuse(problems, "parameters", name)
+    return out
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows, of NumPy values and paths."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+def _is_sequence(given: Any) -> bool:
+    if isinstance(given, np.ndarray | pa.Array | pa.ChunkedArray):
+        return True
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview)
+
+
+def _each(given: Any) -> list[Any]:
+    return cast("list[Any]", given.to_pylist() if isinstance(given, pa.Array | pa.ChunkedArray) else list(given))
 
 
 def _short(value: Any) -> str:

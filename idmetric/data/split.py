@@ -18,21 +18,19 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     in training appears in any evaluation set"; NearID, section 3.3: mutually exclusive splits).
 
     Args:
-        parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers
-            above 1; the first part may be -1: all that the others leave). What no part takes gets an empty split.
+        parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers;
+            one part may be -1: all that the others leave). What no part takes gets an empty split. Identities that are
+            joined count as one.
         by_dataset: share each dataset out in the same proportions. With numbers, they are of all datasets together.
 
     Raises:
-        ValueError: if parts ask for more identities than there are.
+        ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
     """
+    fractions = _are_fractions(parts)
     block = blocks(manifest)
     names = np.array([d or "" for d in manifest.column("dataset")], dtype=object)
     rng = np.random.default_rng(seed)
     count = int(block.max(initial=-1)) + 1
-    shares = list(parts.values())
-    fractions = all(0 <= s <= 1 for s in shares)
-    if fractions and sum(shares) > 1 + 1e-9:
-        raise ValueError(f"shares of the splits sum to {sum(shares):g}, more than 1")
     out = np.full(count, None, dtype=object)
     if fractions and by_dataset:
         home = np.full(count, "", dtype=object)
@@ -55,11 +53,26 @@ def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) ->
     order = np.random.default_rng(seed).permutation(len(manifest))
     out = np.full(len(manifest), None, dtype=object)
     start = 0
-    fractions = all(0 <= s <= 1 for s in parts.values())
-    for name, size in zip(parts, _sizes(parts, len(order), fractions), strict=True):
+    for name, size in zip(parts, _sizes(parts, len(order), _are_fractions(parts)), strict=True):
         out[order[start : start + size]] = name
         start += size
     return manifest.replace(split=list(out))
+
+
+def _are_fractions(parts: Mapping[str, float]) -> bool:
+    """Whether the parts are shares of the whole; otherwise they are numbers."""
+    shares = list(parts.values())
+    if not shares or any(not name for name in parts):
+        raise ValueError("name at least one split, and give each its share")
+    if all(0 <= s <= 1 for s in shares):
+        if sum(shares) > 1 + 1e-9:
+            raise ValueError(f"shares of the splits sum to {sum(shares):g}, more than 1")
+        return True
+    wrong = [f"{name}={s:g}" for name, s in parts.items() if s != -1 and not (s >= 0 and float(s).is_integer())]
+    if wrong or shares.count(-1) > 1:
+        what = wrong[0] if wrong else "two splits of -1"
+        raise ValueError(f"{what}: give either shares within 0..1, or whole numbers of which one may be -1, the rest")
+    return False
 
 
 def _sizes(parts: Mapping[str, float], count: int, fractions: bool) -> list[int]:
@@ -104,12 +117,16 @@ def blocks(manifest: Manifest) -> NDArray[np.int64]:
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Identities that occur in more than one split, themselves or through what was made from them: name -> splits."""
+    """Identities that occur in more than one split, themselves or through what was made from them: name -> splits.
+
+    Of identities that are joined, the first stands for all; where it has no name, the id of its row does.
+    """
     block = blocks(manifest)
     seen: dict[int, dict[str, None]] = {}
     names: dict[int, str] = {}
-    for b, name, part in zip(block.tolist(), manifest.column("identity"), manifest.column("split"), strict=True):
-        names.setdefault(b, name or "")
+    rows = zip(block.tolist(), *(manifest.column(c) for c in ("identity", "id", "split")), strict=True)
+    for b, name, row, part in rows:
+        names.setdefault(b, name or row)
         if part is not None:
             seen.setdefault(b, {})[part] = None
     return {names[b]: tuple(parts) for b, parts in seen.items() if len(parts) > 1}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,6 +44,39 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
 
     bar: Iterable[T] = tqdm(items, total=total, desc=what, unit="img", disable=quiet, file=sys.stderr)
     return bar
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """The same bar for work that calls back with (images done, images in all)."""
+    from tqdm import tqdm
+
+    with tqdm(desc=what, unit="img", disable=quiet, file=sys.stderr) as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield update
+
+
+def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:
+    """List rows (id -> reason) that cannot be used: an error that says how to go on, or with "skip" lines on stderr.
+
+    Raises:
+        ValueError: unless `on_error` is "skip".
+    """
+    lines = [f"{name}: {reason}" for name, reason in problems.items()]
+    if on_error == "skip":
+        for line in lines:
+            print(f"idmetric-data: left out {line}", file=sys.stderr)
+        print(f"idmetric-data: {len(lines)} images left out", file=sys.stderr)
+        return
+    more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
+    listed = "\n  ".join([*lines[:shown], *more])
+    raise ValueError(
+        f"{len(lines)} images cannot be used; mend them, or leave them out by --on-error skip:\n  {listed}"
+    )
 
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 Floats = NDArray[np.float32]
@@ -62,15 +62,21 @@ def _normals(vertices: Floats, faces: NDArray[np.int64]) -> Floats:
     return np.where(sharp, flat[:, None], at).astype(np.float32)
 
 
-def join(meshes: Sequence[tuple[Mesh, Floats, Floats]]) -> Mesh:
-    """Several meshes as one: each scaled by its second entry (3,) and moved by its third (3,)."""
-    vertices, faces, uv, count = [], [], [], 0
-    for mesh, scale, shift in meshes:
-        vertices.append(mesh.vertices * scale + shift)
-        faces.append(mesh.faces + count)
-        uv.append(mesh.uv)
-        count += len(mesh.vertices)
-    return make_mesh(np.concatenate(vertices), np.concatenate(faces), np.concatenate(uv))
+def fit(meshes: Sequence[Mesh]) -> list[Mesh]:
+    """The meshes moved and scaled together, so that all of them just fit a unit cube around the origin."""
+    used = np.concatenate([m.vertices[m.faces.ravel()] for m in meshes])
+    low, high = used.min(0), used.max(0)
+    middle, extent = (low + high) / 2, max(float((high - low).max()), 1e-9)
+    return [replace(m, vertices=(m.vertices - middle) / extent) for m in meshes]
+
+
+def place(mesh: Mesh, scale: ArrayLike = 1.0, shift: ArrayLike = 0.0, turn: Floats | None = None) -> Mesh:
+    """A mesh scaled along its axes, turned by a (3, 3) rotation, then moved."""
+    vertices = mesh.vertices * np.asarray(scale, dtype=np.float32)
+    if turn is not None:
+        vertices = vertices @ turn.T
+    vertices = (vertices + np.asarray(shift, dtype=np.float32)).astype(np.float32)
+    return Mesh(vertices, mesh.faces, mesh.uv, _normals(vertices, mesh.faces))
 
 
 def load_obj(path: Path) -> Mesh | None:

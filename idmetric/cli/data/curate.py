@@ -1,0 +1,205 @@
+"""Choose a training set from a manifest as a paper does, and print what each dataset had and gave.
+
+  idsim   filter, balance datasets, two images per identity, 10,000 + 1,000 identities (ID-Sim, A.1)
+  nearid  rigid and unique identities of two views or more, masks, 18,786/100/500 split (NearID, 3.3)
+  visme   at most 7,500 identities of each dataset, four images of each (VisME, 4.1)
+  ilgen   categories, instances and four images of each, by domain (ILGen, Table 1)
+
+examples:
+  idmetric-data curate all.parquet --recipe idsim -o train.parquet
+  idmetric-data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
+  idmetric-data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
+  idmetric-data curate --recipe idsim --print-filters > mine.json
+  idmetric-data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.cli.data.common import add_dry_run, add_on_error, progress, save, take_out
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from idmetric.data.filters import Rule
+    from idmetric.data.manifest import Manifest
+    from idmetric.data.recipes import Curated
+
+RECIPES = ("idsim", "nearid", "visme", "ilgen")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-data curate`."""
+    parser.add_argument("manifest", type=Path, nargs="?", help="the manifest to read: .parquet, .csv or .jsonl")
+    parser.add_argument("-o", "--out", type=Path, help="the manifest to write: .parquet, .csv or .jsonl")
+    parser.add_argument("--recipe", choices=RECIPES, required=True)
+    rules = parser.add_mutually_exclusive_group()
+    rules.add_argument("--filters", type=Path, metavar="FILE", help="rules (.json, .toml) instead of the recipe's own")
+    rules.add_argument("--no-filters", action="store_true", help="no rules")
+    rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
+    text = "identities: in all (idsim: 11000, nearid: all, ilgen: 20000); visme: of each dataset (7500)"
+    parser.add_argument("--count", type=int, metavar="N", help=text)
+    parser.add_argument("--images", type=int, default=4, metavar="N", help="visme: images of an identity (default: 4)")
+    parser.add_argument("--strategy", choices=("balanced", "proportional"), default="balanced", help="idsim")
+    parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"), default="all",
+                        help="ilgen: domains")  # fmt: skip
+    text = "nearid: identities of each split, -1 = all others (default: train=-1,val=100,test=500)"
+    parser.add_argument("--split", type=_parts, metavar="NAME=N,...", help=text)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-masks", action="store_true", help="nearid: rows may lack masks")
+    parser.add_argument("--no-check", action="store_true", help="don't decode the chosen images")
+    add_on_error(parser)
+    add_dry_run(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Curate; returns the exit status."""
+    from idmetric.data.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
+
+    rules: Sequence[Rule] = {"idsim": IDSIM_RULES, "nearid": NEARID_RULES}.get(args.recipe, ())
+    if args.print_filters:
+        print(rules_json(rules), end="")
+        return 0
+    if args.manifest is None or args.out is None:
+        raise ValueError("give the manifest to read and, with -o, the one to write")
+    if args.no_filters:
+        rules = ()
+    elif args.filters is not None:
+        rules = read_rules(args.filters)
+    from idmetric.data.manifest import read
+
+    manifest = read(args.manifest)
+    if args.images < 1 or (args.count is not None and args.count < 1):
+        raise ValueError("--count and --images are at least 1")
+    result, skipped = _curate(manifest, rules, args)
+    print(_table(manifest, result.manifest))
+    for number, applied in enumerate(result.applied, 1):
+        why = f" ({applied.rule.why})" if applied.rule.why else ""
+        print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
+        if applied.warning:
+            print(f"idmetric-data: rule {number}: {applied.warning}", file=sys.stderr)
+    for note in result.notes:
+        print(f"idmetric-data: {note}", file=sys.stderr)
+    _refuse_leaks(result.manifest)
+    save(result.manifest, args)
+    return 4 if skipped else 0
+
+
+def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> tuple[Curated, bool]:
+    """The recipe's result and whether images were skipped: what can't be read is taken out, and others take its place.
+
+    Choices hang on names, so taking an image out changes nothing but its own identity's images.
+    """
+    checked: set[str] = set()
+    skipped = False
+    while True:
+        result = _recipe(manifest, rules, args)
+        if not len(result.manifest):
+            had = len(manifest)
+            raise ValueError(f"nothing is left of {had} images: look at the rules (--print-filters), the roles and the "
+                             "number of images per identity")  # fmt: skip
+        problems = _problems(result.manifest, checked, args)
+        if not problems:
+            return result, skipped
+        take_out(problems, args.on_error)
+        skipped = True
+        manifest = _without(manifest, problems)
+
+
+def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> Curated:
+    from idmetric.data import recipes
+
+    if args.recipe == "idsim":
+        return recipes.idsim(manifest, args.count or 11_000, args.seed, rules, args.strategy)
+    if args.recipe == "nearid":
+        return recipes.nearid(manifest, args.count, args.seed, rules, args.split)
+    if args.recipe == "visme":
+        return recipes.visme(manifest, args.count or 7500, args.images, args.seed, rules)
+    return recipes.ilgen(manifest, args.variant, args.count, args.seed, rules)
+
+
+def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:
+    """id -> why a row cannot be used, for rows that weren't checked before."""
+    from idmetric.data.check import faults
+    from idmetric.data.masking import missing_masks
+
+    names = manifest.column("id")
+    problems: dict[str, str] = {}
+    needs_masks = args.recipe == "nearid" and not args.no_masks
+    if not args.no_check and not args.dry_run:
+        new = _without(manifest, checked)
+        ids = new.column("id")
+        if not needs_masks:
+            new = new.replace(mask=None, mask_bytes=None, part_mask=None, part_mask_bytes=None)
+        shown = faults(new, progress=lambda items, total, what: progress(items, total, what, args.quiet))
+        problems = {ids[f.row]: f.reason for f in shown}
+    if needs_masks:
+        problems |= {names[k]: "it has no mask (--no-masks does without)" for k in missing_masks(manifest)}
+    checked.update(names)
+    return problems
+
+
+def _without(manifest: Manifest, ids: Collection[str]) -> Manifest:
+    import numpy as np
+
+    return manifest.take(np.array([name not in ids for name in manifest.column("id")], dtype=bool))
+
+
+def _refuse_leaks(manifest: Manifest) -> None:
+    from idmetric.data.split import leaks
+
+    found = leaks(manifest)
+    if found:
+        listed = "; ".join(f"{name!r} in {', '.join(parts)}" for name, parts in list(found.items())[:10])
+        raise ValueError(
+            f"{len(found)} identities are in more than one split: {listed}. Split anew: idmetric-data split"
+        )
+
+
+def _table(before: Manifest, after: Manifest) -> str:
+    """Identities and images of each dataset, before and after, and identities of each split."""
+    splits = [s for s in dict.fromkeys(after.column("split")) if s is not None]
+    rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
+    old, new = _counts(before), _counts(after)
+    for name in [*sorted(k for k in old if k is not None), None]:
+        first, last = old[name], new.get(name, {})
+        cells = [first["identities"], first["images"], "->", last.get("identities", 0), last.get("images", 0)]
+        label = "all" if name is None else name or "(none)"
+        rows.append([label, *(c if c == "->" else f"{c:,}" for c in cells),
+                     *(f"{last.get(f'split {s}', 0):,}" for s in splits)])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+
+
+def _counts(manifest: Manifest) -> dict[str | None, Mapping[str, int]]:
+    """dataset (None: all) -> numbers of identities, images, and identities in each split."""
+    images: Counter[str | None] = Counter()
+    identities: dict[str | None, dict[str, set[str]]] = {None: {"identities": set()}}
+    for dataset, identity, part in zip(*map(manifest.column, ("dataset", "identity", "split")), strict=True):
+        for name in (dataset or "", None):
+            images[name] += 1
+            sets = identities.setdefault(name, {"identities": set()})
+            if identity is not None:
+                sets["identities"].add(identity)
+                if part is not None:
+                    sets.setdefault(f"split {part}", set()).add(identity)
+    return {n: {"images": images[n], **{k: len(v) for k, v in sets.items()}} for n, sets in identities.items()}
+
+
+def _parts(text: str) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for item in text.split(","):
+        name, _, number = item.partition("=")
+        try:
+            parts[name.strip()] = int(number) if "." not in number else float(number)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{item!r} is not NAME=NUMBER, such as val=100 or val=0.1") from error
+    return parts

@@ -1,0 +1,203 @@
+"""Take sharp, well covered frames from videos, one from each stretch of time, and write them with their masks.
+
+A clip is a folder of images or a video file. Its masks are images or a video of the same names below --masks, or stand
+beside it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mask_video.*`). Clips that are done are not
+read again, so the same command goes on after a stop.
+
+Examples:
+  idmetric-data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
+  idmetric-data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
+  idmetric-data frames LaSOT --sampling lasot --annotation boxes --on-error skip -o lasot.parquet
+  idmetric-data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
+
+Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.
+               frames per second   stride   frames in a window   parts
+  lasot                       30        5                   30       6
+  got10k                      10        5                   10       5
+  youtubevis                   6        5                   10       5
+  uco3d                       30        1                   30       5
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric.cli.data.common import add_on_error, add_output, progress, save
+
+if TYPE_CHECKING:
+    from idmetric.data.clips import Clip
+    from idmetric.data.extract import Settings
+
+SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
+Record = dict[str, Any]
+Job = tuple["Clip", Path, "Settings", bool]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("clips", type=Path, help="a video, or a folder of clips at any depth")
+    parser.add_argument("--masks", type=Path, help="folder of masks with the names of the clips")
+    parser.add_argument(
+        "--frames", type=Path, help="folder to write frames to (default: OUT_frames beside the manifest)"
+    )
+    parser.add_argument("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
+    text = "what tells coverage: masks (default), boxes of groundtruth.txt (no masks are written), or nothing"
+    parser.add_argument("--annotation", choices=("masks", "boxes", "none"), default="masks", help=text)
+    text = "masks show one object, or indexed ones by number; auto (default): indexed if they are palette images"
+    parser.add_argument("--objects", choices=("auto", "one", "indexed"), default="auto", help=text)
+    parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
+    for name, kind, text in (  # instead of what the sampling has
+        ("fps", float, "frames per second that stride and windows are counted in"),
+        ("stride", int, "frames between the annotated frames that are looked at"),
+        ("annotated", int, "such frames in a window"),
+        ("parts", int, "parts of a long clip"),
+        ("long", float, "seconds that a long clip exceeds (6)"),
+        ("blur", float, "least variance of the Laplacian (50)"),
+        ("least", int, "valid frames that an instance needs (2)"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, help=text)
+    parser.add_argument("--coverage", type=float, nargs=2, metavar=("LEAST", "MOST"), help="of the object (0.1 0.9)")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice among valid frames (0)")
+    parser.add_argument(
+        "--form", choices=("png", "jpg"), default="png", help="png: lossless (default); jpg: quality 95"
+    )
+    parser.add_argument(
+        "--dataset", help="dataset of the manifest, prefix of identities (default: the sampling's name)"
+    )
+    parser.add_argument("--category-level", type=int, help="part of the clip's path, from 1, that is its category")
+    parser.add_argument("--workers", type=int, default=1, help="processes (1); the result does not depend on it")
+    add_on_error(parser)
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sample all clips; 4 if some were skipped."""
+    from idmetric.data.clips import ClipError, find_clips
+    from idmetric.data.extract import to_manifest
+    from idmetric.data.manifest import FORMATS
+
+    if args.out.suffix not in FORMATS:
+        raise ClipError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
+    folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
+    settings = _settings(args)
+    clips = [clip for clip in find_clips(args.clips, args.masks) if not _is_below(clip.frames, folder)]
+    skip = args.on_error == "skip"
+    if args.dry_run:
+        return _dry_run(clips, folder, settings, args)
+    records: list[Record] = []
+    problems: list[str] = []
+    jobs = [(clip, folder, settings, skip) for clip in clips]
+    for outcome in progress(_outcomes(jobs, args.workers), len(jobs), "frames", args.quiet):
+        if isinstance(outcome, str):
+            problems.append(outcome)
+        else:
+            records.append(outcome)
+            problems += outcome["unreadable"]
+    if problems and not skip:
+        raise ClipError(
+            f"{len(problems)} of {len(clips)} clips cannot be used; the others are done and are not read again "
+            "(--on-error skip leaves out what cannot be read):\n" + "\n".join(problems)
+        )
+    for line in problems:
+        print(f"skipped: {line}", file=sys.stderr)
+    manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level)
+    summary = _summary(records, settings.sampling.least)
+    if not len(manifest):
+        raise ClipError("no instance has enough valid frames; nothing is written\n" + "\n".join(summary))
+    save(manifest, args)
+    print("\n".join(summary))
+    return 4 if problems else 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from dataclasses import replace
+
+    from idmetric.data.extract import Settings
+    from idmetric.data.frames import SAMPLINGS as FULL
+
+    names = ("fps", "stride", "annotated", "parts", "long", "blur", "least")
+    changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if args.coverage is not None:
+        changes["coverage"] = tuple(args.coverage)
+    sampling = replace(FULL[args.sampling], **changes)
+    return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, args.form)
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
+    """The record of each clip in order, or why there is none."""
+    if workers <= 1:
+        yield from map(_outcome, jobs)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_outcome, jobs)
+
+
+def _outcome(job: Job) -> Record | str:
+    from idmetric.data.clips import ClipError
+    from idmetric.data.extract import extract
+
+    try:
+        return extract(*job)
+    except ClipError as error:
+        return str(error)
+
+
+def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argparse.Namespace) -> int:
+    from idmetric.data.clips import ClipError
+    from idmetric.data.extract import finished, open_for
+    from idmetric.data.frames import candidates, places, plan
+
+    counts: Counter[str] = Counter()
+    problems = []
+    for clip in progress(clips, len(clips), "clips", args.quiet):
+        try:
+            if finished(clip, folder, settings) is not None:
+                counts["done"] += 1
+                continue
+            footage = open_for(clip, settings)
+        except ClipError as error:
+            problems.append(str(error))
+            continue
+        at, count = places(footage.times, settings.sampling)
+        counts["windows"] += len(plan(count, settings.sampling))
+        counts["candidates"] += len(candidates(at, footage.annotated, settings.sampling.stride))
+        counts["frames"] += len(at)
+    for line in problems:
+        print(f"cannot be used: {line}", file=sys.stderr)
+    new = len(clips) - counts["done"] - len(problems)
+    print(
+        f"would sample {new} of {len(clips)} clips ({counts['done']} are done): "
+        f"{counts['frames']} frames, {counts['candidates']} of them to look at, at most one from each of "
+        f"{counts['windows']} windows for each object; into {folder}, manifest {args.out}"
+    )
+    return 1 if problems and args.on_error == "stop" else 4 if problems else 0
+
+
+def _summary(records: Sequence[Mapping[str, Any]], least: int) -> list[str]:
+    """Lines on what was left out and why."""
+    instances = [i for record in records for i in record["instances"]]
+    short = sum(len(i["frames"]) < least for i in instances)
+    reasons: Counter[str] = Counter()
+    for instance in instances:
+        reasons.update(instance["rejected"])
+    windows = sum(reasons.values()) + sum(len(i["frames"]) for i in instances)
+    lines = [f"{short} of {len(instances)} instances left out: fewer than {least} valid frames"]
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "none"
+    lines.append(f"windows without a valid frame: {sum(reasons.values())} of {windows} ({listed})")
+    for record in records:
+        if not record["seen"] and record["settings"]["annotation"] == "masks":
+            advice = "if they hold object numbers, use --objects indexed; if objects are of value 255, --objects one"
+            lines.append(f"{record['clip']}: no mask shows an object ({advice})")
+    return lines

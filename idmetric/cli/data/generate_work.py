@@ -1,0 +1,111 @@
+"""What one call of `idmetric-data generate` does with a task: show its plan, do it, write its manifest."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric.cli.data.common import progress, save
+
+if TYPE_CHECKING:
+    from idmetric.data.generate import Engine, Task
+    from idmetric.data.generate.run import Collected
+    from idmetric.data.manifest import Manifest
+
+_SHOWN = 5  # jobs that a dry run shows
+
+
+class Work:
+    """One call of the command: its folder and options, and what was left out so far."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.images: Path = args.images or args.out.with_name(f"{args.out.stem}_images")
+        self.shard: tuple[int, int] = args.shard or (1, 1)
+        self.left_out = 0
+
+    @property
+    def status(self) -> int:
+        return 4 if self.left_out else 0
+
+    def progress(self, items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
+        return progress(items, total, what, self.args.quiet)
+
+    def limited(self, path: Path) -> Manifest:
+        from idmetric.data.manifest import read
+
+        manifest = read(path)
+        return manifest if self.args.limit is None else manifest.take(range(min(self.args.limit, len(manifest))))
+
+    def plan(self, task: Task, engine: Engine, check: bool = True) -> None:
+        """Say what weights are used; with --dry-run also what would be made, and which sources are unusable."""
+        from idmetric.data.generate.run import finished, sharded, unusable_sources
+
+        for weights, licence in engine.licences.items():
+            print(f"{engine.name}: weights {weights}, licence {licence}", file=sys.stderr)
+        if not self.args.dry_run:
+            return
+        mine = sharded(task.jobs, self.shard)
+        done = finished(task, self.images, mine)
+        todo = [job for job in mine if job.name not in done]
+        print(f"{engine.name}: {len(mine)} images, {len(done)} of them finished, {len(todo)} to make")
+        print(f"  settings: {', '.join(f'{k}={v}' for k, v in engine.settings.items())}")
+        for job in todo[:_SHOWN]:
+            print(f"  {job.name}.png: {job.prompt!r}")
+        problems = unusable_sources(task, todo, self.progress) if check else []
+        for who, why in problems:
+            print(f"cannot be used: {who}: {why}", file=sys.stderr)
+        self.left_out += len(problems)
+
+    def make(self, task: Task, without: Iterable[str] = ()) -> bool:
+        """Make what is missing; whether this call goes on to write the manifest."""
+        from idmetric.data.generate.run import run
+
+        if self.args.merge:
+            return True
+        outcome = run(task, self.images, self.shard, self.args.on_error, self.progress, frozenset(without))
+        for who, why in outcome.unusable:
+            print(f"skipped: {who}: {why}", file=sys.stderr)
+        self.left_out += len(outcome.unusable)
+        print(f"made {outcome.made} images, {outcome.kept} were finished; folder {self.images}")
+        if self.args.shard and outcome.rejected:
+            self._reject(outcome.rejected)
+        return not self.args.shard
+
+    def collected(self, task: Task) -> Collected:
+        """What is finished, rejections told."""
+        from idmetric.data.generate.run import collect
+
+        found = collect(task, self.images)
+        if not self.args.shard:
+            self._reject(found.rejected)
+        return found
+
+    def finish(self, task: Task, sources: Manifest) -> int:
+        """Write the manifest."""
+        from idmetric.data.generate import GenerateError
+        from idmetric.data.manifest import merge
+
+        if self.args.dry_run:
+            print(f"would write {self.args.out}: up to {len(task.jobs)} images")
+            return self.status if self.args.on_error == "skip" or not self.left_out else 1
+        found = self.collected(task)
+        if found.missing and self.args.merge:
+            if self.args.on_error == "stop":
+                raise GenerateError(
+                    f"{len(found.missing)} of {len(task.jobs)} images are not finished, first {found.missing[0]}: run "
+                    "the shards that make them, or leave them out with --on-error skip"
+                )
+            self.left_out += len(found.missing)
+            print(f"left out: {len(found.missing)} of {len(task.jobs)} images are not finished", file=sys.stderr)
+        manifest = found.manifest
+        save(merge([sources, manifest], shared=True) if self.args.with_sources else manifest, self.args)
+        return self.status
+
+    def _reject(self, rejected: Sequence[tuple[str, str]]) -> None:
+        self.left_out += len(rejected)
+        for name, why in rejected:
+            print(f"rejected: {name}: {why}", file=sys.stderr)

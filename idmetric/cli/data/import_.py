@@ -1,0 +1,138 @@
+"""Turn a folder or a published dataset into a manifest.
+
+examples:
+  idmetric-data import folder my_photos/ -o photos.parquet
+  idmetric-data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet --images nearid_images
+  idmetric-data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet --revision COMMIT
+  idmetric-data import pods chaenayo/PODS -o pods.parquet --embed
+  idmetric-data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
+  idmetric-data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
+  idmetric-data import table things.csv -o things.parquet --map identity=label --map path=photo
+
+Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
+become files in --images; a stopped import goes on where it was. Afterwards every image and mask is read once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.cli.data import common
+from idmetric.data.importers import KINDS
+
+if TYPE_CHECKING:
+    from idmetric.data.importers.run import Job
+    from idmetric.data.manifest import Manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
+    parser.add_argument("--name", help="of the dataset: identities start with it (default: the kind, or the folder)")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="folder for images (default: OUT's name + _images)")
+    parser.add_argument("--embed", action="store_true", help="keep images as bytes in a .parquet (small datasets)")
+    parser.add_argument("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
+    parser.add_argument("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
+    parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help="the source calls it NAME")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the kind, see below")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each source")
+    parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
+    common.add_on_error(parser)
+    common.add_output(parser)
+    lines = ["kinds:"]
+    for name, kind in KINDS.items():
+        lines.append(f"  {name:<14} {kind.line}")
+        lines += [f"  {'':<14}   --option {key}=...: {text}" for key, text in kind.options.items()]
+    parser.epilog = "\n".join(lines)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import, check and write."""
+    from idmetric.data.importers.run import listed
+    from idmetric.data.importers.run import run as import_rows
+
+    job = make_job(args)
+    if args.dry_run and not KINDS[args.kind].local and not all(Path(source).exists() for source in args.sources):
+        return _show_downloads(args)
+    manifest = import_rows(job)
+    bad: list[str] = [*job.rejected]
+    kept = manifest
+    if not (args.no_check or args.dry_run):
+        kept, faults = _checked(manifest, args)
+        bad += faults
+    if bad and args.on_error == "stop":
+        raise ValueError(listed(bad, "images cannot be imported"))
+    for line in bad:
+        print(f"skipped {line}", file=sys.stderr)
+    if job.images.folder is not None and (job.images.written or job.images.reused):
+        verb = "would write" if args.dry_run else "wrote"
+        print(f"{verb} {job.images.written} images to {job.images.folder}, {job.images.reused} were there already")
+    common.save(kept, args)
+    return 4 if bad else 0
+
+
+def make_job(args: argparse.Namespace) -> Job:
+    """The job that the options describe.
+
+    Raises:
+        ValueError: for options that contradict each other.
+    """
+    from idmetric.data.importers.images import Images
+    from idmetric.data.importers.run import make_job as checked_job
+    from idmetric.data.manifest import FORMATS
+
+    if args.out.suffix not in FORMATS:  # said before the work, not after
+        raise ValueError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
+    if args.embed and (args.images is not None or args.out.suffix != ".parquet"):
+        raise ValueError("--embed keeps images in a .parquet: it goes neither with --images nor with another format")
+    if args.limit is not None and args.limit < 1:
+        raise ValueError(f"--limit {args.limit}: at least 1")
+    folder = None if args.embed else args.images or args.out.parent / f"{args.out.stem}_images"
+    return checked_job(
+        args.kind,
+        args.sources,
+        images=Images(folder, dry=args.dry_run),
+        name=args.name,
+        revision=args.revision,
+        files=args.files,
+        columns=_pairs(args.map, "--map"),
+        options=_pairs(args.option, "--option"),
+        limit=args.limit,
+        progress=lambda items, total, what: common.progress(items, total, what, args.quiet),
+    )
+
+
+def _checked(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, list[str]]:
+    from idmetric.data import check
+
+    found = check.faults(manifest, progress=lambda items, total, what: common.progress(items, total, what, args.quiet))
+    return check.without(manifest, {fault.row for fault in found}), [str(fault) for fault in found]
+
+
+def _show_downloads(args: argparse.Namespace) -> int:
+    """For datasets of the Hub: what would be downloaded. Their rows are known only after that."""
+    from idmetric.data.importers.source import SourceError, hub_files
+
+    for source in args.sources:
+        if Path(source).exists():
+            continue
+        if source.count("/") != 1:
+            raise SourceError(f"{source}: no such file or folder, and no dataset of the Hub (owner/name)")
+        commit, files = hub_files(source, args.revision, args.files)
+        size = sum(n for _, n in files) / 1e9
+        print(f"would download {len(files)} files of {source}@{commit}, {size:.2f} GB, and import them")
+    return 0
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not (key and sign and value):
+            raise ValueError(f"{option} {text}: expected KEY=VALUE")
+        pairs[key] = value
+    return pairs

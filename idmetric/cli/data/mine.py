@@ -1,0 +1,189 @@
+"""Hard negatives, hard pairs, and the mixture of triplets that ID-Sim trains on.
+
+  negatives  each anchor with the nearest images of other identities, in a model's space, within its split
+  pairs      images with the same text and different identities, nearest in a model's space (VisME, 4.1)
+  triplets   real, context-edit and identity-edit triplets in a ratio (ID-Sim, A.1, A.2 and Table 6)
+
+examples:
+  idmetric-data mine negatives train.parquet -o mined.parquet --model dinov3_vitl16
+  idmetric-data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
+  idmetric-data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
+  idmetric-data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
+  idmetric-data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
+
+Embeddings are kept in a file beside the output, and are not computed again while the images stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.cli.data.common import add_input, add_on_error, add_output, progress_bar, save, take_out
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from idmetric.data.manifest import Manifest
+    from idmetric.data.mine import Mined
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The modes of `idmetric-data mine`, and their options."""
+    modes = parser.add_subparsers(dest="mode", metavar="MODE", required=True)
+    negatives = modes.add_parser("negatives", help="nearest images of other identities")
+    add_input(negatives)
+    _add_model(negatives, required=True)
+    _add_search(negatives)
+    negatives.add_argument("--roles", type=lambda text: tuple(text.split(",")), default=("real",), metavar="ROLE,...",
+                           help="roles of images that may be negatives (default: real)")  # fmt: skip
+    negatives.add_argument("--relatives", action="store_true",
+                           help="also take identities made from the anchor's, such as its identity-edits")  # fmt: skip
+    negatives.add_argument("--seed", type=int, default=0, help="of positives, where the manifest names none")
+    pairs = modes.add_parser("pairs", help="same text, different identity, nearest")
+    add_input(pairs)
+    _add_model(pairs, required=True)
+    _add_search(pairs)
+    pairs.add_argument("--limit", type=int, metavar="N", help="only the closest pairs, at most N")
+    triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
+    triplets.add_argument("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
+    triplets.add_argument("--context", type=Path, help="originals and context-edits (default: the manifest)")
+    triplets.add_argument("--identity", type=Path, help="originals and identity-edits (default: the manifest)")
+    triplets.add_argument("--count", type=int, default=10_000, help="triplets (default: 10000)")
+    triplets.add_argument("--ratio", default="1:1:1", help="real:context:identity, or even, real, context, identity "
+                          "(one of them 0.7, the others 0.15), no-identity, real-only (default: 1:1:1)")  # fmt: skip
+    triplets.add_argument("--split", help="take rows of this split; needed where there are several")
+    triplets.add_argument("--per-identity", type=int, default=1, metavar="N",
+                          help="at most N triplets of an instance in each of the three (default: 1)")  # fmt: skip
+    triplets.add_argument("--seed", type=int, default=0)
+    _add_model(triplets, required=False)
+    for mode in (negatives, pairs, triplets):
+        add_on_error(mode)
+        add_output(mode)
+
+
+def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
+    text = "published model, 'tiny' (in the package), 'timm:NAME', folder or Hub repository"
+    text += "" if required else "; with it context negatives are the nearest ones, without it random ones"
+    parser.add_argument("--model", required=required, help=text)
+    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
+    parser.add_argument("--embeddings", type=Path, metavar="FILE",
+                        help="keep embeddings there (default: beside the output, one file per model)")  # fmt: skip
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--k", type=int, default=1, metavar="N", help="neighbours of each image (default: 1)")
+    parser.add_argument("--ceiling", type=float, metavar="S",
+                        help="leave out what is at least this similar (cosine): likely the same thing")  # fmt: skip
+    parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto",
+                        help="auto: exact up to 50,000 images, above it FAISS, with the same result")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Mine; returns the exit status."""
+    if args.batch_size < 1:
+        raise ValueError("--batch-size must be at least 1")
+    return _triplets(args) if args.mode == "triplets" else _mine(args)
+
+
+def _mine(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from idmetric.data import mine
+    from idmetric.data.kin import kin
+    from idmetric.data.manifest import read
+    from idmetric.data.split import leaks
+
+    manifest = read(args.manifest)
+    crossing = leaks(manifest)
+    if crossing:
+        name, parts = next(iter(crossing.items()))
+        raise ValueError(f"{args.manifest}: {len(crossing)} identities are in more than one split, such as {name!r} in "
+                         f"{', '.join(parts)}; split anew: idmetric-data split")  # fmt: skip
+    if args.mode == "negatives":
+        rows = np.union1d(mine.anchor_rows(manifest, args.roles), mine.pool_rows(manifest, args.roles))
+        needs = "rows of known identity and of roles " + ", ".join(args.roles)
+    else:
+        pools = mine.text_pools(manifest, kin(manifest))
+        rows = np.unique(np.concatenate(pools)) if pools else np.array([], dtype=np.int64)
+        needs = "two identities with the same text"
+    if not len(rows):
+        raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
+    if args.dry_run:
+        print(f"would embed at most {len(rows)} images with {args.model}, mine {args.mode}, and write {args.out}")
+        return 0
+    vectors, skipped = _embed(manifest, rows, args)
+    with progress_bar("searching", args.quiet) as progress:
+        if args.mode == "negatives":
+            found = mine.hard_negatives(
+                manifest, vectors, args.k, roles=args.roles, relatives=args.relatives, ceiling=args.ceiling,
+                seed=args.seed, index=args.index, progress=progress,
+            )  # fmt: skip
+        else:
+            found = mine.hard_pairs(
+                manifest, vectors, args.k, ceiling=args.ceiling, limit=args.limit, index=args.index, progress=progress
+            )
+    _report(found, args)
+    save(found.manifest, args)
+    return 4 if skipped else 0
+
+
+def _embed(
+    manifest: Manifest, rows: NDArray[np.integer] | None, args: argparse.Namespace
+) -> tuple[NDArray[np.float32], bool]:
+    """Embeddings of the rows, and whether images were skipped."""
+    from idmetric.data.embeddings import cache_path, embed_rows
+    from idmetric.loading import load
+
+    model = load(args.model, device=args.device)
+    cache = args.embeddings or cache_path(args.out.parent, model)
+    with progress_bar("embedding", args.quiet) as progress:
+        found = embed_rows(manifest, model, rows, cache=cache, batch_size=args.batch_size, progress=progress)
+    if found.problems:
+        names = manifest.column("id")
+        take_out({names[r]: reason for r, reason in found.problems.items()}, args.on_error)
+    if found.vectors.shape[1] == 0:
+        raise ValueError("no image could be read")
+    return found.vectors, bool(found.problems)
+
+
+def _report(found: Mined, args: argparse.Namespace) -> None:
+    import numpy as np
+
+    similar = [s for s in found.manifest.column("x_similarity") if s is not None]
+    if not similar:
+        raise ValueError(f"no {args.mode} found: every other identity is missing, in another split, or above --ceiling")
+    low, middle, high = np.quantile(similar, [0, 0.5, 1])
+    print(f"{len(similar)} {args.mode}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
+    if found.without:
+        some = ", ".join(found.without[:5]) + (", ..." if len(found.without) > 5 else "")
+        print(f"idmetric-data: {len(found.without)} images found none: {some}", file=sys.stderr)
+
+
+def _triplets(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from idmetric.data.manifest import read
+    from idmetric.data.triplets import MIXTURES, mixture, parse_ratio
+
+    ratio = parse_ratio(args.ratio)
+    real = read(args.manifest)
+    context = read(args.context) if args.context else real
+    identity = read(args.identity) if args.identity else real
+    vectors, skipped = None, False
+    if args.model and ratio[1] and not args.dry_run:
+        vectors, skipped = _embed(context, None, args)
+        readable = np.flatnonzero(np.isfinite(vectors).all(axis=1))
+        context, vectors = context.take(readable), vectors[readable]
+    out = mixture(
+        real, context, identity, count=args.count, ratio=ratio, seed=args.seed, per_identity=args.per_identity,
+        split=args.split, context_vectors=vectors,
+    )  # fmt: skip
+    kinds = out.column("x_mixture")
+    print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")
+    save(out, args)
+    return 4 if skipped else 0

@@ -1,0 +1,300 @@
+"""What is done to a photo and its mask before a diffusion model edits it: crop, scale, place on white, cut the mask.
+
+Pure functions of an image, the mask of its foreground and a random generator. Images and masks may be anything that
+`idmetric.images` reads (EXIF orientation applied, 16 bits scaled); results are PIL images, RGB, and masks "L" with 0
+and 255 alone. Masks are scaled by exact area: a pixel belongs to the foreground where at least half of it does.
+
+    from idmetric.data.compose import contextual_canvas, scale_mode
+    made = contextual_canvas("dog.jpg", "dog_mask.png", np.random.default_rng([seed, row]), scale_mode("dog-17", seed))
+    made.image, made.mask, made.parameters
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.images import ImageLike, describe, read_image, read_mask
+
+Mode = Literal["small", "large"]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+Bits = NDArray[np.bool_]
+
+MODES: tuple[Mode, ...] = ("small", "large")
+LEAST = 0.10  # of the canvas that the foreground covers (ID-Sim, A.2.1)
+CANVAS_STEP = (64, 96)  # canvases are multiples of this: exactly 2:3, and divisible by 32
+CANVAS_LONGEST = 1248  # ID-Sim, A.2.1; 13 steps
+FIT_LONGEST, FIT_MULTIPLE = 720, 8  # ID-Sim, A.2.2
+REMOVED = (0.4, 0.6)  # of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
+PADDING = 0.5  # of the image's sides (ILGen, section 4.1)
+NEARID_SIDE = 512  # NearID, appendix 0.B.1
+_HALF = 0.5 - 1e-6  # float32 rounding of coverage
+
+
+class ComposeError(ValueError):
+    """A photo and mask that cannot be composed; the message names the mask and says why."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An image made for editing.
+
+    Attributes:
+        image: RGB.
+        mask: of its foreground, "L", 0 or 255, of the same size.
+        parameters: what was drawn and measured, as JSON can hold it.
+    """
+
+    image: Image.Image
+    mask: Image.Image
+    parameters: dict[str, Any]
+
+
+def scale_mode(identity: str, seed: int = 0) -> Mode:
+    """The mode of an instance: every frame of one identity gets the same, half of the identities get each (A.2.1)."""
+    digest = hashlib.sha256(f"{seed}/{identity}".encode()).digest()
+    return MODES[digest[0] % 2]
+
+
+def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mode: Mode) -> Composed:
+    """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
+
+    The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground; where there is
+    none, the smallest that can, over the image's border. As all but the foreground becomes white, only its size
+    matters. The canvas has its ratio exactly, sides divisible by 32 and at most 1248 px.
+
+    A foreground that covers less than 10 % of the crop is scaled up to 10 %, up to whole pixels; one too long for that
+    to fit is scaled up as far as it fits (`fits` is then false). Others are scaled by a factor that leaves between 10 %
+    and what they covered, drawn evenly from the lower half of these factors for mode "small", from the upper half for
+    "large": the paper names the two modes, but not what tells them apart. The foreground is never clipped.
+
+    Args:
+        image, mask: as `idmetric.images.read_image` and `read_mask` take them, of one size.
+        rng: draws the scale, then the place.
+        mode: of the instance, see `scale_mode`.
+
+    Returns:
+        Parameters: mode, canvas (width, height), crop (width, height), box of the foreground in the image, size of it
+        on the canvas, left, top, scale (canvas pixels of a pixel), covered_before (of the crop), covered, fits.
+
+    Raises:
+        ImageReadError: if the image or mask cannot be read.
+        ComposeError: if their sizes differ, the mask is empty or covers everything, or the foreground is so thin that
+            nothing of it is left.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    photo, bits = _read(image, mask)
+    box = _box(bits)
+    width, height = box[2] - box[0], box[3] - box[1]
+    crop = _crop(photo.size, (width, height))
+    canvas = _canvas(crop)
+    before = int(bits.sum()) / (crop[0] * crop[1])
+    low = math.sqrt(LEAST / before)
+    factor = low
+    if low < 1:
+        middle = (low + 1) / 2
+        factor = float(rng.uniform(low, middle) if mode == "small" else rng.uniform(middle, 1))
+    largest = min(canvas[0] / width, canvas[1] / height)
+    wanted = factor * max(canvas) / max(crop)
+    scale = min(wanted, largest)
+    size = (_whole(width * scale, canvas[0]), _whole(height * scale, canvas[1]))
+    made, place = _place(photo, bits, box, size, canvas, rng, describe(mask))
+    parameters = {
+        "mode": mode, "canvas": list(canvas), "crop": [round(side, 3) for side in crop], "box": list(box),
+        "size": list(size), **place, "scale": scale, "covered_before": before, "fits": wanted <= largest * (1 + 1e-9),
+    }  # fmt: skip
+    return Composed(*made, parameters)
+
+
+def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, most: float = PADDING) -> Composed:
+    """The foreground on white, smaller and elsewhere, in an image of the same size (ILGen, sections 3.2 and 4.1).
+
+    "We add random padding (up to 50% of the image resolution) to the foreground-segmented instance, keeping the same
+    aspect ratio": sides grow by one share drawn evenly from [0, most], cut unevenly at random between left and right
+    and between top and bottom, and the whole is resized back. So the object shrinks to 1 / (1 + share), 2/3 at least.
+
+    Returns:
+        Parameters: padding (the share), left, top, size of the former image in the new one, scale, covered.
+
+    Raises:
+        ImageReadError, ComposeError: as `contextual_canvas`.
+    """
+    if not (most >= 0 and math.isfinite(most)):
+        raise ValueError(f"most must be at least 0, got {most}")
+    photo, bits = _read(image, mask)
+    padding = float(rng.uniform(0, most))
+    scale = 1 / (1 + padding)
+    size = (_whole(photo.width * scale, photo.width), _whole(photo.height * scale, photo.height))
+    whole = (0, 0, photo.width, photo.height)
+    made, place = _place(photo, bits, whole, size, photo.size, rng, describe(mask))
+    return Composed(*made, {"padding": padding, "size": list(size), **place, "scale": scale})
+
+
+def fit(
+    image: ImageLike, mask: ImageLike, longest: int = FIT_LONGEST, multiple: int = FIT_MULTIPLE
+) -> tuple[Image.Image, Image.Image]:
+    """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
+
+    Nothing is enlarged but by rounding: sides go to the nearest multiple, so each is off the image's aspect ratio by
+    less than half a multiple (by less than one where `longest` itself is no multiple).
+
+    Raises:
+        ImageReadError: if the image or mask cannot be read.
+        ComposeError: if their sizes differ, a side would be nearest to no multiple at all (a tiny image, or a very
+            long one), or the foreground is so thin that nothing of it is left.
+    """
+    if multiple < 1 or longest < multiple:
+        raise ValueError(f"longest must be at least multiple, and multiple at least 1; got {longest} and {multiple}")
+    photo, bits = _read(image, mask, check=False)
+    scale = min(1.0, longest / max(photo.size))
+    cap = longest // multiple
+    steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
+    if not all(steps):
+        raise ComposeError(
+            f"{describe(image)}: {photo.width}x{photo.height} pixels cannot keep their shape with sides of at most "
+            f"{longest} pixels divisible by {multiple}: enlarge or crop it"
+        )
+    size = (steps[0] * multiple, steps[1] * multiple)
+    whole = (0, 0, photo.width, photo.height)
+    scaled = _scaled(bits, whole, size)
+    if bits.any() and not scaled.any():
+        raise ComposeError(_vanished(describe(mask), size))
+    return photo.resize(size, Image.Resampling.LANCZOS), _to_image(scaled)
+
+
+def partial_mask(
+    mask: ImageLike, rng: np.random.Generator, removed: tuple[float, float] = REMOVED
+) -> tuple[Image.Image, dict[str, Any]]:
+    """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
+
+    Axis, side and share are drawn; whole columns (horizontal axis) or rows (vertical axis) go, counted from that side,
+    so many that the removed area comes nearest to the drawn share of all cuts that remove 40-60 %. Where the drawn axis
+    has no such cut (a thin foreground), the other axis is cut.
+
+    Args:
+        mask: as `idmetric.images.read_mask` takes it; below one half is background.
+        removed: least and largest share to remove, within (0, 1).
+
+    Returns:
+        The mask, and parameters: axis, side (left, right, top or bottom), cut (the first column or row that is kept, or
+        that is gone, counted from the left or top), share (drawn), removed (of the area, as it came out).
+
+    Raises:
+        ImageReadError: if the mask cannot be read.
+        ComposeError: if it is empty, or neither axis has such a cut (a single pixel).
+    """
+    low, high = removed
+    if not 0 < low <= high < 1:
+        raise ValueError(f"removed must be two rising shares within (0, 1), got {removed}")
+    bits = np.array(read_mask(mask).numpy() >= _HALF)
+    area = int(bits.sum())
+    if not area:
+        raise ComposeError(f"{describe(mask)}: the mask is empty, there is no foreground to remove a part of")
+    first, from_end, share = int(rng.integers(2)), bool(rng.integers(2)), float(rng.uniform(low, high))
+    for axis in (first, 1 - first):  # 0: columns go, 1: rows go
+        line = bits.sum(axis=axis)[:: -1 if from_end else 1]
+        gone = np.cumsum(line)
+        allowed = np.flatnonzero((gone >= low * area - 1e-9) & (gone <= high * area + 1e-9))
+        if not len(allowed):
+            continue
+        count = int(allowed[np.argmin(np.abs(gone[allowed] - share * area))]) + 1
+        cut = len(line) - count if from_end else count
+        kept, along = bits.copy(), slice(cut, None) if from_end else slice(None, cut)
+        kept[(slice(None), along) if axis == 0 else along] = False
+        side = (("left", "right") if axis == 0 else ("top", "bottom"))[from_end]
+        name = "horizontal" if axis == 0 else "vertical"
+        parameters = {"axis": name, "side": side, "cut": cut, "share": share, "removed": int(gone[count - 1]) / area}
+        return _to_image(kept), parameters
+    raise ComposeError(
+        f"{describe(mask)}: no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; "
+        "leave the image out"
+    )
+
+
+def resize_back(image: ImageLike, size: tuple[int, int] = (NEARID_SIDE, NEARID_SIDE)) -> Image.Image:
+    """The image at (width, height), by Lanczos: NearID's 512 x 512 for every engine (appendix 0.B.1), or the size that
+    an image had before `fit` (ID-Sim, A.2.2: "resized back to the original crop resolution")."""
+    photo = read_image(image)
+    return photo if photo.size == tuple(size) else photo.resize(size, Image.Resampling.LANCZOS)
+
+
+def _read(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
+    photo = read_image(image)
+    bits = np.array(read_mask(mask).numpy() >= _HALF)
+    if bits.shape != (photo.height, photo.width):
+        raise ComposeError(
+            f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
+            f"{photo.width}x{photo.height}: scale the mask to the image, if they show the same"
+        )
+    if check and not bits.any():
+        raise ComposeError(f"{describe(mask)}: the mask is empty, it must select the foreground (white)")
+    if check and bits.all():
+        raise ComposeError(f"{describe(mask)}: the mask covers everything, it tells no foreground from background")
+    return photo, bits
+
+
+def _box(bits: Bits) -> Box:
+    rows, columns = np.flatnonzero(bits.any(1)), np.flatnonzero(bits.any(0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _crop(image: tuple[int, int], box: tuple[int, int]) -> tuple[float, float]:
+    """Width and height of the crop: the ratio that needs least beyond the image, then the one that keeps most of it,
+    then (a square image) the one nearer to the foreground's shape."""
+    found = []
+    for ratio in (3 / 2, 2 / 3):
+        within = min(image[0], image[1] * ratio)
+        needed = max(box[0], box[1] * ratio)
+        width = max(within, needed)
+        other_shape = (ratio > 1) != (box[0] >= box[1])
+        found.append((round(max(needed / within, 1), 9), -round(width * width / ratio, 6), other_shape, width, ratio))
+    _, _, _, width, ratio = min(found)
+    return width, width / ratio
+
+
+def _canvas(crop: tuple[float, float]) -> tuple[int, int]:
+    """The canvas nearest in size to the crop, of its ratio."""
+    short, long = CANVAS_STEP
+    steps = min(CANVAS_LONGEST // long, max(1, math.floor(max(crop) / long + 0.5)))
+    return (long * steps, short * steps) if crop[0] > crop[1] else (short * steps, long * steps)
+
+
+def _place(
+    photo: Image.Image, bits: Bits, box: Box, size: tuple[int, int], canvas: tuple[int, int],
+    rng: np.random.Generator, name: str,
+) -> tuple[tuple[Image.Image, Image.Image], dict[str, Any]]:  # fmt: skip
+    """What the mask selects in a box of the photo, resized and put anywhere on white; and where that is."""
+    left, top = (int(rng.integers(room - side + 1)) for room, side in zip(canvas, size, strict=True))
+    scaled = _scaled(bits, box, size)
+    if not scaled.any():
+        raise ComposeError(_vanished(name, size))
+    resized = photo.resize(size, Image.Resampling.LANCZOS, box=box)
+    image = Image.new("RGB", canvas, (255, 255, 255))
+    image.paste(resized, (left, top), _to_image(scaled))
+    mask = Image.new("L", canvas)
+    mask.paste(_to_image(scaled), (left, top))
+    return (image, mask), {"left": left, "top": top, "covered": int(scaled.sum()) / (canvas[0] * canvas[1])}
+
+
+def _scaled(bits: Bits, box: Box, size: tuple[int, int]) -> Bits:
+    part = np.ascontiguousarray(bits[box[1] : box[3], box[0] : box[2]])
+    return np.array(read_mask(part, (size[1], size[0])).numpy() >= _HALF)
+
+
+def _to_image(bits: Bits) -> Image.Image:
+    return Image.fromarray(bits.astype(np.uint8) * 255)
+
+
+def _whole(length: float, most: int) -> int:
+    return min(most, max(1, math.floor(length + 0.5)))
+
+
+def _vanished(name: str, size: tuple[int, int]) -> str:
+    return f"{name}: the foreground is too thin, nothing of it is left at {size[0]}x{size[1]} pixels: leave it out"

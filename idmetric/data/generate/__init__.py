@@ -1,0 +1,35 @@
+"""Data made with diffusion models (extra `generate`): contextual edits, identity edits, distractors, ILGen.
+
+Tasks plan jobs, engines make images, and `idmetric.data.generate.run` does the jobs so that a stop loses at most one.
+
+| task | paper | engines |
+|---|---|---|
+| `contextual_task` | ID-Sim, A.2.1 | `qwen_edit` |
+| `identity_task` | ID-Sim, A.2.2 | `flux_fill` |
+| `distractor_task` | NearID, 0.B.1 | `sdxl_inpaint`, `flux_fill`, `flux_canny`, `qwen_inpaint` |
+| `object_task`, `relight_task` | ILGen, 3.2 | `sd_turbo`, `iclight` |
+
+NearID's seventh source, PowerPaint, is missing: neither it nor BrushNet is in a release of diffusers, its own code pins
+an old one, and its weights include a pickle. Its published distractors come with the NearID dataset.
+
+Weights come from the Hub or local folders, as safetensors alone, and run no code of their repositories. Their licences
+differ, and those of FLUX.1 [dev] forbid commercial use; each row's parameters name them.
+"""
+
+from __future__ import annotations
+
+from idmetric.data.generate.background import REMOVERS, CleanBackground, ClipSeg, Rejected, open_remover
+from idmetric.data.generate.contextual import contextual_task
+from idmetric.data.generate.distractor import distractor_task
+from idmetric.data.generate.engine import ENGINES, Engine, GenerateError, Request, open_engine
+from idmetric.data.generate.identity import identity_task
+from idmetric.data.generate.ilgen import object_task, relight_task
+from idmetric.data.generate.job import Job, Made, Task
+from idmetric.data.generate.weights import Place, Weights, WeightsError
+from idmetric.data.generate.wording import Wording, read_wording
+
+__all__ = [
+    "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "GenerateError", "Job", "Made", "Place", "Rejected",
+    "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task", "distractor_task", "identity_task",
+    "object_task", "open_engine", "open_remover", "read_wording", "relight_task",
+]  # fmt: skip

@@ -1,0 +1,173 @@
+"""Which pixels of a generated picture are its object: the background removal of ILGen.
+
+ILGen uses RMBG v1.4 (appendix A), whose weights run only with code from their repository and come under a
+non-commercial licence; neither is taken in here. There are two other ways, and a third is to bring masks of one's own:
+
+* `CleanBackground` needs no model. ILGen asks its generator for "a clean background", and here that is taken at its
+  word: what is connected to the border and near a smooth fit of the border's colours is background. Where the border
+  isn't smooth the picture is rejected, not guessed at. Soft edges and holes through an object come out less well than
+  RMBG's, and a shadow may count as object.
+* `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, coarsely: at 352 x 352.
+
+Both give a mask of 0 and 255, RMBG a soft one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.generate.engine import GenerateError
+from idmetric.data.generate.regions import regions
+from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need
+
+REMOVERS = ("clean", "clipseg")
+# the commit that added safetensors to the published weights
+CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0", "325a839908143a34b409ae6f2910fa015ea390e6")
+
+
+class Rejected(ValueError):
+    """A generated picture that cannot be used; the message says why."""
+
+
+class Remover(Protocol):
+    """Finds the object of a picture."""
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        """The object, "L", 0 or 255.
+
+        Raises:
+            Rejected: if there is none to be found.
+        """
+        ...
+
+
+def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None) -> Remover:
+    """ "clean" or "clipseg"; nothing is loaded yet."""
+    if name == "clean":
+        return CleanBackground()
+    if name == "clipseg":
+        return ClipSeg(place, CLIPSEG.at(weights["base"]) if weights else CLIPSEG)
+    raise GenerateError(f"unknown way to remove a background {name!r}; there are {', '.join(REMOVERS)}, or own masks")
+
+
+@dataclass(frozen=True)
+class CleanBackground:
+    """The object before a clean background, by colour alone.
+
+    A quadratic surface is fitted to each colour along the border. Pixels within `tolerance` of it that hang together
+    with the border are background; of the rest, the largest connected region, with its holes filled, is the object.
+
+    Attributes:
+        tolerance: largest distance from the surface, Euclidean, in RGB of 0-255.
+        border: width of the border, as a share of the shorter side.
+        clean: share of the border that must be within tolerance, or the background is not clean.
+        least, most: share of the picture that an object may cover.
+    """
+
+    tolerance: float = 30.0
+    border: float = 0.02
+    clean: float = 0.8
+    least: float = 0.02
+    most: float = 0.9
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"remover": "clean", **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        pixels = np.asarray(image.convert("RGB"), np.float64)
+        rim = np.ones(pixels.shape[:2], dtype=bool)
+        width = max(1, round(self.border * min(rim.shape)))
+        rim[width:-width, width:-width] = False
+        near = np.linalg.norm(pixels - _surface(pixels, rim, self.tolerance), axis=2) <= self.tolerance
+        share = float(near[rim].mean())
+        if share < self.clean:
+            raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth colour")
+        label = regions(near)
+        outside = np.isin(label, np.setdiff1d(label[rim], [-1]))
+        bodies = regions(~outside)
+        if bodies.max(initial=-1) < 0:
+            raise Rejected("there is nothing but background")
+        body = bodies == np.bincount(bodies[bodies >= 0]).argmax()
+        covered = float(body.mean())
+        if not self.least <= covered <= self.most:
+            raise Rejected(f"what is not background covers {covered:.1%} of the picture")
+        return Image.fromarray(body.astype(np.uint8) * 255)
+
+
+@dataclass(frozen=True)
+class ClipSeg:
+    """The object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
+
+    Attributes:
+        threshold: of the probability that a pixel belongs to it.
+        least: share of the picture that an object must cover.
+    """
+
+    place: Place = AUTO
+    base: Weights = CLIPSEG
+    threshold: float = 0.5
+    least: float = 0.02
+
+    name: ClassVar[str] = "clipseg"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"remover": "clipseg", "base": str(self.base), "threshold": self.threshold, "least": self.least}
+
+    @cached_property
+    def model(self) -> tuple[Any, Any]:
+        need("transformers")
+        from transformers import CLIPSegForImageSegmentation, CLIPSegProcessor
+
+        options = {} if self.base.local else {"revision": self.base.revision}
+        try:
+            processor = CLIPSegProcessor.from_pretrained(self.base.repo, **options)
+            model = CLIPSegForImageSegmentation.from_pretrained(self.base.repo, use_safetensors=True, **options)
+        except (OSError, ValueError, KeyError) as error:
+            raise WeightsError(f"cannot load {self.base} as CLIPSeg: {error}") from error
+        return processor, model.eval().to(self.place.torch_device())
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        import torch
+        import torch.nn.functional as F
+
+        processor, model = self.model
+        inputs = processor(text=[category], images=[image.convert("RGB")], return_tensors="pt", padding=True)
+        with torch.inference_mode():
+            logits = model(**inputs.to(self.place.torch_device())).logits
+            logits = logits.reshape(1, 1, *logits.shape[-2:]).float()
+            size = (image.height, image.width)
+            found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
+        body: NDArray[np.bool_] = found.cpu().numpy()
+        covered = float(body.mean())
+        if covered < self.least:
+            raise Rejected(f"no {category} was found: {covered:.1%} of the picture")
+        return Image.fromarray(body.astype(np.uint8) * 255)
+
+
+def _surface(pixels: NDArray[np.float64], rim: NDArray[np.bool_], tolerance: float) -> NDArray[np.float64]:
+    """(H, W, 3): quadratic in x and y, least squares on the rim; refitted to what is near, as objects may touch it."""
+    y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in rim.shape), indexing="ij")
+    terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
+    at, colours = terms[rim], pixels[rim]
+    kept = np.linalg.norm(colours - np.median(colours, axis=0), axis=1) <= 2 * tolerance
+    fit = np.zeros((6, 3))
+    fit[0] = np.median(colours, axis=0)
+    for _ in range(3):
+        if kept.sum() < 24:  # too few for 6 terms
+            break
+        fit = np.linalg.lstsq(at[kept], colours[kept], rcond=None)[0]
+        kept = np.linalg.norm(colours - at @ fit, axis=1) <= tolerance
+    surface: NDArray[np.float64] = terms @ fit
+    return surface

@@ -1,0 +1,183 @@
+"""Lists of object categories for ILGen: from a file, or from a language model behind an OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.generate.engine import GenerateError
+
+# ILGen, table 1: number of categories C and of objects of each K
+COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}
+_MOST_BYTES = 8_000_000  # of an answer
+_MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
+_LONGEST = 80  # letters of a category; longer lines are talk
+
+
+def read_categories(path: str | os.PathLike[str]) -> list[str]:
+    """The categories of a text file, one on each line; blank lines and lines that start with # are left out.
+
+    Raises:
+        GenerateError: if the file cannot be read, or holds no or repeated categories.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
+    lines = [(i, " ".join(line.split())) for i, line in enumerate(text.splitlines(), 1)]
+    lines = [(i, line) for i, line in lines if line and not line.startswith("#")]
+    first: dict[str, int] = {}
+    for i, line in lines:
+        if (seen := first.setdefault(line.casefold(), i)) != i:
+            raise GenerateError(f"{os.fspath(path)}: line {i} repeats line {seen}: {line!r}")
+    if not lines:
+        raise GenerateError(f"{os.fspath(path)}: there are no categories in it; write one on each line")
+    return [line for _, line in lines]
+
+
+def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
+    """Write a file of categories, whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.part")
+    temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
+    os.replace(temporary, target)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A language model behind an OpenAI-compatible address.
+
+    Attributes:
+        url: such as http://localhost:8000/v1; `/chat/completions` is added where it lacks.
+        model: the name that the server knows it by.
+        key: sent as a bearer token; None sends none. Redirects are not followed, so it goes nowhere else.
+        timeout: seconds for one answer. retries: after a refusal for load (429), a server error (5xx) or a lost
+            connection, waiting 1, 2, 4, ... seconds, or as long as the server says, at most a minute.
+    """
+
+    url: str
+    model: str
+    key: str | None = None
+    timeout: float = 300.0
+    retries: int = 5
+
+    def say(self, messages: Sequence[Mapping[str, str]], wait: Callable[[float], None] = time.sleep) -> str:
+        """The model's answer to a conversation.
+
+        Raises:
+            GenerateError: with the server's words, if there is none.
+        """
+        for attempt in range(self.retries + 1):
+            try:
+                return _content(self._post({"model": self.model, "messages": list(messages)}), self._address())
+            except urllib.error.HTTPError as error:
+                said = " ".join(error.read(2000).decode("utf-8", "replace").split())
+                problem = f"status {error.code} {error.reason}: {said[:300]}"
+                if error.code != 429 and error.code < 500:
+                    raise GenerateError(f"{self._address()} refuses: {problem}") from error
+                pause = _seconds(error.headers.get("Retry-After"), 2.0**attempt)
+            except (OSError, http.client.HTTPException) as error:
+                problem, pause = f"{type(error).__name__}: {error}", 2.0**attempt
+            if attempt < self.retries:
+                wait(min(pause, 60.0))
+        raise GenerateError(f"{self._address()} gave no answer in {self.retries + 1} attempts; the last: {problem}")
+
+    def _address(self) -> str:
+        scheme = urllib.parse.urlsplit(self.url).scheme
+        if scheme not in ("http", "https"):
+            raise GenerateError(f"{self.url!r} is no http or https address")
+        base = self.url.rstrip("/")
+        return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+    def _post(self, body: Mapping[str, Any]) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        request = urllib.request.Request(self._address(), json.dumps(body).encode(), headers, method="POST")
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
+            data: bytes = answer.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise GenerateError(f"{self._address()} answers with more than {_MOST_BYTES} bytes")
+        return data
+
+
+def ask_categories(
+    chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[str]:  # fmt: skip
+    """`count` categories of a domain, without repetitions (ILGen, section 3.2); asked on until there are enough.
+
+    Args:
+        domain: a name in `domains`, such as generic, art, landmark, product, or a description of any other.
+        domains: the words to ask with (`Wording.domains`).
+        rounds: questions at most. Two in a row that bring nothing new end it as well.
+
+    Raises:
+        GenerateError: if the model stops short of `count`.
+    """
+    spoken = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
+    messages = [{"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}]
+    found: dict[str, str] = {}
+    idle = 0
+    for _ in range(rounds):
+        answer = chat.say(messages, wait)
+        before = len(found)
+        for name in parse_categories(answer):
+            found.setdefault(name.casefold(), name)
+        if len(found) >= count:
+            return list(found.values())[:count]
+        idle = idle + 1 if len(found) == before else 0
+        if idle == 2:
+            break
+        listed = {"role": "assistant", "content": "\n".join(found.values()) or answer}
+        more = {"role": "user", "content": domains["*more"].format(count=count - len(found))}
+        messages = [messages[0], listed, more]
+    raise GenerateError(f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model")
+
+
+def parse_categories(answer: str) -> list[str]:
+    """Names from a model's list: without numbers, bullets, emphasis and end marks; long lines and headings are talk."""
+    answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
+    names = []
+    for line in answer.splitlines():
+        if line.rstrip().endswith(":") or line.lstrip().startswith(("#", "```")):
+            continue
+        name = " ".join(_MARKER.sub("", line).replace("*", "").replace("`", "").split()).strip(" .,;\"'")
+        if name and len(name) <= _LONGEST and any(c.isalpha() for c in name):
+            names.append(name)
+    return names
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: following it would send the key to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _content(data: bytes, address: str) -> str:
+    try:
+        content = json.loads(data)["choices"][0]["message"]["content"]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {data[:200]!r}") from error
+    if not isinstance(content, str) or not content.strip():
+        raise GenerateError(f"{address} answers with nothing")
+    return content
+
+
+def _seconds(text: str | None, otherwise: float) -> float:
+    try:
+        return max(0.0, float(text)) if text is not None else otherwise
+    except ValueError:  # a date
+        return otherwise

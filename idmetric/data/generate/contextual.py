@@ -1,0 +1,78 @@
+"""Contextual edits: the same object in another place and light (ID-Sim, appendix A.2.1).
+
+Each frame's foreground is scaled, placed on a white canvas, and given a background and a lighting by Qwen-Image-Edit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from idmetric.data.compose import contextual_canvas, scale_mode
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.job import (
+    Job,
+    Made,
+    Task,
+    frame_seed,
+    job_from,
+    provenance,
+    read_source,
+    require,
+    text_seed,
+)
+from idmetric.data.generate.wording import Wording
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+GENERATOR_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which
+
+
+def contextual_task(
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
+) -> Task:
+    """One edit (or several copies) of each row.
+
+    Frames of one identity get different combinations of background and lighting, drawn without replacement from those
+    that suit the category's supercategory, and begin anew once all are used up. Their scale mode, small or large, is
+    the identity's. The new row keeps the identity, and its mask is that of the object on its canvas.
+
+    Raises:
+        GenerateError: if a row has no mask.
+    """
+    require(manifest, "mask", "a contextual edit keeps what the mask selects; add masks or filter these rows out")
+    uses_class = "{class}" in words.templates["context"]
+    if uses_class:
+        require(manifest, class_column, "the prompt of contextual edits names it")
+    jobs: list[Job] = []
+    used: dict[str, int] = {}
+    for index, row in enumerate(manifest):
+        who = row.identity or row.id
+        for copy in range(copies):
+            scenes = words.scenes(row.category)
+            order = np.random.default_rng(text_seed(seed, who)).permutation(len(scenes))
+            background, lighting = scenes[order[used.get(who, 0) % len(scenes)]]
+            used[who] = used.get(who, 0) + 1
+            slots = {"background": background, "lighting": lighting}
+            if uses_class:
+                slots["class"] = str(getattr(row, class_column))
+            prompt = words.prompt("context", **slots)
+            settings = {
+                "task": "context", "mode": scale_mode(who, seed), "background": background, "lighting": lighting,
+                "generator_seed": GENERATOR_SEED,
+            }  # fmt: skip
+            draw = frame_seed(seed, index, copy)
+            jobs.append(
+                job_from(row, index, "context-edit", engine, prompt, draw, settings, False, background=background)
+            )
+
+    def make(job: Job) -> Made:
+        assert job.source is not None
+        image, mask = read_source(manifest, job.source)
+        canvas = contextual_canvas(image, mask, np.random.default_rng(job.seed), job.settings["mode"])
+        made = engine.edit(Request(job.prompt, GENERATOR_SEED, canvas.image, canvas.mask))
+        return Made(made, canvas.mask, parameters={"canvas": canvas.parameters, **provenance(engine)})
+
+    return Task(jobs, make, engine.load, manifest)

@@ -1,0 +1,96 @@
+"""Near-identity distractors: another object of the same kind in the same place (NearID, 3.3 and appendix 0.B.1)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from idmetric.data.compose import NEARID_SIDE, ComposeError, fit
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.job import (
+    Job,
+    Made,
+    Task,
+    frame_seed,
+    job_from,
+    paste,
+    provenance,
+    read_source,
+    require,
+    scaled_mask,
+)  # fmt: skip
+from idmetric.data.generate.wording import Wording
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+_LONGEST_RATIO = 8  # of sides; engines make nothing of longer strips
+
+
+def distractor_task(
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
+    side: int | None = NEARID_SIDE, out_side: int = NEARID_SIDE,
+) -> Task:  # fmt: skip
+    """One distractor (or several copies) of each row: the engine repaints all that the mask selects.
+
+    The paper works on squares, at 512 x 512 and at each engine's native size, and brings all results to 512 x 512 by
+    Lanczos. Here an image keeps its shape: it is worked on at the area of such a square, and comes out with a shorter
+    side of 512, or its own where that is smaller. Of a 512 x 512 image all is as in the paper. The result is put into
+    the image where the mask is; all else stays bit by bit (as it is after that reduction).
+
+    The seed of the noise is the row's, `seed + row`; the paper names none.
+
+    Args:
+        side: of the square whose area is worked at; None is the engine's native one.
+        out_side: shorter side of results; 0 keeps each image's own size.
+
+    Raises:
+        GenerateError: if a row has no mask or class.
+    """
+    require(manifest, "mask", "a distractor replaces what the mask selects; add masks or filter these rows out")
+    require(manifest, class_column, "the prompt of distractors names it; fill it in or filter these rows out")
+    side = engine.native if side is None else side
+    negative = words.negative.get(engine.name)
+    settings = {"task": "distractor", "side": side, "out_side": out_side, "negative": negative}
+    jobs = [
+        job_from(
+            row, index, "distractor", engine, words.prompt("distractor", **{"class": str(getattr(row, class_column))}),
+            frame_seed(seed, index, copy), settings, True,
+        )
+        for index, row in enumerate(manifest)
+        for copy in range(copies)
+    ]  # fmt: skip
+
+    def make(job: Job) -> Made:
+        assert job.source is not None
+        image, mask = reduced(*read_source(manifest, job.source), out_side)
+        size = working_size(image.size, side, engine.multiple)
+        large = image.resize(size, Image.Resampling.LANCZOS)
+        made = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))
+        return Made(paste(made, image, mask), mask, parameters={"size": list(size), **provenance(engine)})
+
+    return Task(jobs, make, engine.load, manifest)
+
+
+def working_size(size: tuple[int, int], side: int, multiple: int) -> tuple[int, int]:
+    """(width, height) of the area of a square of that side, in the shape of `size`, divisible by `multiple`.
+
+    Raises:
+        ComposeError: if one side is more than 8 times the other.
+    """
+    ratio = size[0] / size[1]
+    if not 1 / _LONGEST_RATIO <= ratio <= _LONGEST_RATIO:
+        raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to be repainted: crop it")
+    exact = side * math.sqrt(ratio), side / math.sqrt(ratio)
+    width, height = (max(multiple, math.floor(s / multiple + 0.5) * multiple) for s in exact)
+    return width, height
+
+
+def reduced(image: Image.Image, mask: Image.Image, side: int) -> tuple[Image.Image, Image.Image]:
+    """Image and mask with a shorter side of at most `side` pixels; 0 leaves them as they are."""
+    short, long = sorted(image.size)
+    if not side or short <= side:
+        return image, mask
+    return fit(image, mask, max(1, round(long * side / short)), 1)

@@ -1,0 +1,198 @@
+"""What every diffusion engine is: a name, settings that decide its pixels, and `edit(request) -> image`.
+
+An engine is a frozen dataclass; its fields are its settings, the paper's values the defaults. Building one loads
+nothing; its first `edit` does.
+
+    from idmetric.data.generate import open_engine
+    engine = open_engine("sdxl_inpaint", steps=20)
+    edited = engine.edit(Request("a red mug", seed=1, image=image, mask=mask))
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from idmetric.data.generate.weights import AUTO, Place, Weights, version
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# name -> module and class
+ENGINES = {
+    "sdxl_inpaint": ("idmetric.data.generate.sdxl_inpaint", "SDXLInpaint"),
+    "flux_fill": ("idmetric.data.generate.flux_fill", "FluxFill"),
+    "flux_canny": ("idmetric.data.generate.flux_canny", "FluxCanny"),
+    "qwen_inpaint": ("idmetric.data.generate.qwen_inpaint", "QwenInpaint"),
+    "qwen_edit": ("idmetric.data.generate.qwen_edit", "QwenEdit"),
+    "sd_turbo": ("idmetric.data.generate.sd_turbo", "SDTurbo"),
+    "iclight": ("idmetric.data.generate.iclight", "ICLight"),
+}
+POWERPAINT = (
+    "PowerPaint, and BrushNet on which it stands, are in no release of diffusers, its own code pins an old one, and "
+    "its weights include a pickle: it isn't built here. Import the published distractors, NearID-PowerPaint, instead"
+)
+
+
+class GenerateError(ValueError):
+    """Generation that cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One image to make.
+
+    Attributes:
+        prompt: what to show.
+        seed: of all random numbers; equal requests give equal images.
+        image: RGB, its sides divisible by the engine's `multiple`; None where it is made from text alone.
+        mask: "L", of the image's size, 255 = repaint (inpainting) or the object (relighting), 0 elsewhere.
+        strength: how far to leave the image, (0, 1]; None is the engine's own.
+        negative: what not to show, for engines that take it.
+    """
+
+    prompt: str
+    seed: int
+    image: Image.Image | None = None
+    mask: Image.Image | None = None
+    strength: float | None = None
+    negative: str | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Base of all engines. A subclass adds its settings and weights as fields, and defines `edit`."""
+
+    place: Place = AUTO
+
+    name: ClassVar[str] = ""
+    native: ClassVar[int] = 1024  # side of the square whose area it works best at
+    multiple: ClassVar[int] = 16  # that sides must be divisible by
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides its pixels besides the request, as JSON can hold it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
+        return {k: str(v) if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        """Its weights by field."""
+        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
+
+    @property
+    def licences(self) -> dict[str, str]:
+        """Repository -> licence of its weights."""
+        return {str(w): w.licence for w in self.weights.values()}
+
+    def versions(self) -> dict[str, str]:
+        """Commit or fingerprint of its weights by field; once they are loaded."""
+        return {name: version(w) for name, w in self.weights.items()}
+
+    @property
+    def pipe(self) -> Any:
+        """Its pipeline, loaded when it is first asked for."""
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """Load it now rather than at the first `edit`; errors as there."""
+        _ = self.pipe
+
+    def edit(self, request: Request) -> Image.Image:
+        """The image asked for, RGB, of the request's size where that has an image.
+
+        Raises:
+            WeightsError: if its weights cannot be loaded.
+            GenerateError: if the device's memory is too small, or nothing but one flat colour comes out.
+        """
+        raise NotImplementedError
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The class of an engine.
+
+    Raises:
+        GenerateError: for an unknown name.
+    """
+    if name == "powerpaint":
+        raise GenerateError(POWERPAINT)
+    if name not in ENGINES:
+        raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
+    module, attribute = ENGINES[name]
+    found: type[Engine] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
+    """An engine by name; nothing is loaded yet.
+
+    Args:
+        weights: other places of its weights by field ("base", "lora", ...): see `Weights.at`.
+        settings: other values of its fields.
+
+    Raises:
+        GenerateError: for an unknown engine, setting or kind of weights.
+    """
+    kind = engine_class(name)
+    engine = kind(place=place)
+    known = engine.settings.keys() - engine.weights.keys() - {"dtype"}
+    if unknown := sorted(settings.keys() - known):
+        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    changed: dict[str, Any] = dict(settings)
+    for part, where in (weights or {}).items():
+        if part not in engine.weights:
+            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(engine.weights)}")
+        changed[part] = engine.weights[part].at(where)
+    return replace(engine, **changed)
+
+
+@contextmanager
+def drawing(request: Request, place: Place) -> Iterator[Any]:
+    """A generator on the CPU for the request's seed: the same noise on every device.
+
+    Some pipelines draw from torch's global generator as well: it is seeded too, and given back as it was.
+
+    Raises:
+        GenerateError: if the device's memory is too small.
+    """
+    import torch
+
+    device = place.torch_device()
+    devices = [device.index or 0] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(request.seed)
+            yield torch.Generator("cpu").manual_seed(request.seed)
+    except torch.OutOfMemoryError as error:
+        raise GenerateError(
+            f"the memory of {device} is too small: pass --offload, a smaller --resolution, or free the device"
+        ) from error
+
+
+def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
+    """The image as RGB of the request's size.
+
+    Raises:
+        GenerateError: if it shows one flat colour, which is how numbers that are not finite show.
+    """
+    from PIL import Image as PillowImage
+
+    image = image.convert("RGB")
+    pixels = np.asarray(image)
+    if (pixels == pixels[0, 0]).all():
+        raise GenerateError(f"{name} made one flat colour, so its numbers overflowed: pass --dtype float32")
+    if request.image is not None and image.size != request.image.size:
+        image = image.resize(request.image.size, PillowImage.Resampling.LANCZOS)
+    return image
+
+
+def required(image: Image.Image | None, what: str, name: str) -> Image.Image:
+    """The image or mask that an engine cannot do without."""
+    if image is None:
+        raise GenerateError(f"{name} needs {what}")
+    return image

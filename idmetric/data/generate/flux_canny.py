@@ -1,0 +1,47 @@
+"""Distractors of the same outline by FLUX.1 Canny inpainting (NearID, appendix 0.B.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from idmetric.data.generate.edges import canny
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.weights import Weights, load_pipeline
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+BASE = Weights("black-forest-labs/FLUX.1-Canny-dev", "FLUX.1 [dev] Non-Commercial License")
+
+
+@dataclass(frozen=True)
+class FluxCanny(Engine):
+    """FLUX.1-Canny-dev: 28 steps, guidance 7.0, strength 0.99, edges at 50 and 200 (NearID, 0.B.1)."""
+
+    base: Weights = BASE
+    steps: int = 28
+    guidance: float = 7.0
+    strength: float = 0.99
+    low: int = 50
+    high: int = 200
+
+    name: ClassVar[str] = "flux_canny"
+    native: ClassVar[int] = 1024
+    multiple: ClassVar[int] = 16
+
+    @cached_property
+    def pipe(self) -> Any:
+        return self.place.settle(load_pipeline("FluxControlInpaintPipeline", self.base, self.place))
+
+    def edit(self, request: Request) -> Image.Image:
+        image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
+        pipe = self.pipe
+        with drawing(request, self.place) as generator:
+            made = pipe(
+                prompt=request.prompt, image=image, mask_image=mask, control_image=canny(image, self.low, self.high),
+                width=image.width, height=image.height, num_inference_steps=self.steps, guidance_scale=self.guidance,
+                strength=self.strength if request.strength is None else request.strength, generator=generator,
+            ).images[0]  # fmt: skip
+        return checked(made, request, self.name)

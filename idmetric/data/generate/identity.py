@@ -1,0 +1,64 @@
+"""Identity edits: hard negatives in which part of the object is another's (ID-Sim, appendix A.2.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from idmetric.data.compose import FIT_LONGEST, fit, partial_mask
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.job import Job, Made, Task, frame_seed, job_from, paste, provenance, read_source, require
+from idmetric.data.generate.wording import Wording
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+STRENGTH = (0.5, 0.8)
+GUIDANCE = 2.5  # of FLUX.1 Fill, instead of its own 30
+GENERATOR_SEED = 0  # "the generation step uses a fixed internal seed of zero"
+
+
+def identity_task(
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
+) -> Task:
+    """One edit (or several copies) of each row: FLUX.1 Fill repaints the mask less 40-60 % of it, cut off at one side.
+
+    Strength and partial mask are drawn by the frame's seed, `seed + row`; the generator's is 0. The image is worked on
+    at 720 px at most. The paper wants sides divisible by 8; FLUX packs latents two by two, so it is the engine's 16.
+    The result is resized back, and put into the original where the partial mask is: all else stays bit by bit.
+
+    The new row is an identity of its own; its mask is the object's, its part_mask what was repainted.
+
+    Raises:
+        GenerateError: if a row has no mask or class.
+    """
+    require(manifest, "mask", "an identity edit repaints a part of it; add masks or filter these rows out")
+    require(manifest, class_column, "the prompt of identity edits names it; fill it in or filter these rows out")
+    settings = {
+        "task": "identity",
+        "strength": list(STRENGTH),
+        "longest": FIT_LONGEST,
+        "generator_seed": GENERATOR_SEED,
+    }
+    jobs = [
+        job_from(
+            row, index, "identity-edit", engine, words.prompt("identity", **{"class": str(getattr(row, class_column))}),
+            frame_seed(seed, index, copy), settings, True,
+        )
+        for index, row in enumerate(manifest)
+        for copy in range(copies)
+    ]  # fmt: skip
+
+    def make(job: Job) -> Made:
+        assert job.source is not None
+        image, mask = read_source(manifest, job.source)
+        rng = np.random.default_rng(job.seed)
+        strength = float(rng.uniform(*STRENGTH))
+        part, cut = partial_mask(mask, rng)
+        small, small_part = fit(image, part, FIT_LONGEST, engine.multiple)
+        made = engine.edit(Request(job.prompt, GENERATOR_SEED, small, small_part, strength))
+        parameters = {"strength": strength, "partial_mask": cut, "size": list(small.size), **provenance(engine)}
+        return Made(paste(made, image, part), mask, part, parameters)
+
+    return Task(jobs, make, engine.load, manifest)

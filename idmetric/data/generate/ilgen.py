@@ -1,0 +1,105 @@
+"""ILGen: objects from category names, each relit before several backgrounds (sections 3.2, 4.1 and appendix A).
+
+First K objects of each category are drawn and cut out (`object_task`). Each of them is then an identity: N times it is
+shrunk and placed at random, and IC-Light gives it a background and light that go with its category (`relight_task`).
+The second step takes any images with masks, such as renderings (the paper's "Objaverse-background").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.compose import PADDING, pad_randomly
+from idmetric.data.generate.background import Remover
+from idmetric.data.generate.distractor import working_size
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.job import (
+    Job,
+    Made,
+    Task,
+    job_from,
+    provenance,
+    read_source,
+    require,
+    scaled_mask,
+    text_seed,
+)
+from idmetric.data.generate.wording import Wording
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+VARIANTS = 4  # N (section 4.1)
+
+
+def object_task(
+    categories: Sequence[str], each: int, engine: Engine, remover: Remover, words: Wording, seed: int = 0,
+    domain: str = "generic",
+) -> Task:  # fmt: skip
+    """`each` (K) objects of every category, "a <category> in a clean background", with their masks.
+
+    Seeds depend on category and number alone, so a longer list of categories, or a larger K, adds to what there is.
+    An object whose background cannot be removed is rejected; the paper does not say what it does with those.
+    """
+    settings = {**engine.settings, **remover.settings, "task": "object"}
+    jobs = []
+    for category in categories:
+        prompt = words.prompt("object", **{"class": category})
+        for number in range(each):
+            block = f"ilgen/{domain}/{category}/{number}"
+            row = {
+                "identity": block, "role": "real", "dataset": "ilgen", "domain": domain, "category": category,
+                "engine": engine.name, "text": prompt,
+            }  # fmt: skip
+            draw = text_seed(seed, domain, category, number)
+            job = Job(engine.name, prompt, draw, settings, block, row)
+            jobs.append(replace(job, row={**row, "id": job.name, "seed": draw}))
+
+    def make(job: Job) -> Made:
+        image = engine.edit(Request(job.prompt, job.seed))
+        mask = remover.mask(image, str(job.row["category"]))
+        return Made(image, mask, parameters=provenance(engine))
+
+    return Task(jobs, make, engine.load)
+
+
+def relight_task(
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
+    class_column: str = "category", padding: float = PADDING, blocks: Sequence[str] | None = None,
+) -> Task:  # fmt: skip
+    """`variants` (N) images of each row's object, of its identity, padded anew by up to `padding` for each.
+
+    Args:
+        blocks: for each row, the block of jobs that it belongs with; default its id.
+
+    Raises:
+        GenerateError: if a row has no mask or class.
+    """
+    require(manifest, "mask", "relighting keeps what the mask selects; add masks or filter these rows out")
+    require(manifest, class_column, "the prompt of relighting is its name; fill it in or filter these rows out")
+    settings = {"task": "relight", "padding": padding}
+    jobs = []
+    for index, row in enumerate(manifest):
+        prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
+        for number in range(variants):
+            draw = text_seed(seed, row.id, number)
+            job = job_from(row, index, "context-edit", engine, prompt, draw, settings, False)
+            jobs.append(job if blocks is None else replace(job, block=blocks[index]))
+
+    def make(job: Job) -> Made:
+        assert job.source is not None
+        image, mask = read_source(manifest, job.source)
+        padded = pad_randomly(image, mask, np.random.default_rng(job.seed), padding)
+        size = working_size(image.size, engine.native, engine.multiple)
+        small = padded.image.resize(size, Image.Resampling.LANCZOS)
+        made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size)))
+        if made.size != image.size:
+            made = made.resize(image.size, Image.Resampling.LANCZOS)
+        return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
+
+    return Task(jobs, make, engine.load, manifest)

@@ -1,0 +1,188 @@
+"""One image to make, what comes of it, and how its source is read and its row written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.compose import ComposeError
+from idmetric.data.generate.engine import Engine, GenerateError
+from idmetric.images import describe, read_image, read_mask
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest, Row
+
+_SHOWN = 10  # rows that an error lists
+_HALF = 0.5 - 1e-6
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image to make. All of it is known before anything is loaded.
+
+    Attributes:
+        engine: what makes it. prompt, seed: what it is told.
+        settings: everything else that decides its pixels, as JSON can hold it.
+        parent: id of the row it is made from, None if it is made from words alone. source: that row's number.
+        row: values of the new row in the manifest.
+        block: jobs with the same block go to the same worker.
+    """
+
+    engine: str
+    prompt: str
+    seed: int
+    settings: Mapping[str, Any]
+    block: str
+    row: Mapping[str, Any]
+    parent: str | None = None
+    source: int | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """Path of the image without its ending, equal for equal jobs: engine, hash of the parent, seed, and hash of the
+        prompt and all settings."""
+        parent = _hash(self.parent if self.parent is not None else self.block)[:12]
+        rest = _hash([self.prompt, self.settings])[:10]
+        return f"{self.engine}/{parent[:2]}/{parent}-seed{self.seed}-{rest}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What comes of a job: the image, its masks ("L", 0 or 255), and what was drawn and measured on the way."""
+
+    image: Image.Image
+    mask: Image.Image | None = None
+    part_mask: Image.Image | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Jobs and how they are done.
+
+    Attributes:
+        make: does a job. load: loads what that needs.
+        sources: the manifest that images are made from; None if they are made from words alone.
+    """
+
+    jobs: Sequence[Job]
+    make: Callable[[Job], Made]
+    load: Callable[[], None]
+    sources: Manifest | None = None
+
+
+def frame_seed(seed: int, row: int, copy: int = 0) -> int:
+    """ID-Sim's per-frame seed, `seed + row_id` (A.2.2), rows counted from 0; further copies of a row are 2^32 apart."""
+    return seed + row + (copy << 32)
+
+
+def text_seed(seed: int, *names: object) -> int:
+    """A seed of 32 bits that depends on names alone, not on their place in a list."""
+    return int(_hash([seed, *names])[:8], 16)
+
+
+def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Image]:
+    """Image (RGB) and mask ("L", 0 or 255) of a row.
+
+    Raises:
+        ImageReadError: if one of them cannot be read.
+        ComposeError: if their sizes differ, or the mask selects nothing or everything.
+    """
+    image = read_image(cast("str | bytes", manifest.source(index)))
+    source = cast("str | bytes", manifest.source(index, "mask"))
+    bits = read_mask(source).numpy() >= _HALF
+    if bits.shape != (image.height, image.width):
+        raise ComposeError(
+            f"{describe(source)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
+            f"{image.width}x{image.height}: scale the mask to the image, if they show the same"
+        )
+    if bits.all() or not bits.any():
+        raise ComposeError(f"{describe(source)}: the mask selects {'everything' if bits.all() else 'nothing'}")
+    return image, Image.fromarray(bits.astype(np.uint8) * 255)
+
+
+def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
+    """Bytes of the image and mask of a row, None where a file is absent: a quick sign of whether they are the same."""
+    sizes: list[int | None] = []
+    for column in ("path", "mask"):
+        source = manifest.source(index, column)
+        try:
+            sizes.append(os.path.getsize(source) if isinstance(source, str) else len(source or b""))
+        except OSError:
+            sizes.append(None)
+    return sizes
+
+
+def require(manifest: Manifest, column: str, why: str) -> None:
+    """Check that no row lacks a value.
+
+    Raises:
+        GenerateError: listing rows that do, counted from 1.
+    """
+    names = (column, f"{column}_bytes") if column == "mask" else (column,)
+    columns = [manifest.column(n) for n in names]
+    ids = manifest.column("id")
+    lacking = [i for i in range(len(manifest)) if all(c[i] is None for c in columns)]
+    if lacking:
+        listed = ", ".join(f"row {i + 1} ({ids[i]})" for i in lacking[:_SHOWN])
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        raise GenerateError(f"column {column!r} is empty in {len(lacking)} rows: {listed}{more}; {why}")
+
+
+def child(parent: Row, role: str, job: Job, own: bool) -> dict[str, Any]:
+    """Values of the row of an image made from another; `own` says that it shows an identity of its own."""
+    identity = parent.identity
+    if own:
+        identity = f"{parent.identity or parent.id}/{role}/{_hash(job.name)[:12]}"
+    return {
+        "id": job.name, "identity": identity, "role": role, "dataset": parent.dataset, "split": parent.split,
+        "domain": parent.domain, "category": parent.category, "background": parent.background, "parent": parent.id,
+        "engine": job.engine, "text": job.prompt, "seed": job.seed,
+    }  # fmt: skip
+
+
+def job_from(
+    parent: Row, index: int, role: str, engine: Engine, prompt: str, seed: int, settings: Mapping[str, Any],
+    own: bool, **values: Any,
+) -> Job:  # fmt: skip
+    """The job that makes an image from a row of a manifest."""
+    settings = {**engine.settings, **settings}
+    job = Job(engine.name, prompt, seed, settings, parent.id, {}, parent.id, index)
+    return replace(job, row={**child(parent, role, job, own), **values})
+
+
+def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
+    """The made image where the mask is 255, and the original, bit by bit, elsewhere; made is resized by Lanczos."""
+    if made.size != original.size:
+        made = made.resize(original.size, Image.Resampling.LANCZOS)
+    return Image.composite(made.convert("RGB"), original, mask)
+
+
+def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The mask at (width, height): 255 where at least half of a pixel's area is.
+
+    Raises:
+        ComposeError: if it is so thin that nothing of it is left.
+    """
+    bits = read_mask(mask, (size[1], size[0])).numpy() >= _HALF
+    if not bits.any():
+        raise ComposeError(f"what the mask selects is too thin, nothing of it is left at {size[0]}x{size[1]} pixels")
+    return Image.fromarray(bits.astype(np.uint8) * 255)
+
+
+def provenance(engine: Engine) -> dict[str, Any]:
+    """What a row tells about its engine's weights."""
+    return {"versions": engine.versions(), "licences": engine.licences}
+
+
+def _hash(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

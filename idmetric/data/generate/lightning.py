@@ -1,0 +1,41 @@
+"""Qwen-Image in 8 steps: the Lightning LoRA and the schedule it was distilled for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from idmetric.data.generate.weights import Weights, WeightsError, load_tensors, need
+
+# The release's schedule: a shift of exactly 3 at every resolution, and no terminal shift.
+SCHEDULE = {
+    "base_image_seq_len": 256, "base_shift": math.log(3), "invert_sigmas": False, "max_image_seq_len": 8192,
+    "max_shift": math.log(3), "num_train_timesteps": 1000, "shift": 1.0, "shift_terminal": None,
+    "stochastic_sampling": False, "time_shift_type": "exponential", "use_beta_sigmas": False,
+    "use_dynamic_shifting": True, "use_exponential_sigmas": False, "use_karras_sigmas": False,
+}  # fmt: skip
+
+
+def scheduler() -> Any:
+    """A FlowMatchEulerDiscreteScheduler with the release's schedule (ID-Sim, A.2.1; NearID, 0.B.1)."""
+    need("diffusers")
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    return FlowMatchEulerDiscreteScheduler.from_config(SCHEDULE)
+
+
+def fuse(pipe: Any, weights: Weights) -> Any:
+    """The pipeline with the LoRA folded into its transformer.
+
+    Raises:
+        WeightsError: if the file cannot be read or does not fit the transformer.
+    """
+    need("peft")
+    state = load_tensors(weights)
+    try:
+        pipe.load_lora_weights(state)
+        pipe.fuse_lora()
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
+    pipe.unload_lora_weights()
+    return pipe

@@ -1,0 +1,226 @@
+"""Weights of diffusion models: which, under what licence, where from; safetensors alone, and no code from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be found, fetched or understood; the message says which, and the way out."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A Hub repository or local folder, or one file of it.
+
+    Attributes:
+        repo: `owner/name` on the Hub, or a folder. licence: the name of the licence the weights come under.
+        revision: commit, branch or tag on the Hub; None is its main branch.
+        file: the one file that is meant; None is the whole.
+    """
+
+    repo: str
+    licence: str
+    revision: str | None = None
+    file: str | None = None
+
+    @property
+    def local(self) -> bool:
+        return Path(self.repo).is_dir()
+
+    def __str__(self) -> str:
+        """A name that does not depend on where a folder lies, so that names of images do not either."""
+        name = Path(self.repo).resolve().name if self.local else self.repo
+        return name + (f"@{self.revision}" if self.revision else "") + (f":{self.file}" if self.file else "")
+
+    def at(self, place: str) -> Weights:
+        """The same weights from another place: a folder, a file, or `owner/name` with an optional `@revision`."""
+        if Path(place).is_dir():
+            return replace(self, repo=place, revision=None)
+        if Path(place).is_file():
+            path = Path(place)
+            return replace(self, repo=str(path.parent), revision=None, file=path.name)
+        repo, _, revision = place.partition("@")
+        if repo.count("/") != 1 or repo.startswith((".", "/")):
+            raise WeightsError(f"{place!r} is neither a folder, nor a file, nor owner/name[@revision] on the Hub")
+        return replace(self, repo=repo, revision=revision or None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how models run.
+
+    Attributes:
+        device: such as cuda:1, mps, cpu; None is the best there is.
+        dtype: one of `DTYPES`. bfloat16 as in ID-Sim (A.2.1, A.2.2).
+        offload: keep on the device only the part that is at work (slower, a fraction of the memory).
+    """
+
+    device: str | None = None
+    dtype: str = "bfloat16"
+    offload: bool = False
+
+    def torch_dtype(self) -> Any:
+        import torch
+
+        if self.dtype not in DTYPES:
+            raise WeightsError(f"unknown dtype {self.dtype!r}; choose {', '.join(DTYPES)}")
+        return getattr(torch, self.dtype)
+
+    def torch_device(self) -> Any:
+        import torch
+
+        from idmetric.embedder import auto_device
+
+        return torch.device(self.device) if self.device else auto_device()
+
+    def settle(self, pipe: Any) -> Any:
+        """The pipeline on its device, silent."""
+        device = self.torch_device()
+        pipe.set_progress_bar_config(disable=True)
+        if self.offload and device.type != "cpu":
+            pipe.enable_model_cpu_offload(device=device)
+        else:
+            pipe.to(device)
+        return pipe
+
+
+AUTO = Place()
+
+
+def need(package: str) -> None:
+    """Check that an optional package is here.
+
+    Raises:
+        ImportError: saying what to install.
+    """
+    import importlib
+
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"generating images needs {package}: pip install 'idmetric[generate]'") from error
+
+
+def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
+    """A pipeline of diffusers' class `kind`, on the CPU in the place's dtype or another; `parts` replace components.
+
+    Raises:
+        WeightsError: naming the weights, if they cannot be fetched, hold no safetensors, or do not fit the class.
+    """
+    need("diffusers")
+    need("transformers")
+    import diffusers
+
+    dtype = place.torch_dtype() if dtype is None else dtype
+    folder = _pipeline_folder(weights)
+    try:
+        return getattr(diffusers, kind).from_pretrained(folder, **_dtype(dtype), use_safetensors=True, **parts)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
+
+
+def _dtype(dtype: Any) -> dict[str, Any]:
+    """The argument under the name that this version of diffusers has for it."""
+    import diffusers
+
+    new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
+    return {"dtype" if new else "torch_dtype": dtype}
+
+
+def load_model(kind: str, weights: Weights, place: Place) -> Any:
+    """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
+    need("diffusers")
+    import diffusers
+
+    folder = _folder(weights)
+    try:
+        return getattr(diffusers, kind).from_pretrained(folder, **_dtype(place.torch_dtype()), use_safetensors=True)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
+
+
+def load_tensors(weights: Weights) -> dict[str, Any]:
+    """The tensors of one safetensors file; errors as `load_pipeline`."""
+    from idmetric.checkpoint import CheckpointError, read_tensors
+
+    try:
+        return read_tensors(_file(weights))
+    except CheckpointError as error:
+        raise WeightsError(str(error)) from error
+
+
+def version(weights: Weights) -> str:
+    """Which weights these are: the commit in the Hub's cache, or for local ones 12 hex digits of a SHA-256 over the
+    names and sizes of their files. They must have been fetched."""
+    if not weights.local:
+        found = _file(weights) if weights.file else _folder(weights, fetch=False)
+        parts = Path(found).parts
+        if "snapshots" in parts:
+            return parts[parts.index("snapshots") + 1]
+    root = _file(weights) if weights.file else _folder(weights)
+    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    listed = [f"{p.relative_to(root.parent if root.is_file() else root).as_posix()} {p.stat().st_size}" for p in files]
+    return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:12]
+
+
+def _pipeline_folder(weights: Weights) -> Path:
+    if weights.local:
+        return Path(weights.repo)
+    from diffusers import DiffusionPipeline
+
+    try:  # fetches only what the pipeline's index names
+        return Path(DiffusionPipeline.download(weights.repo, revision=weights.revision, use_safetensors=True))
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        raise WeightsError(_no_fetch(weights, error)) from error
+
+
+def _folder(weights: Weights, fetch: bool = True) -> Path:
+    if weights.local:
+        return Path(weights.repo)
+    import huggingface_hub
+
+    patterns = ["*.json", "*.txt", "*.safetensors"]
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                weights.repo, revision=weights.revision, allow_patterns=patterns, local_files_only=not fetch
+            )
+        )
+    except Exception as error:
+        raise WeightsError(_no_fetch(weights, error)) from error
+
+
+def _file(weights: Weights) -> Path:
+    if weights.file is None:
+        raise WeightsError(f"{weights}: say which file is meant")
+    if weights.local:
+        path = Path(weights.repo, weights.file)
+        if not path.is_file():
+            raise WeightsError(f"{os.fspath(path)!r} is missing: give its place with --weights NAME=FILE")
+        return path
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.hf_hub_download(weights.repo, weights.file, revision=weights.revision))
+    except Exception as error:
+        raise WeightsError(_no_fetch(weights, error)) from error
+
+
+def _no_fetch(weights: Weights, error: Exception) -> str:
+    page = f"https://huggingface.co/{weights.repo}"
+    return (
+        f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its licence at {page} and run "
+        "`hf auth login`; without a network, give a local folder: --weights NAME=FOLDER"
+    )
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no reason given"
+    return f"{type(error).__name__}: {text[:300]}"

@@ -1,0 +1,121 @@
+"""Words of the prompts: data files beside this module, each replaceable by a file of the same name.
+
+* templates.json: prompt of each task, with slots {class}, {background}, {lighting}.
+* categories.json: category -> supercategory; "*" is that of all others.
+* backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
+* negative.json: engine -> negative prompt.
+* domains.json: domain -> how to ask a language model for its categories.
+
+The slots are the papers' (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), and so are the short templates "Photo of a
+{class}" and "a {class} in a clean background"; all longer text is our own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.generate.engine import GenerateError
+
+FOLDER = Path(__file__).parent / "prompts"
+FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains")
+SLOTS = {
+    "context": {"class", "background", "lighting"}, "identity": {"class"}, "distractor": {"class"},
+    "object": {"class"}, "relight": {"class"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The words of all prompts; fields as the files above."""
+
+    templates: Mapping[str, str]
+    categories: Mapping[str, str]
+    backgrounds: Mapping[str, Mapping[str, str]]
+    lighting: Mapping[str, tuple[str, ...]]
+    negative: Mapping[str, str]
+    domains: Mapping[str, Any]
+
+    def prompt(self, task: str, **slots: str) -> str:
+        """The prompt of a task with its slots filled; underscores in them become spaces."""
+        return self.templates[task].format(**{k: v.replace("_", " ") for k, v in slots.items()})
+
+    def scenes(self, category: str | None) -> list[tuple[str, str]]:
+        """All (background, lighting) that suit a category, in the files' order.
+
+        Raises:
+            GenerateError: if its supercategory is unknown and there is none for "*".
+        """
+        kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
+        if kind is None:
+            raise GenerateError(f'categories.json has no supercategory for {category!r}, and none for "*"')
+        return [(b, light) for b, scene in self.backgrounds[kind].items() for light in self.lighting[scene]]
+
+
+def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
+    """The words; files in `folder` stand in for ours of the same name.
+
+    Raises:
+        GenerateError: naming the file and entry that is wrong.
+    """
+    if folder is not None and not any(Path(folder, f"{name}.json").is_file() for name in FILES):
+        raise GenerateError(f"{os.fspath(folder)}: none of {', '.join(f'{n}.json' for n in FILES)} is there")
+    where = {}
+    for name in FILES:
+        own = None if folder is None else Path(folder, f"{name}.json")
+        where[name] = own if own is not None and own.is_file() else FOLDER / f"{name}.json"
+    data = {name: _read(path) for name, path in where.items()}
+    _check_templates(data["templates"], where["templates"])
+    _check_scenes(data, where)
+    data["categories"] = {_key(k): v for k, v in data["categories"].items()}
+    data["lighting"] = {k: tuple(v) for k, v in data["lighting"].items()}
+    return Wording(**data)
+
+
+def _key(category: str) -> str:
+    return " ".join(category.replace("_", " ").casefold().split())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GenerateError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise GenerateError(f"{path}: it must hold an object {{...}}")
+    return value
+
+
+def _check_templates(templates: Mapping[str, Any], path: Path) -> None:
+    for task, slots in SLOTS.items():
+        text = templates.get(task)
+        if not isinstance(text, str):
+            raise GenerateError(f"{path}: no template for {task!r}")
+        try:
+            found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        except ValueError as error:
+            raise GenerateError(f"{path}: template {task!r}: {error}") from error
+        if unknown := sorted(found - slots):
+            raise GenerateError(f"{path}: template {task!r} has no slot {{{unknown[0]}}}; it has {sorted(slots)}")
+
+
+def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
+    for scene, lights in data["lighting"].items():
+        if not isinstance(lights, list) or not lights or not all(isinstance(x, str) for x in lights):
+            raise GenerateError(f"{where['lighting']}: {scene!r} must hold a list of one or more texts")
+    for kind, backgrounds in data["backgrounds"].items():
+        if not isinstance(backgrounds, dict) or not backgrounds:
+            raise GenerateError(f"{where['backgrounds']}: {kind!r} must hold an object of one or more backgrounds")
+        for background, scene in backgrounds.items():
+            if scene not in data["lighting"]:
+                raise GenerateError(
+                    f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
+                )
+    for category, kind in data["categories"].items():
+        if kind not in data["backgrounds"]:
+            raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")

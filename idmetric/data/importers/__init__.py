@@ -1,0 +1,85 @@
+"""Importers: published datasets and folders as manifests, one file per family.
+
+    from idmetric.data.importers.run import import_dataset
+    manifest = import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="nearid_images")
+    manifest.write("nearid.parquet")
+
+This module only lists them, so that a command line can name them without loading anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PACKAGE = "idmetric.data.importers"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An importer: the module with its `rows(job)`, a line that describes it, and its options with theirs.
+
+    Those with `local` read folders of this machine only, the others tables of the Hub as well; those with `several`
+    take more than one source.
+    """
+
+    module: str
+    line: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    local: bool = False
+    several: bool = False
+
+
+KINDS = {
+    "folder": Kind(
+        "folders",
+        "folder per identity; deeper folders are joined; masks are x_mask.png or in masks/",
+        {"splits": "yes or no: top folders train/, val/, ... are splits (default: yes where all of them are)"},
+        local=True,
+    ),
+    "dreambooth": Kind(
+        "dreambooth", "google/dreambooth: dataset/NAME/NN.jpg, classes of prompts_and_classes.txt", local=True
+    ),
+    "nearid": Kind(
+        "nearid",
+        "NearID and its distractor sets: images1..3, masks1..3, nimg1..3",
+        {
+            "engine": "what generated the distractors (default: from the set's name, NearID-Flux -> Flux)",
+            "splits": "folder with train.json, val.json, test.json: row positions (default: the column 'split')",
+        },
+        several=True,
+    ),
+    "mtg": Kind("mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"),
+    "dreambench_pp": Kind(
+        "dreambench",
+        "DreamBench++: images/, captions/, and generated samples with their ratings",
+        {
+            "samples": "folder with one folder of generated images per method",
+            "ratings": "folder with ratings: group1/METHOD-cp.json, group2/METHOD-cp.json",
+        },
+        local=True,
+    ),
+    "nights": Kind(
+        "nights",
+        "NIGHTS and triplets like it: data.csv with ref, left, right and votes",
+        {"min_votes": "leave out triplets with fewer votes (default: 6; 0 keeps all)"},
+    ),
+    "subjects2k": Kind("subjects", "Subjects2k: pairs with human same/different labels"),
+    "subjects200k": Kind(
+        "subjects",
+        "Subjects200K: pairs, cut from their composite image",
+        {
+            "min_quality": "leave out pairs with a quality below this (default: 5; 0 keeps all)",
+            "collection": "keep this collection only, such as collection_2",
+        },
+    ),
+    "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
+    "cute": Kind(
+        "cute",
+        "CUTE: folders of objects, with folders of scenes below",
+        {"depth": "how many folders name the object (default: all above the first folder that names a scene)"},
+        local=True,
+    ),
+    "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
+    "table": Kind("table", "any Parquet, Arrow, CSV or JSON lines; columns named by --map"),
+}

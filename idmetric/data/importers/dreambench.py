@@ -1,0 +1,167 @@
+"""DreamBench++: 150 references, 9 prompts each, images that methods made of them, and ratings of those (Peng et al.).
+
+    images/object/00.jpg  captions/object/00.txt      the subject's name, then its 9 prompts, a line each
+    SAMPLES/METHOD.../tgt_image/object_00_motorcycle/0_0.jpg      prompt 0, first image
+    RATINGS/.../group1/METHOD-cp.json                 {"object_00_motorcycle-0": 3, ...}, 0-4, concept preservation
+
+Collections and ratings are matched by category and number (object_00), since published files disagree in a few names.
+A generated image and its reference are a group with the slots anchor and candidate; the candidate's label is the mean
+of the human groups, and every rating is among its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.folders import IMAGE_ENDINGS, pictures
+from idmetric.data.importers.run import Job
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest import Row
+
+_LIVE = ("animal", "human")
+_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
+_KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
+_HUMAN = "group"  # folders of the two groups of raters
+
+# rater -> method -> (collection, prompt) -> rating
+Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """The references, then for each generated image a pair of its reference and itself."""
+    for source in job.sources:
+        root = job.folder(source)
+        references = {row.id.removeprefix(f"{job.name}/"): row for row in _references(job, root)}
+        yield from references.values()
+        ratings = read_ratings(Path(job.options["ratings"])) if "ratings" in job.options else {}
+        if "samples" in job.options:
+            yield from _samples(job, Path(job.options["samples"]), references, ratings)
+        elif ratings:
+            raise SourceError("ratings are of generated images: name their folder too, --option samples=FOLDER")
+
+
+def _references(job: Job, root: Path) -> Iterator[Row]:
+    folder = root / "images"
+    if not folder.is_dir():
+        raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
+    found = pictures(folder)[: job.limit]
+    for picture in job.progress(found, len(found), root.name):
+        kind = picture.path.parts[-2] if len(picture.path.parts) > 1 else ""
+        stem = picture.path.stem
+        if not kind or not stem.isdigit():
+            raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
+        captions = _captions(root / "captions" / picture.path.with_suffix(".txt"))
+        collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
+        yield Row(
+            identity=f"{job.name}/{collection}",
+            id=f"{job.name}/{collection}",
+            path=str((folder / picture.path).absolute()),
+            dataset=job.name,
+            split="test",
+            domain=kind,
+            category=captions[0] if captions else None,
+            parameters={"prompts": captions[1:]} if captions else None,
+        )
+
+
+def _captions(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+
+
+def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: no such folder; it holds one folder of generated images per method")
+    files = sorted(p for p in folder.glob("*/tgt_image/*/*") if p.suffix.lower() in IMAGE_ENDINGS)
+    if not files:
+        raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg below it")
+    for path in job.progress(files, len(files), folder.name):
+        run, collection = path.parts[-4], _COLLECTION.fullmatch(path.parts[-2])
+        place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
+        if collection is None or place is None or collection["collection"] not in references:
+            raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
+        reference = references[collection["collection"]]
+        prompt, number = int(place[1]), int(place[2])
+        key = (collection["collection"], prompt)
+        given = _ratings_of(run, key, ratings) if number == 0 else {}
+        yield from _pair(job, reference, path, run, (prompt, number), given)
+
+
+def _pair(
+    job: Job, reference: Row, path: Path, run: str, place: tuple[int, int], given: dict[str, float]
+) -> Iterator[Row]:
+    group = f"{reference.id}/{run}/{place[0]}_{place[1]}"
+    human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
+    prompts = (reference.parameters or {}).get("prompts", [])
+    shared: dict[str, Any] = {
+        "dataset": job.name,
+        "split": "test",
+        "domain": reference.domain,
+        "category": reference.category,
+    }
+    yield Row(
+        identity=reference.identity, id=f"{group}/anchor", path=reference.path, group=group, slot="anchor", **shared
+    )
+    yield Row(
+        identity=None,  # whether it shows the subject is what the ratings say
+        id=f"{group}/candidate",
+        path=str(path.absolute()),
+        role="context-edit",
+        engine=run,
+        text=prompts[place[0]] if place[0] < len(prompts) else None,
+        label=sum(human) / len(human) if human else None,
+        group=group,
+        slot="candidate",
+        parent=reference.id,
+        parameters={"prompt": place[0], "image": place[1], "ratings": given},
+        **shared,
+    )
+
+
+def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, float]:
+    """What each rater said; the run's folder starts with the method's name."""
+    found = {}
+    for rater, methods in ratings.items():
+        names = [m for m in methods if run == m or run.startswith(f"{m}_")]
+        if names and key in methods[max(names, key=len)]:
+            found[rater] = methods[max(names, key=len)][key]
+    return found
+
+
+def read_ratings(folder: Path) -> Ratings:
+    """All ratings of concept preservation below a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
+
+    Raises:
+        SourceError: naming the file that is no object of numbers, or two keys that mean the same.
+    """
+    found: Ratings = {}
+    for path in sorted(folder.rglob("*.json")):
+        method = path.stem.removesuffix("-cp")
+        if not method.endswith("-pf"):  # prompt following, another question
+            rater = path.parent.relative_to(folder).as_posix()
+            found.setdefault(rater, {})[method] = _read_method(path)
+    if not found:
+        raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) below it")
+    return found
+
+
+def _read_method(path: Path) -> dict[tuple[str, int], float]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise SourceError(f"{path}: not an object of ratings")
+    found: dict[tuple[str, int], float] = {}
+    for name, value in values.items():
+        match = _KEY.fullmatch(name)
+        if match is None or isinstance(value, bool) or not isinstance(value, int | float):
+            raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
+        if found.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
+            raise SourceError(f"{path}: {name!r} is rated twice")
+    return found

@@ -1,0 +1,120 @@
+"""A folder per identity.
+
+root/mug_a/1.jpg, root/mug_a/2.jpg         identity mug_a
+root/dogs/rex/1.jpg                        identity dogs/rex, category dogs
+root/mug_a/1_mask.png, root/mug_a/masks/1.png, root/masks/mug_a/1.png, root_masks/..., train_masks/mug_a/1.png
+root/train/mug_a/1.jpg, root/test/...      identity mug_a, splits train and test, where all top folders are such
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from idmetric.data.importers.run import Job
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest import Row
+
+IMAGE_ENDINGS = (
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif", ".heic",
+)  # fmt: skip
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image below a folder: its path relative to it, and that of its mask."""
+
+    path: PurePosixPath
+    mask: PurePosixPath | None
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each image; its identity is the path of its folder."""
+    for source in job.sources:
+        root = job.folder(source)
+        found = pictures(root)
+        splits = _top_are_splits(found, job.options.get("splits"))
+        for picture in job.progress(found[: job.limit], len(found[: job.limit]), root.name):
+            yield _row(job, root, picture, splits)
+
+
+def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
+    folders = picture.path.parts[:-1]
+    split, folders = (folders[0], folders[1:]) if splits else (None, folders)
+    if not folders:
+        raise SourceError(
+            f"{root / picture.path}: an image in no identity's folder; move it to one, such as "
+            f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
+        )
+    return Row(
+        identity="/".join((job.name, *folders)),
+        id=f"{job.name}/{picture.path}",
+        path=str((root / picture.path).absolute()),
+        mask=None if picture.mask is None else str((root / picture.mask).absolute()),
+        dataset=job.name,
+        split=None if split is None else SPLITS[split],
+        category=folders[0] if len(folders) > 1 else None,
+    )
+
+
+def pictures(root: Path) -> list[Picture]:
+    """All images below a folder with their masks, sorted; hidden files and folders are passed over.
+
+    Raises:
+        SourceError: if there are none, or one image has two masks.
+    """
+    files = [PurePosixPath(p.relative_to(root).as_posix()) for p in sorted(root.rglob("*")) if _is_image(root, p)]
+    masks: dict[PurePosixPath, PurePosixPath] = {}
+    images = []
+    for path in files:
+        masked = _masked(path)
+        if masked is None:
+            images.append(path)
+        elif masks.setdefault(masked, path) != path:
+            raise SourceError(f"{root}: two masks of one image: {masks[masked]} and {path}")
+    if not images:
+        raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in it or below")
+    stems = {path.with_suffix("") for path in images}
+    lone = [path for masked, path in masks.items() if masked not in stems]
+    if lone:
+        shown = ", ".join(map(str, lone[:_SHOWN]))
+        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}", stacklevel=2)
+    return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
+
+
+def _is_image(root: Path, path: Path) -> bool:
+    parts = path.relative_to(root).parts
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return not hidden and path.suffix.lower() in IMAGE_ENDINGS and path.is_file()
+
+
+def _masked(path: PurePosixPath) -> PurePosixPath | None:
+    """Path without ending of the image that this is the mask of; None for an image."""
+    folders, is_mask = [], False
+    for part in path.parts[:-1]:
+        plain = part.lower()
+        if plain == "masks":
+            is_mask = True
+        elif plain.endswith("_masks"):
+            is_mask = True
+            folders.append(part[: -len("_masks")])
+        else:
+            folders.append(part)
+    stem = path.stem
+    if stem.lower().endswith("_mask") and len(stem) > len("_mask"):
+        stem, is_mask = stem[: -len("_mask")], True
+    return PurePosixPath(*folders, stem) if is_mask else None
+
+
+def _top_are_splits(found: Iterable[Picture], option: str | None) -> bool:
+    if option not in (None, "yes", "no"):
+        raise SourceError(f"option splits={option}: yes or no")
+    tops = {p.path.parts[0] for p in found if len(p.path.parts) > 2}
+    all_are = bool(tops) and all(t in SPLITS for t in tops) and all(len(p.path.parts) > 2 for p in found)
+    if option == "yes" and not all_are:
+        raise SourceError(f"option splits=yes, but not all top folders are splits: {', '.join(sorted(tops))}")
+    return all_are and option != "no"

@@ -1,0 +1,100 @@
+"""Mind-the-Glitch: two views of an object, each also with one part inpainted (Eldesokey et al.; NearID, section 3.4).
+
+Columns image_{1,2}_{original,inpainted,object_mask,part_mask}. The inpainted image has the original as parent and its
+oracle score: 1 - |part| / |object|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idmetric.data.importers.images import content
+from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.source import Source
+from idmetric.data.manifest import Row
+from idmetric.images import ImageReadError, read_mask
+
+ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
+VIEWS = (1, 2)
+_PARTS = ("original", "inpainted", "object_mask", "part_mask")
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """For each view the original (real) and the inpainted image (part-edit)."""
+    for given in job.sources:
+        source = job.open(given)
+        job.need(source, *(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
+        for number, shard, values in job.rows(source):
+            split = values.get("split") or shard.split
+            key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{number:05d}") if part)
+            for view in VIEWS:
+                yield from _view(job, source, values, number, view, key, split)
+
+
+def _view(
+    job: Job, source: Source, values: dict[str, Any], number: int, view: int, key: str, split: str | None
+) -> Iterator[Row]:
+    name = f"{key}/view{view}"
+    cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
+    mask = job.keep(source, cells["object_mask"], f"{name}_mask", "mask")
+    image = job.keep(source, cells["original"], name)
+    parameters = {"source": source.label, "row": number, "x_view": view, **scalars(values, "id", "split", "category")}
+    shared: dict[str, Any] = {
+        "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
+        "background": name, "parameters": parameters, **mask,
+    }  # fmt: skip
+    if image:
+        yield Row(identity=key, id=name, **shared, **image)
+    edited = job.keep(source, cells["inpainted"], f"{name}/edit")
+    if edited:
+        yield Row(
+            identity=f"{name}/edit",
+            id=f"{name}/edit",
+            role="part-edit",
+            engine=ENGINE,
+            oracle=_oracle_of(cells, source.root),
+            parent=name if image else None,
+            **shared,
+            **edited,
+            **job.keep(source, cells["part_mask"], f"{name}_part", "part_mask"),
+        )
+
+
+def oracle_score(thing: torch.Tensor, part: torch.Tensor) -> float:
+    """Share of the object that a part edit left: 1 - |part| / |object|, in 0..1, higher = less changed.
+
+    The area of a mask is the number of its pixels covered by half or more. A part larger than its object gives 0.
+
+    Args:
+        thing, part: coverage (H, W) in [0, 1], as `read_mask` gives it.
+
+    Raises:
+        ValueError: if the object's mask is empty.
+
+    Source: NearID, section 3.4.
+    """
+    area = int((thing >= 0.5).sum())
+    if not area:
+        raise ValueError("the object's mask is empty")
+    return max(0.0, 1 - int((part >= 0.5).sum()) / area)
+
+
+def _oracle_of(cells: dict[str, Any], root: Path) -> float | None:
+    """None where a mask is absent, empty or unreadable: the check of the files names it."""
+    sources = [_mask_source(cells[name], root) for name in ("object_mask", "part_mask")]
+    if sources[0] is None or sources[1] is None:
+        return None
+    try:
+        thing = read_mask(sources[0])
+        return oracle_score(thing, read_mask(sources[1], (thing.shape[0], thing.shape[1])))
+    except (ImageReadError, ValueError):
+        return None
+
+
+def _mask_source(cell: Any, root: Path) -> bytes | str | None:
+    data, path = content(cell)
+    return data if path is None else str(root / path)

@@ -1,0 +1,150 @@
+"""MVEB, and tables in the conventions of VLM2Vec: queries with targets and negatives (VisME, sections 3 and 4.1).
+
+The columns of MVEB are not documented, so they are found among the names that such tables use:
+
+    a query     qry_img_path, qry_image_path, query_image, ...; its instruction qry_inst, qry, query_text, ...
+    a target    tgt_img_path, pos_image_path, positive, ...: one image, or a list whose first is the right one
+    negatives   neg_image_path, negative, ...: one image or a list
+    or an image with an identity (and an instruction): identity, label, class_id, ...
+
+A query and what belongs to it are a group: the slots query, positive and negative, or query and candidate (label 1 for
+the right one, 0 for the others) where a list of targets is to be ranked. Without a column of identities they stay
+empty: another row may show the same one. Every subset is a dataset of its own, named by the column `dataset` or by the
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.source import Shard, Source, SourceError
+from idmetric.data.manifest import Row
+
+# what a column means -> its names, the likeliest first; --map query=NAME says another
+NAMES = {
+    "query": ("qry_img_path", "qry_image_path", "qry_image", "qry_img", "query_image", "query_img", "query_image_path"),
+    "query_text": ("qry_text", "qry", "query_text", "query"),
+    "instruction": ("qry_inst", "query_instruction", "instruction", "prompt"),
+    "target": ("tgt_img_path", "tgt_image_path", "tgt_image", "tgt_img", "target_image", "pos_image_path", "pos_image",
+               "pos_img", "positive_image", "positive"),
+    "target_text": ("tgt_text", "tgt_inst", "pos_text", "target_text"),
+    "negative": ("neg_image_path", "neg_image", "neg_img", "negative_image", "negative", "negatives"),
+    "image": ("image", "img", "image_path", "img_path"),
+    "identity": ("identity", "identity_id", "class_id", "class", "label", "pid", "person_id", "instance_id"),
+    "subset": ("dataset", "subset", "dataset_name", "global_dataset_name", "task"),
+    "mask": ("mask",),
+}  # fmt: skip
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """The rows of each group, or one row for each image with an identity."""
+    for given in job.sources:
+        source = job.open(given)
+        found = discover(source.columns, job)
+        for number, shard, values in job.rows(source):
+            cells = {meaning: values.get(_back(job, column)) for meaning, column in found.items()}
+            extra = scalars(values, *(_back(job, column) for column in found.values()))
+            if "query" in found:
+                yield from _group(job, source, shard, number, cells, extra)
+            else:
+                yield from _single(job, source, shard, number, cells, extra)
+
+
+def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
+    """Meaning -> column of a table.
+
+    Raises:
+        SourceError: with the columns found and the way to name them, if they make neither queries nor labelled images.
+    """
+    unknown = [name for meaning, name in job.columns.items() if meaning not in NAMES or name not in columns]
+    if unknown:
+        raise SourceError(
+            f"--map: {unknown[0]!r} is not a column ({', '.join(columns)}), or is mapped to none of {', '.join(NAMES)}"
+        )
+    found = {m: next((n for n in names if n in columns), None) for m, names in NAMES.items()} | dict(job.columns)
+    named = {meaning: name for meaning, name in found.items() if name is not None}
+    if "query" in named and named.get("identity") in ("label", "class") and "identity" not in job.columns:
+        del named["identity"]  # beside queries these may well be a relevance or a category
+    if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
+        return named
+    raise SourceError(
+        f"unknown columns: {', '.join(columns)}. Name a query and its target (--map query=NAME --map target=NAME, "
+        "perhaps negative, instruction, query_text, target_text), or an image and its identity (--map image=NAME "
+        "--map identity=NAME)"
+    )
+
+
+def _back(job: Job, column: str) -> str:
+    """The key under which `Job.rows` gives a column."""
+    return next((meaning for meaning, name in job.columns.items() if name == column), column)
+
+
+def _group(
+    job: Job, source: Source, shard: Shard, number: int, cells: dict[str, Any], extra: dict[str, Any]
+) -> Iterator[Row]:
+    subset = _subset(job, shard, cells)
+    group = f"{subset}/{shard.split or 'all'}/{number:06d}"
+    targets, negatives = _many(cells.get("target")), _many(cells.get("negative"))
+    ranked = isinstance(cells.get("target"), list) and len(targets) > 1
+    texts = _many(cells.get("target_text"))
+    asked = " ".join(str(t) for t in (cells.get("instruction"), cells.get("query_text")) if t) or None
+    who = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
+    members: list[tuple[str, Any, str | None, float | None, str | None]] = [
+        ("query", cells.get("query"), asked, None, who)
+    ]
+    for at, target in enumerate(targets):
+        text = str(texts[at if at < len(texts) else -1]) if texts else None
+        right = at == 0
+        slot, label = ("candidate", float(right)) if ranked else ("positive", None)
+        members.append((slot, target, text, label, who if right else None))
+    members += [("negative", negative, None, None, None) for negative in negatives]
+    images = [job.keep(source, cell, None) for _, cell, *_ in members]
+    if len(members) < 2 or not all(images):
+        job.reject(source, shard, number, "the query or one of its targets and negatives has no image")
+        return
+    for at, ((slot, _, text, label, identity), image) in enumerate(zip(members, images, strict=True)):
+        yield Row(
+            identity=identity,
+            id=f"{group}/{at}",
+            dataset=subset,
+            split=shard.split,
+            text=text,
+            label=label,
+            group=group,
+            slot=slot,
+            parameters={"source": source.label, "row": number, **(extra if slot == "query" else {})},
+            **image,
+        )
+
+
+def _single(
+    job: Job, source: Source, shard: Shard, number: int, cells: dict[str, Any], extra: dict[str, Any]
+) -> Iterator[Row]:
+    subset = _subset(job, shard, cells)
+    image = job.keep(source, cells["image"], None)
+    if not image or cells["identity"] is None:
+        job.reject(source, shard, number, "no identity" if image else "no image")
+        return
+    yield Row(
+        identity=f"{subset}/{cells['identity']}",
+        id=f"{subset}/{shard.split or 'all'}/{number:06d}",
+        dataset=subset,
+        split=shard.split,
+        text=cells.get("instruction"),
+        parameters={"source": source.label, "row": number, **extra},
+        **image,
+        **job.keep(source, cells.get("mask"), None, "mask"),
+    )
+
+
+def _subset(job: Job, shard: Shard, cells: dict[str, Any]) -> str:
+    name = cells.get("subset") or (shard.stem if shard.stem != shard.split else None)
+    return f"{job.name}/{name}" if name else job.name
+
+
+def _many(cell: Any) -> list[Any]:
+    if cell is None or cell == "":
+        return []
+    return [c for c in cell if c] if isinstance(cell, list) else [cell]

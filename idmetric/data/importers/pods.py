@@ -1,0 +1,87 @@
+"""PODS: 100 household objects (Sundaram et al., personalized representations; ID-Sim, appendix D.1).
+
+As a table: image, mask, label, scene_type in the parts train (3 images of each object, the gallery), test and
+test_dense (12 of each, the queries). As folders: train/NAME/*.jpg, test/..., with train_masks/, test_masks/.
+
+All parts show the same objects, so they are not splits in the manifest's sense: the part goes to the free column
+`x_part`. `split` is that of the object (val or test) where pods_info.json lies beside, else test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest import Row
+
+PARTS = ("train", "test", "test_dense")
+_INFO = "pods_info.json"
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each photo."""
+    for given in job.sources:
+        root = Path(given)
+        if any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in PARTS[:2]):
+            yield from _folders(job, root)
+        else:
+            yield from _table(job, given)
+
+
+def _table(job: Job, given: str) -> Iterator[Row]:
+    source = job.open(given)
+    job.need(source, "image", "label")
+    about = _info(source.root)
+    for number, shard, values in job.rows(source):
+        name = f"{job.name}/{shard.split or 'all'}/{number:05d}"
+        image = job.keep(source, values["image"], name)
+        if not image or values["label"] is None:
+            job.reject(source, shard, number, "no label" if image else "no image")
+            continue
+        parameters = {"source": source.label, "row": number, "x_part": shard.split, **scalars(values, "label")}
+        mask = job.keep(source, values.get("mask"), f"{name}_mask", "mask")
+        yield _row(job, name, str(values["label"]), about, parameters, {**image, **mask})
+
+
+def _folders(job: Job, root: Path) -> Iterator[Row]:
+    about = _info(root)
+    found = pictures(root)[: job.limit]
+    for picture in job.progress(found, len(found), root.name):
+        part, *folders = picture.path.parts[:-1]
+        if part not in PARTS or len(folders) != 1:
+            raise SourceError(f"{root / picture.path}: expected {'/, '.join(PARTS)}/ and one folder for each object")
+        files = {"path": str((root / picture.path).absolute())}
+        if picture.mask is not None:
+            files["mask"] = str((root / picture.mask).absolute())
+        yield _row(job, f"{job.name}/{picture.path}", folders[0], about, {"x_part": part}, files)
+
+
+def _row(
+    job: Job, name: str, label: str, about: dict[str, Any], parameters: dict[str, Any], files: dict[str, Any]
+) -> Row:
+    return Row(
+        identity=f"{job.name}/{label}",
+        id=name,
+        dataset=job.name,
+        split=about.get("class_to_split", {}).get(label, "test"),
+        domain="objects",
+        category=about.get("class_to_sc", {}).get(label),
+        parameters=parameters,
+        **files,
+    )
+
+
+def _info(root: Path) -> dict[str, Any]:
+    """What the published index says about the objects; nothing where it is absent."""
+    path = root / _INFO
+    if not path.is_file():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise SourceError(f"{path}: not an object")
+    return value

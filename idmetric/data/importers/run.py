@@ -1,0 +1,253 @@
+"""Run an importer: sources in, manifest out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers import KINDS, PACKAGE
+from idmetric.data.importers.images import Images
+from idmetric.data.importers.source import Shard, Source, SourceError, open_source
+from idmetric.data.manifest import Manifest, Row
+
+# (items, how many or None, what) -> the items, shown as they pass
+Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
+_PLAIN = str | int | float | bool
+_LONGEST = 2000  # characters of a column that parameters keep
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an importer is asked to do.
+
+    Attributes:
+        kind: its name in `KINDS`.
+        sources: files, folders or Hub ids.
+        name: of the dataset; identities and ids start with it, so that manifests can be merged.
+        images: where images go.
+        revision, files: as for `open_source`.
+        columns: expected column -> its name in the source (`--map`).
+        options: of `KINDS[kind].options`.
+        limit: stop after so many rows of each source.
+        rejected: what importers left out, and why; grows as they run.
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    name: str
+    images: Images
+    revision: str | None = None
+    files: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    progress: Progress = lambda items, total, what: items
+    rejected: list[str] = field(default_factory=list)
+
+    def reject(self, source: Source, shard: Shard, number: int, reason: str) -> None:
+        """Leave out a row of a source."""
+        self.rejected.append(f"{where(source, shard, number)}: {reason}")
+
+    def open(self, source: str) -> Source:
+        """A table among the sources."""
+        return open_source(source, self.revision, self.files)
+
+    def folder(self, source: str) -> Path:
+        """A source that has to be a folder.
+
+        Raises:
+            SourceError: if it is none.
+        """
+        path = Path(source)
+        if not path.is_dir():
+            raise SourceError(f"{source}: no such folder; {KINDS[self.kind].line}")
+        return path
+
+    def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Shard, dict[str, Any]]]:
+        """Number within its split, shard and values of each row of a table, up to the limit.
+
+        Args:
+            columns: those to read, by their expected names, where the table has them; None reads all.
+        """
+        wanted = None if columns is None else [c for c in (self.column(c) for c in columns) if c in source.columns]
+        total = source.count if self.limit is None else min(self.limit, source.count)
+        shown = self.progress(islice(source.rows(wanted), self.limit), total, source.name)
+        back = {name: expected for expected, name in self.columns.items()}
+        counts: dict[str | None, int] = {}
+        for shard, values in shown:
+            number = counts.get(shard.split, 0)
+            counts[shard.split] = number + 1
+            kept = {c: value for c, value in values.items() if c in back or c not in self.columns}
+            yield number, shard, {back.get(c, c): value for c, value in kept.items()}
+
+    def column(self, expected: str) -> str:
+        """The source's name of a column."""
+        return self.columns.get(expected, expected)
+
+    def need(self, source: Source, *expected: str) -> None:
+        """Check that a table has these columns.
+
+        Raises:
+            SourceError: with the columns found and how to name others.
+        """
+        missing = [c for c in expected if not self.has(source, c)]
+        if missing:
+            found = ", ".join(source.columns) or "none"
+            raise SourceError(
+                f"{source.name}: no column {self.column(missing[0])!r}; there are {found}. Is {self.kind!r} the right "
+                f"importer? If the column has another name, say so: --map {missing[0]}=NAME"
+            )
+
+    def has(self, source: Source, expected: str) -> bool:
+        """Whether a table has a column."""
+        return self.column(expected) in source.columns
+
+    def number(self, option: str, default: float) -> float:
+        """An option that is a number.
+
+        Raises:
+            SourceError: if it is none.
+        """
+        text = self.options.get(option)
+        try:
+            return default if text is None else float(text)
+        except ValueError as error:
+            raise SourceError(f"option {option}={text}: not a number") from error
+
+    def keep(self, source: Source | Path, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
+        """`Images.keep` of an image of a source."""
+        return self.images.keep(value, name, source if isinstance(source, Path) else source.root, column)
+
+
+def import_dataset(
+    kind: str,
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    images: str | os.PathLike[str] | Images | None = None,
+    name: str | None = None,
+    revision: str | None = None,
+    files: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    on_error: str = "stop",
+) -> Manifest:
+    """A published dataset or folder as a manifest; its paths are absolute until it is written.
+
+    Args:
+        kind: one of `KINDS`.
+        sources: a file, folder or Hub id; several for "nearid", whose sets belong together.
+        images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
+            bytes in the manifest, and so in memory: for small datasets.
+        name: of the dataset (default: the kind's; for "folder" and "table" the source's).
+        revision, files, columns, options, limit: as in `Job`.
+        on_error: "stop" at rows without an image and the like, with the list of all; "skip" leaves them out.
+
+    Raises:
+        SourceError: if the source does not fit; with the columns or folders found.
+        ManifestError: if its values don't.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error={on_error!r}: stop or skip")
+    job = make_job(
+        kind, sources, images=images, name=name, revision=revision, files=files, columns=columns, options=options,
+        limit=limit,
+    )  # fmt: skip
+    manifest = run(job)
+    if job.rejected and on_error == "stop":
+        raise SourceError(listed(job.rejected, "rows cannot be imported"))
+    return manifest
+
+
+def make_job(
+    kind: str,
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    images: str | os.PathLike[str] | Images | None = None,
+    name: str | None = None,
+    revision: str | None = None,
+    files: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Job:
+    """A job, checked as far as is possible without its sources; arguments as for `import_dataset`.
+
+    Raises:
+        SourceError: for an unknown importer or option.
+    """
+    if kind not in KINDS:
+        raise SourceError(f"unknown importer {kind!r}; there are {', '.join(KINDS)}")
+    given = (sources,) if isinstance(sources, str | os.PathLike) else tuple(sources)
+    if not given:
+        raise SourceError("no source given")
+    if len(given) > 1 and not KINDS[kind].several:
+        raise SourceError(
+            f"{kind}: {len(given)} sources, whose rows would share names; import them one by one, each with its "
+            "--name, and join the manifests with idmetric.data.manifest.merge"
+        )
+    unknown = [o for o in options or {} if o not in KINDS[kind].options]
+    if unknown:
+        known = ", ".join(KINDS[kind].options) or "none"
+        raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {known}")
+    if name is None:
+        name = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
+    job = Job(
+        kind, tuple(os.fspath(s) for s in given), name, images if isinstance(images, Images) else Images(_path(images)),
+        revision, files, columns or {}, options or {}, limit,
+    )  # fmt: skip
+    return job if progress is None else replace(job, progress=progress)
+
+
+def run(job: Job) -> Manifest:
+    """Do a job; what it had to leave out is in `job.rejected` then."""
+    module = importlib.import_module(f"{PACKAGE}.{KINDS[job.kind].module}")
+    return _manifest(list(module.rows(job)), job)
+
+
+def listed(problems: Sequence[str], what: str, shown: int = 10) -> str:
+    """Problems as one text: how many, the first few, and how to go on without them."""
+    lines = [f"{len(problems)} {what}:", *(f"  {p}" for p in problems[:shown])]
+    if len(problems) > shown:
+        lines.append(f"  and {len(problems) - shown} more")
+    return "\n".join([*lines, "mend them, or leave them out with --on-error skip"])
+
+
+def where(source: Source, shard: Shard, number: int) -> str:
+    """A row in words; `number` counts from 0 within the split, the words from 1."""
+    return f"{source.name}: row {number + 1}" + (f" of {shard.split}" if shard.split else "")
+
+
+def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
+    """What else a source says about a row, short and plain, for its parameters."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in used and isinstance(value, _PLAIN) and len(str(value)) <= _LONGEST
+    }
+
+
+def _path(folder: str | os.PathLike[str] | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+def _manifest(rows: list[Row], job: Job) -> Manifest:
+    """Rows as a manifest; parameters named x_... become free columns."""
+    if not rows:
+        why = f"; {job.rejected[0]}" if job.rejected else ""
+        raise SourceError(f"{', '.join(job.sources)}: nothing to import ({KINDS[job.kind].line}){why}")
+    free = sorted({key for row in rows for key in row.parameters or {} if key.startswith("x_")})
+    plain = [
+        replace(row, parameters={k: v for k, v in row.parameters.items() if not k.startswith("x_")} or None)
+        if row.parameters else row
+        for row in rows
+    ]  # fmt: skip
+    manifest = Manifest.from_rows(plain, name=job.name)
+    columns = {key: [(row.parameters or {}).get(key) for row in rows] for key in free}
+    return manifest.replace(**columns) if free else manifest

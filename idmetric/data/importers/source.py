@@ -1,0 +1,303 @@
+"""Tables of published datasets: Parquet, Arrow, CSV and JSON lines, from a file, a folder or the Hugging Face Hub.
+
+Rows come one by one, so memory stays small whatever the dataset. Files of the Hub are downloaded as they are and read
+here, without `datasets.load_dataset`: no second copy in its cache, no code of the repository, and datasets whose card
+breaks the loader (MVEB) can be read too.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
+_STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
+_BATCH = 16  # rows read at once: rows may hold several images of megabytes
+_SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
+
+
+class SourceError(ValueError):
+    """A dataset that cannot be imported; the message names file, row or column, and says what to do."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of rows, or a folder that `save_to_disk` wrote."""
+
+    path: Path
+    split: str | None
+
+    @property
+    def stem(self) -> str:
+        """Name without ending and shard number."""
+        return _SHARD.sub("", self.path.stem)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a dataset, in the order of its files.
+
+    Attributes:
+        name: the Hub id, or the name of the file or folder.
+        root: the folder that holds its files.
+        revision: commit on the Hub; None for local files.
+    """
+
+    name: str
+    root: Path
+    shards: tuple[Shard, ...]
+    revision: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Name and revision, for a row's parameters."""
+        return self.name if self.revision is None else f"{self.name}@{self.revision}"
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, those of all files in order of appearance."""
+        return tuple(dict.fromkeys(name for shard in self.shards for name in _open(shard).columns))
+
+    @cached_property
+    def count(self) -> int:
+        """Number of rows."""
+        return sum(_open(shard).count() for shard in self.shards)
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
+        """Each row with these columns (None: all); a column that a file lacks is None."""
+        wanted = self.columns if columns is None else tuple(columns)
+        for shard in self.shards:
+            table = _open(shard)
+            here = [c for c in wanted if c in table.columns]
+            for row in table.rows(here):
+                yield shard, {c: row.get(c) for c in wanted}
+
+
+def open_source(source: str | os.PathLike[str], revision: str | None = None, files: str | None = None) -> Source:
+    """A file, a folder with tables or `save_to_disk` folders, or a dataset of the Hub (`owner/name`).
+
+    Args:
+        revision: branch, tag or commit on the Hub.
+        files: pattern of the files to use, such as "sample/*.parquet".
+
+    Raises:
+        SourceError: if it is nowhere, or holds no table.
+    """
+    path = Path(source)
+    if not path.exists():
+        return _download(os.fspath(source), revision, files)
+    if revision is not None:
+        raise SourceError(f"{path} is a local {'folder' if path.is_dir() else 'file'}, which has no revision")
+    shards = _shards(path, files) if path.is_dir() else (Shard(path, None),)
+    if not shards or (path.is_file() and path.suffix not in ENDINGS):
+        raise SourceError(
+            f"{path}: no {', '.join(ENDINGS)} file and no folder of save_to_disk"
+            + (f" that matches {files!r}" if files else "")
+            + "; unpack archives first"
+        )
+    return Source(path.resolve().name, path if path.is_dir() else path.parent, shards)
+
+
+def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, list[tuple[str, int]]]:
+    """Commit of a Hub dataset, and (name, bytes) of the files that `open_source` would download; downloads nothing."""
+    from huggingface_hub import HfApi
+
+    info = _ask(repo, lambda: HfApi().dataset_info(repo, revision=revision, files_metadata=True))
+    listed = [(s.rfilename, int(s.size or 0)) for s in info.siblings or []]
+    return str(info.sha), [(name, size) for name, size in listed if _wanted(name, files)]
+
+
+def _download(repo: str, revision: str | None, files: str | None) -> Source:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise SourceError(f"{repo}: no such file or folder, and no dataset of the Hub (owner/name)")
+    from huggingface_hub import snapshot_download
+
+    commit, listed = hub_files(repo, revision, files)
+    if not any(name.endswith(ENDINGS) for name, _ in listed):
+        raise SourceError(
+            f"{repo}: no {', '.join(ENDINGS)} file"
+            + (f" matches {files!r}" if files else "")
+            + "; try --revision refs/convert/parquet, or download and unpack it and import the folder"
+        )
+    names = [name for name, _ in listed]
+    folder = Path(
+        _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
+    )
+    return Source(repo, folder, _shards(folder, files), commit)
+
+
+def _wanted(name: str, files: str | None) -> bool:
+    if name.endswith(ENDINGS):
+        return files is None or fnmatch(name, files)
+    return name.endswith(".json")  # state of save_to_disk, splits
+
+
+def _ask(repo: str, request: Callable[[], Any]) -> Any:
+    """An answer of the Hub, its errors in one line with the way out."""
+    from huggingface_hub import errors
+
+    try:
+        return request()
+    except errors.GatedRepoError as error:
+        raise SourceError(f"{repo}: gated; accept its terms on the Hub and log in (hf auth login)") from error
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(f"{repo}: the Hub has no such revision of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise SourceError(
+            f"{repo}: neither a local path nor a dataset of the Hub (or a private one: hf auth login)"
+        ) from error
+    except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SourceError(
+            f"{repo}: the Hub cannot be reached ({first}); download it elsewhere and import the folder"
+        ) from error
+
+
+def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
+    """The tables below a folder, sorted; folders of `save_to_disk` count as one."""
+    found = []
+    saved = [p.parent for p in sorted(folder.rglob(_STATE)) if "_data_files" in _json(p)]
+    for path in saved:
+        split = _json(path / _STATE).get("_split") or (path.name if path != folder else None)
+        found.append(Shard(path, split))
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if path.suffix not in ENDINGS or hidden or not path.is_file() or any(s in path.parents for s in saved):
+            continue
+        if files is None or fnmatch(name.as_posix(), files):
+            found.append(Shard(path, _split_of(name)))
+    return tuple(found)
+
+
+def _split_of(name: Path) -> str | None:
+    """The split in a name as the Hub writes them: data/train-00000-of-00005.parquet, default/test/0000.parquet."""
+    stem = _SHARD.sub("", name.stem)
+    if stem != name.stem or stem.split("_")[0] in _SPLITS:
+        return stem
+    parent = name.parent.name
+    return parent if parent.split("_")[0] in _SPLITS else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class _Table:
+    columns: tuple[str, ...]
+    count: Callable[[], int]
+    rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
+
+
+def _open(shard: Shard) -> _Table:
+    kinds = {".parquet": _parquet, ".csv": _csv, ".jsonl": _lines}
+    read = _arrow if shard.path.is_dir() or shard.path.suffix == ".arrow" else kinds[shard.path.suffix]
+    try:
+        return read(shard.path)
+    except SourceError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's errors are among them
+        raise SourceError(f"{shard.path}: not readable: {error}; fetch it again") from error
+
+
+def _parquet(path: Path) -> _Table:
+    import pyarrow.parquet as pq
+
+    # a small buffer instead of reading ahead: else all row groups come into memory with their images
+    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+    names = _class_names(file.schema_arrow)
+
+    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for batch in file.iter_batches(_BATCH, columns=list(columns)):
+            yield from (_named(row, names) for row in batch.to_pylist())
+
+    return _Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
+
+
+def _arrow(path: Path) -> _Table:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(f"{path}: Arrow files need datasets: pip install 'idmetric[data]'") from error
+    whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
+    names = _class_names(whole.features.arrow_schema)
+
+    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        if not columns:
+            yield from ({} for _ in range(len(whole)))
+            return
+        for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
+            yield from (_named(row, names) for row in table.to_pylist())
+
+    return _Table(tuple(whole.column_names), lambda: len(whole), rows)
+
+
+def _csv(path: Path) -> _Table:
+    def records() -> Iterator[list[str]]:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                yield from csv.reader(file)
+        except csv.Error as error:
+            raise SourceError(f"{path}: not readable as CSV: {error}") from error
+
+    header = next(records(), [])
+
+    def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for number, fields in enumerate(records()):
+            if number == 0 or not fields:
+                continue
+            if len(fields) != len(header):
+                raise SourceError(f"{path}: row {number} has {len(fields)} fields, the header {len(header)}")
+            yield {name: value or None for name, value in zip(header, fields, strict=True)}
+
+    return _Table(tuple(header), lambda: sum(1 for _ in rows(())), rows)
+
+
+def _lines(path: Path) -> _Table:
+    def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _line(line, number)
+
+    def _line(line: str, number: int) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise SourceError(f"{path}: line {number} is not an object of columns")
+        return row
+
+    columns = tuple(dict.fromkeys(name for row in rows(()) for name in row))
+    return _Table(columns, lambda: sum(1 for _ in rows(())), rows)
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Column -> names of its classes, where the Hub stores class labels as numbers."""
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+    return {name: f["names"] for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+
+
+def _named(row: dict[str, Any], names: dict[str, list[str]]) -> dict[str, Any]:
+    for column in names.keys() & row.keys():
+        number = row[column]
+        row[column] = None if number is None or number < 0 else names[column][number]
+    return row

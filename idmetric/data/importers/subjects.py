@@ -1,0 +1,149 @@
+"""Subjects200K and Subjects2k: generated pairs that should show one subject.
+
+Subjects200K (Tan et al., OminiControl) holds each pair as one composite image, with a model's quality ratings 0-5.
+Subjects2k (ID-Sim, appendix D.2) is 2,000 of its pairs with human votes: "same" where at least 0.8 of them say so.
+A pair is a group with the slots anchor and candidate.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.images import content
+from idmetric.data.importers.run import Job, scalars, where
+from idmetric.data.importers.source import Source, SourceError
+from idmetric.data.manifest import Row
+from idmetric.images import ImageReadError, read_image
+
+ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
+QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")
+_MIN_QUALITY = 5.0  # "good" is the highest rating in all three
+_LARGEST_PADDING = 64
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """Two rows for each pair."""
+    pairs = _labelled if job.kind == "subjects2k" else _composites
+    for given in job.sources:
+        yield from pairs(job, job.open(given))
+
+
+def _labelled(job: Job, source: Source) -> Iterator[Row]:
+    job.need(source, "reference_image", "test_image", "binary_label")
+    for number, shard, values in job.rows(source):
+        key = values.get("pair_id")
+        group = f"{job.name}/{number if key is None else key}"
+        label = values["binary_label"]
+        if str(label) not in ("0", "1"):
+            raise SourceError(f"{where(source, shard, number)}, column 'binary_label': {label!r} is not 0 or 1")
+        same = str(label) == "1"
+        human = [int(v) for v in values.get("human_votes") or ()]
+        parameters = {"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human}
+        columns = {"anchor": "reference_image", "candidate": "test_image"}
+        images = {slot: job.keep(source, values[column], f"{group}/{slot}") for slot, column in columns.items()}
+        if not all(images.values()):
+            job.reject(source, shard, number, "an image of the pair is missing")
+            continue
+        for slot, image in images.items():
+            yield Row(
+                identity=group if same or slot == "anchor" else f"{group}/other",
+                id=f"{group}/{slot}",
+                dataset=job.name,
+                split=shard.split,
+                engine=ENGINE,
+                label=float(same) if slot == "candidate" else None,
+                group=group,
+                slot=slot,
+                parameters=parameters,
+                **image,
+            )
+
+
+def _composites(job: Job, source: Source) -> Iterator[Row]:
+    job.need(source, "image")
+    least = job.number("min_quality", _MIN_QUALITY)
+    for number, shard, values in job.rows(source):
+        collection = values.get("collection")
+        if job.options.get("collection") not in (None, collection):
+            continue
+        quality = values.get("quality_assessment") or {}
+        if least > 0 and any((quality.get(name) or 0) < least for name in QUALITIES):
+            continue
+        group = f"{job.name}/{number:06d}"
+        about = values.get("description") or {}
+        try:
+            sides = split_composite(_whole(values["image"], source.root))
+        except (SourceError, ImageReadError) as error:
+            job.reject(source, shard, number, str(error))
+            continue
+        consistency = quality.get("objectConsistency")
+        for side, (slot, data) in enumerate(zip(("anchor", "candidate"), sides, strict=True)):
+            # a pair whose object differs is not one identity; the other one's is unknown
+            known = slot == "anchor" or (consistency is not None and consistency >= _MIN_QUALITY)
+            yield Row(
+                identity=group if known else None,
+                id=f"{group}/{slot}",
+                dataset=job.name,
+                split=shard.split,
+                category=about.get("category"),
+                text=about.get(f"description_{side}"),
+                engine=ENGINE,
+                label=None if slot == "anchor" or consistency is None else float(consistency),
+                group=group,
+                slot=slot,
+                parameters={
+                    "source": source.label, "row": number, "collection": collection, "item": about.get("item"),
+                    **{name: quality.get(name) for name in QUALITIES},
+                },
+                **job.keep(source, data, f"{group}/{slot}"),
+            )  # fmt: skip
+
+
+def _whole(cell: Any, root: Path) -> bytes | str:
+    data, path = content(cell)
+    if data is None and path is None:
+        raise SourceError("no image")
+    return str(root / str(path)) if data is None else data
+
+
+def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
+    """The left and the right image of a composite, as PNG: squares side by side in equal padding around and between.
+
+    The padding p follows from the size: width = 2 s + 3 p and height = s + 2 p give p = 2 height - width (16 in the
+    published set, for s = 512 and 1024). Without any, or where each square has a frame of its own (width = 2 height),
+    a frame of `16 / 2` pixels is cut where it is of one colour, else nothing.
+
+    Raises:
+        SourceError: if the size fits no such layout.
+        ImageReadError: if it cannot be read.
+    """
+    whole = read_image(image)
+    width, height = whole.size
+    padding = 2 * height - width
+    if padding == 0:
+        frame = 8 if _is_framed(whole.crop((0, 0, height, height)), 8) else 0
+        boxes = [(x + frame, frame, x + height - frame, height - frame) for x in (0, height)]
+    elif 0 < padding <= _LARGEST_PADDING and height > 2 * padding:
+        side = height - 2 * padding
+        boxes = [(x, padding, x + side, padding + side) for x in (padding, 2 * padding + side)]
+    else:
+        raise SourceError(f"{width} x {height} pixels are no two squares in equal padding")
+    out = []
+    for box in boxes:
+        file = io.BytesIO()
+        whole.crop(box).save(file, "PNG")
+        out.append(file.getvalue())
+    return out[0], out[1]
+
+
+def _is_framed(square: Any, frame: int) -> bool:
+    """Whether the outer pixels are of one colour, up to compression."""
+    import numpy as np
+
+    pixels = np.asarray(square, dtype=float)
+    inside = np.zeros(pixels.shape[:2], dtype=bool)
+    inside[frame:-frame, frame:-frame] = True
+    return bool(pixels.shape[0] > 2 * frame and np.ptp(pixels[~inside], axis=0).max() <= 16)

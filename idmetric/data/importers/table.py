@@ -1,0 +1,82 @@
+"""Any table: a column of images, a column of identities, and whatever else the manifest knows.
+
+Columns that have a manifest column's name are taken as they are, `image` is taken for `path`; others are named by
+`--map`: `--map identity=label --map path=photo`. What remains goes to the parameters, as far as it is short and plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from idmetric.data.importers.run import Job, scalars, where
+from idmetric.data.importers.source import Shard, Source, SourceError
+from idmetric.data.manifest import Row
+
+_TEXT = ("domain", "category", "role", "background", "engine", "text", "slot")
+_NUMBERS = ("oracle", "label", "seed")
+_FILES = ("path", "mask", "part_mask")
+_NAMED = ("id", "group", "parent")  # names that start with the dataset's, like identities
+TARGETS = ("identity", "dataset", "split", *_FILES, *_TEXT, *_NUMBERS, *_NAMED)
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each row."""
+    wrong = [c for c in job.columns if c not in TARGETS]
+    if wrong:
+        raise SourceError(f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)})")
+    for given in job.sources:
+        source = job.open(given)
+        job.need(source, *job.columns)
+        mapped = "path" in job.columns
+        image = "path" if mapped or "path" in source.columns else "image"
+        if not (mapped or image in source.columns):
+            raise SourceError(
+                f"{source.name}: which column holds the image? There are {', '.join(source.columns)}: --map path=NAME"
+            )
+        if not job.has(source, "identity"):
+            raise SourceError(
+                f"{source.name}: which column says what an image shows? There are {', '.join(source.columns)}: "
+                "--map identity=NAME"
+            )
+        for number, shard, values in job.rows(source):
+            values["path"] = values.pop(image, None)
+            yield from _row(job, source, shard, number, values)
+
+
+def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, Any]) -> Iterator[Row]:
+    name = f"{job.name}/{shard.split or 'all'}/{number:06d}"
+    files: dict[str, Any] = {}
+    for column in _FILES:
+        kept = job.keep(source, values.get(column), name if column == "path" else f"{name}_{column}", column)
+        files |= kept
+    if not any(key in files for key in ("path", "image_bytes")):
+        job.reject(source, shard, number, "no image")
+        return
+    known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
+    known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
+    for column in _NUMBERS:
+        number_there = _number(values.get(column), column)
+        if number_there is not None:
+            known[column] = number_there
+        elif column in job.columns and values[column] is not None:
+            raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is no number")
+    used = {"identity", "dataset", "split", *_FILES, *known}
+    identity = values.get("identity")
+    split, dataset = values.get("split"), values.get("dataset")
+    yield Row(
+        identity=None if identity is None else f"{job.name}/{identity}",
+        dataset=job.name if dataset is None else str(dataset),
+        split=shard.split if split is None else str(split),
+        parameters={"source": source.label, "row": number, **scalars(values, *used)},
+        **{"id": name, **known},
+        **files,
+    )
+
+
+def _number(value: Any, column: str) -> float | int | None:
+    """None for what is no number: a column `label` may well hold names."""
+    try:
+        return int(value) if column == "seed" else float(value)
+    except (TypeError, ValueError):
+        return None

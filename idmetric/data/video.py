@@ -1,0 +1,112 @@
+"""Frames of a video file: times first, without decoding; then the frames in order, one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.clips import ClipError
+from idmetric.images import MAX_PIXELS, ImageReadError
+
+
+class Video:
+    """A video, decoded once from its beginning for each `read`.
+
+    Attributes:
+        times: (frames,) seconds from the first frame on, by the file's time stamps, so that a varying frame rate is
+            respected; by order at the stated rate where stamps are missing (raw streams, some .avi).
+
+    Raises:
+        ClipError: naming the file, if it is no video, damaged at its beginning, or of excessive size.
+        ImportError: without PyAV.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        stamps: list[int | None] = []
+        with _opened(path) as container:
+            stream = container.streams.video[0]
+            for packet in container.demux(stream):
+                if packet.size and not packet.is_discard:  # empty: the end; discarded: cut off by an edit list
+                    stamps.append(packet.pts)
+            base, rate = stream.time_base, stream.average_rate
+        if not stamps:
+            raise ClipError(f"{path}: a video without frames")
+        known = sorted(s for s in stamps if s is not None)
+        self._index: dict[int, int] | None = None
+        if len(set(known)) == len(stamps) and base:
+            self._index = {stamp: i for i, stamp in enumerate(known)}
+            self.times = (np.array(known, np.float64) - known[0]) * float(base)
+        elif rate:
+            self.times = np.arange(len(stamps)) / float(rate)
+        else:
+            raise ClipError(f"{path}: it has neither time stamps nor a frame rate; convert it to .mp4 or .mkv")
+
+    def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
+        """For each frame of these rising indices, what gives it upright as RGB; to be called before the next is taken.
+
+        It raises `ImageReadError` for a frame that doesn't decode.
+        """
+        frames = self._decoded(wanted[-1] if len(wanted) else -1)
+        end = (len(self.times), None)
+        index, frame = next(frames, end)
+        for number in wanted:
+            while index < number:
+                index, frame = next(frames, end)
+            yield self._picture(number, frame if index == number else None)
+
+    def _picture(self, number: int, frame: Any) -> Callable[[], Image.Image]:
+        def picture() -> Image.Image:
+            if frame is None:
+                name = f"{self.path}, frame {number}"
+                raise ImageReadError(name, "it does not decode: the video is damaged there")
+            image: Image.Image = frame.to_image()
+            turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
+            return image.rotate(turn, expand=True) if turn else image
+
+        return picture
+
+    def _decoded(self, last: int) -> Iterator[tuple[int, Any]]:
+        """(index, frame) of what decodes, up to the last that is wanted; damaged packets are passed over."""
+        from av import FFmpegError
+
+        order = -1
+        with _opened(self.path) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            for packet in container.demux(stream):
+                try:
+                    frames = packet.decode()
+                except FFmpegError:
+                    continue
+                for frame in frames:
+                    order += 1
+                    index = order if self._index is None else self._index.get(frame.pts, -1)
+                    if index > last:
+                        return
+                    if index >= 0 and not frame.is_corrupt:
+                        yield index, frame
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file in PyAV; what FFmpeg finds wrong becomes a `ClipError` that names it."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("videos need PyAV: pip install 'idmetric[data]'") from error
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise ClipError(f"{path}: there is no video in it")
+            codec = container.streams.video[0].codec_context
+            if codec.width * codec.height > MAX_PIXELS:
+                raise ClipError(f"{path}: {codec.width} x {codec.height} pixels are more than the {MAX_PIXELS} allowed")
+            yield container
+    except av.FFmpegError as error:
+        raise ClipError(f"{path}: not readable as a video: {error}") from error

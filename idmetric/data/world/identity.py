@@ -1,0 +1,325 @@
+"""Identities: what makes a thing that thing, and edits of it, from hardly another to wholly another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from idmetric.data.world import garments
+from idmetric.data.world.dice import Blend, Dice, stream
+from idmetric.data.world.materials import MATERIALS, SURFACES, Texture, colour, cut, earthy, paint, shift_hue
+from idmetric.data.world.meshes import Mesh, fit, load_obj, load_texture, place, simplify
+from idmetric.data.world.render import Part
+from idmetric.data.world.shapes import SHAPES
+from idmetric.data.world.solids import Solid
+
+# how often each kind of thing occurs: things of the shop and the house, clothes, animals, toys
+ODDS: Mapping[str, float] = {
+    "box": 4, "carton": 2, "book": 2, "can": 2, "bottle": 4, "vase": 2, "pouch": 3, "fruit": 4, "bananas": 1, "cup": 2,
+    "teapot": 1, "pan": 1, "lamp": 1, "chair": 1.5, "bag": 2, "soap": 1, "animal": 4, "bear": 2, "robot": 1.5, "car": 3,
+    "shoe": 2, "hat": 1, "compound": 1, "garment": 8, "mesh": 4, "shape": 2,
+}  # fmt: skip
+DOMAINS: Mapping[str, str] = {
+    **dict.fromkeys(("box", "carton", "book", "can", "bottle", "pouch", "mesh", "shape"), "products"),
+    **dict.fromkeys(("vase", "cup", "teapot", "pan", "lamp", "chair", "soap", "compound"), "household"),
+    **dict.fromkeys(("fruit", "bananas"), "produce"),
+    **dict.fromkeys(("garment", "bag", "shoe", "hat"), "fashion"),
+    **dict.fromkeys(("animal", "bear"), "animals"),
+    **dict.fromkeys(("robot", "car"), "toys"),
+}
+# which materials suit a kind's main surface, and its second
+_MAIN: Mapping[str, tuple[str, ...]] = {
+    "box": ("package", "package", "package", "photo", "wood"), "carton": ("package",),
+    "book": ("package", "photo", "cloth"), "can": ("package", "package", "paint"),
+    "bottle": ("package", "package", "paint", "glaze"), "vase": ("glaze", "glaze", "paint", "wood"),
+    "pouch": ("package", "package", "photo"), "fruit": ("skin",), "bananas": ("skin",),
+    "cup": ("glaze", "glaze", "paint", "package"), "teapot": ("glaze", "paint"), "pan": ("paint", "paint", "glaze"),
+    "lamp": ("cloth", "paint", "glaze"), "chair": ("wood", "paint", "cloth"), "bag": ("cloth", "paint", "photo"),
+    "soap": ("paint", "package", "photo"), "animal": ("fur",), "bear": ("fur", "fur", "cloth"),
+    "robot": ("paint", "package"), "car": ("paint", "paint", "package"), "shoe": ("paint", "cloth", "photo"),
+    "hat": ("cloth", "paint"), "compound": ("paint", "photo", "wood", "glaze"), "garment": ("garment",),
+    "shape": ("package", "photo", "paint"),
+}  # fmt: skip
+_SECOND: Mapping[str, tuple[str, ...]] = {
+    "animal": ("fur",), "bear": ("fur", "cloth"), "chair": ("wood", "paint"), "lamp": ("wood", "glaze", "paint"),
+    "cup": ("paint", "glaze"), "bag": ("cloth", "paint"), "shoe": ("paint", "cloth"),
+}  # fmt: skip
+_ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
+_LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of identity.
+
+    Attributes:
+        what: "colour" (hues or brightness turned), "print" (some choices of the main material's design drawn anew),
+            "shape" (proportions moved towards another's), "part" (one part made of something else; "label": a label
+            stuck on), "all" (the first three together; at strength 1 every material is another too).
+        strength: 0..1, 0 = none. seed: of what replaces it. part: name, for "part".
+    """
+
+    what: str
+    strength: float
+    seed: int
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A thing, as the numbers it is made from; `Assets.build` gives its parts.
+
+    Attributes:
+        kind: a key of `ODDS`. seed: of its shape and materials. edits: applied in order; they keep the kind and the
+            way the shape is put together, so that an edited thing has a silhouette of the same family.
+    """
+
+    kind: str
+    seed: int
+    edits: tuple[Edit, ...] = ()
+
+    def edited(self, *edits: Edit) -> Identity:
+        """The thing after further edits."""
+        return replace(self, edits=(*self.edits, *edits))
+
+
+class Assets:
+    """What things are built from: a folder with meshes/, shapes/, backgrounds/, textures/ and produce/, or nothing.
+
+    Files are loaded when they are first needed. Kinds "mesh" and "shape" need the folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._built = lru_cache(maxsize=24)(self._build)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without what is loaded
+        return Assets, (self.folder,)
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """Kinds of things that can be built, and how often each occurs (shares)."""
+        found = {k: v for k, v in ODDS.items() if (k != "mesh" or self.meshes) and (k != "shape" or self.shapes)}
+        total = sum(found.values())
+        return {k: v / total for k, v in found.items()}
+
+    def _files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern)) if self.folder else []
+
+    @cached_property
+    def photos(self) -> list[Texture]:
+        """Backgrounds, textures and every fourth produce photo, at most 256 pixels a side."""
+        return [*self.scenes, *self.surfaces, *(load_texture(p) for p in self._files("produce/*/*")[::4])]
+
+    @cached_property
+    def scenes(self) -> list[Texture]:
+        """Background photos, at most 384 pixels a side."""
+        return [load_texture(p, 384) for p in self._files("backgrounds/*")]
+
+    @cached_property
+    def surfaces(self) -> list[Texture]:
+        """Photos of wood, tiles, plaster, cloth."""
+        return [load_texture(p) for p in self._files("textures/*")]
+
+    @cached_property
+    def meshes(self) -> list[tuple[Mesh, Texture]]:
+        """Textured objects: the first OBJ file of a folder that has a texture image."""
+        found = []
+        for folder in self._files("meshes/*"):
+            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in (".jpg", ".jpeg", ".png")]
+            for path in sorted(folder.glob("*.obj")):
+                mesh = load_obj(path)
+                if mesh is not None and images:
+                    found.append((simplify(mesh), load_texture(images[0])))
+                    break
+        return found
+
+    @cached_property
+    def shapes(self) -> list[Mesh]:
+        """Shapes with texture coordinates but no texture."""
+        loaded = (load_obj(p) for p in self._files("shapes/*.obj"))
+        return [simplify(m) for m in loaded if m is not None]
+
+    def build(self, identity: Identity, figure: int | None = None) -> list[Part]:
+        """The parts of a thing, together fitting a unit cube.
+
+        Args:
+            figure: for garments: worn by the figure of this number, whose own parts are named "figure".
+        """
+        return list(self._built(identity, figure if identity.kind == "garment" else None))
+
+    def _build(self, identity: Identity, figure: int | None) -> tuple[Part, ...]:
+        solids, body = self._solids(identity, figure)
+        meshes = fit([s.mesh for s in (*solids, *body)])
+        surfaces = _Surfaces(identity, self)
+        parts = []
+        for solid, mesh in zip(solids, meshes, strict=False):
+            texture, rough, metallic = surfaces(solid)
+            region = surfaces.label if texture is surfaces.main else None
+            parts.append(Part(solid.name, mesh, texture, rough, metallic, region))
+        for solid, mesh in zip(body, meshes[len(solids) :], strict=True):
+            parts.append(Part("figure", mesh, _dress(solid.slot, figure or 0), 0.75))
+        return tuple(parts)
+
+    def _solids(self, identity: Identity, figure: int | None) -> tuple[list[Solid], list[Solid]]:
+        seed, other, amount = identity.seed, identity.seed, 0.0
+        for edit in identity.edits:
+            if edit.what in ("shape", "all"):
+                other, amount = edit.seed, edit.strength
+        dial = Blend(seed, other, amount)
+        if identity.kind == "garment":
+            cut_ = garments.cut(dial)
+            return (garments.flat(cut_), []) if figure is None else garments.worn(cut_, stream(figure, "pose"))
+        if identity.kind in ("mesh", "shape"):
+            pick = stream(seed, "mesh")
+            pool = [m for m, _ in self.meshes] if identity.kind == "mesh" else self.shapes
+            mesh = pool[int(pick.integers(len(pool)))]
+            return [Solid("body", "main", place(mesh, dial.uniform(0.85, 1.15, 3)))], []
+        return SHAPES[identity.kind](dial), []
+
+
+class _Surfaces:
+    """Textures of a thing's material slots, edits applied."""
+
+    def __init__(self, identity: Identity, assets: Assets) -> None:
+        self.identity, self.assets = identity, assets
+        self._made: dict[tuple[str, str], tuple[Texture, float, float]] = {}
+        self.label: Any = None
+        self.main: Texture | None = None
+
+    def __call__(self, solid: Solid) -> tuple[Texture, float, float]:
+        remade = [e for e in self.identity.edits if e.what == "part" and e.part == solid.name]
+        key = (solid.slot, solid.name if remade else "")
+        if key not in self._made:
+            texture, rough, metallic = self._slot(solid.slot, remade[-1].seed if remade else self.identity.seed)
+            for edit in self.identity.edits:
+                if edit.what in ("colour", "all") and edit.strength:
+                    texture = _recolour(texture, edit)
+            self._made[key] = texture, rough, metallic
+            if solid.slot == "main" and self.main is None:
+                self.main = texture
+        return self._made[key]
+
+    def _slot(self, slot: str, seed: int) -> tuple[Texture, float, float]:
+        identity = self.identity
+        if seed == identity.seed:
+            seed = next((e.seed for e in reversed(identity.edits) if e.what == "all" and e.strength >= 1), seed)
+        if slot not in ("main", "second"):
+            shade = _plain(slot, seed)
+            return shade, _ROUGH[slot], 0.7 if slot == "metal" else 0.0
+        rng = stream(seed, slot, "material")
+        if identity.kind == "mesh" and seed == identity.seed:
+            texture, name = self._photographed(seed), "photo"
+        else:
+            names = _MAIN.get(identity.kind, ("paint",)) if slot == "main" else _SECOND.get(identity.kind, ("paint",))
+            name = names[int(rng.integers(len(names)))]
+            edits = [(e.seed, e.strength) for e in identity.edits if e.what in ("print", "all")]
+            dice = Dice(int(stream(seed, slot).integers(1 << 31)), tuple(edits) if slot == "main" else ())
+            texture = MATERIALS[name](dice, self.assets.photos)
+        low, high, metal = SURFACES[name]
+        if slot == "main":
+            texture = self._labelled(texture)
+        return texture, float(rng.uniform(low, high)), float(rng.random() < 0.3) * metal
+
+    def _photographed(self, seed: int) -> Texture:
+        pool = self.assets.meshes
+        texture = pool[int(stream(seed, "mesh").integers(len(pool)))][1]
+        pick = stream(seed, "hue")
+        if pick.random() < 0.8:  # a few dozen meshes make many identities
+            texture = shift_hue(texture, pick.uniform(0.08, 0.92))
+        for edit in self.identity.edits:
+            if edit.what in ("print", "all"):
+                texture = _patched(texture, edit, self.assets.photos)
+        return texture
+
+    def _labelled(self, texture: Texture) -> Texture:
+        """With a label stuck on, for kinds that may bear one, or by an edit of the part "label"."""
+        own = stream(self.identity.seed, "label")
+        bears = self.identity.kind in _LABELLED and own.random() < 0.5
+        seeds = [e.seed for e in self.identity.edits if e.what == "part" and e.part == "label"]
+        if not bears and not seeds:
+            return texture
+        rng = stream(self.identity.seed if bears else seeds[-1], "label place")
+        height, wide = texture.shape[0], texture.shape[1] // (2 if self.identity.kind == "garment" else 1)
+        w, h = (max(int(x * wide), 2) for x in rng.uniform(0.2, 0.45, 2))
+        left = int((wide - w) * rng.uniform(0.35, 0.65))
+        top = int((height - h) * rng.uniform(0.25, 0.65))
+        design = MATERIALS[("package", "photo", "paint")[int(rng.integers(3))]](
+            Dice(seeds[-1] if seeds else self.identity.seed), self.assets.photos
+        )
+        mask = Image.new("L", (texture.shape[1], height), 0)
+        pen = ImageDraw.Draw(mask)
+        (pen.ellipse if rng.random() < 0.4 else pen.rectangle)((left, top, left + w - 1, top + h - 1), fill=255)
+        base = Image.fromarray(np.ascontiguousarray(texture))
+        sheet = Image.new("RGB", base.size)
+        sheet.paste(Image.fromarray(np.ascontiguousarray(design)).resize((w, h)), (left, top))
+        base.paste(sheet, (0, 0), mask)
+        self.label = np.asarray(mask) > 0
+        return np.asarray(base)
+
+
+def _plain(slot: str, seed: int) -> Texture:
+    rng = stream(seed, slot)
+    if slot == "accent":
+        return _flat(colour(rng))
+    ranges = {"metal": (150, 215), "glass": (25, 70), "pale": (205, 245), "dark": (15, 70)}
+    if slot == "green":
+        return _flat((int(rng.integers(30, 90)), int(rng.integers(90, 150)), int(rng.integers(20, 70))))
+    value = int(rng.integers(*ranges[slot]))
+    tint = rng.integers(-12, 13, 3)
+    return _flat((value + int(tint[0]), value + int(tint[1]), value + int(tint[2])))
+
+
+def _flat(c: Sequence[int]) -> Texture:
+    filled: Texture = np.full((8, 8, 3), np.clip(c, 0, 255), dtype=np.uint8)
+    return filled
+
+
+def _dress(slot: str, figure: int) -> Texture:
+    """Skin, hair and other clothes of a figure."""
+    rng = stream(figure, slot)
+    if slot == "skin":
+        tone = np.array([(238, 200, 175), (215, 168, 135), (175, 122, 88), (120, 80, 56), (78, 52, 38)])
+        return _flat(tuple(int(v) for v in tone[int(rng.integers(len(tone)))]))
+    if slot == "hair":
+        return _flat(earthy(rng)) if rng.random() < 0.5 else _flat((int(rng.integers(10, 50)),) * 3)
+    return _flat((int(rng.integers(15, 60)),) * 3) if slot == "dark" else paint(Dice(figure))
+
+
+def _recolour(texture: Texture, edit: Edit) -> Texture:
+    """Hues turned by up to half the circle; what is grey gets lighter or darker instead."""
+    rng = stream(edit.seed, "hue")
+    sign = 1 if rng.random() < 0.5 else -1
+    turned = shift_hue(texture, sign * 0.5 * edit.strength).astype(np.float32)
+    spread = np.ptp(texture.astype(np.int16), axis=2)[..., None]
+    grey = np.clip(1 - spread / 50, 0, 1)  # turning its hue would show nothing
+    bright = float(texture.mean()) > 127
+    shift = (-1 if bright else 1) * 130 * edit.strength
+    changed: Texture = (turned + grey * shift).clip(0, 255).astype(np.uint8)
+    return changed
+
+
+def _patched(texture: Texture, edit: Edit, photos: list[Texture]) -> Texture:
+    """A share of the texture covered by pieces of other designs."""
+    image = Image.fromarray(np.ascontiguousarray(texture))
+    rng = stream(edit.seed, "patches")
+    w, h = image.size
+    for k in range(12):
+        piece = (
+            MATERIALS["package"](Dice(edit.seed), photos)
+            if k % 2
+            else cut(rng, photos)
+            if photos
+            else _flat(colour(rng))
+        )
+        left, top = rng.uniform(0, 0.75, 2)
+        if k < max(1, round(12 * edit.strength)):
+            tile = Image.fromarray(np.ascontiguousarray(piece)).resize((w // 4 + 1, h // 4 + 1))
+            image.paste(tile, (int(left * w), int(top * h)))
+    return np.asarray(image)

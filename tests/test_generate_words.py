@@ -1,0 +1,349 @@
+"""Words, categories, edges and backgrounds: what diffusion models are told and shown."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter
+from scipy import ndimage
+
+from idmetric.data.generate import CleanBackground, GenerateError, Rejected, read_wording
+from idmetric.data.generate.categories import Chat, ask_categories, parse_categories, read_categories
+from idmetric.data.generate.edges import canny
+from idmetric.data.generate.regions import regions
+from idmetric.data.generate.wording import FILES, FOLDER
+
+# Words
+
+
+def test_every_category_has_backgrounds_and_light() -> None:
+    words = read_wording()
+    for category in (*words.categories, "no such thing", None, "Hot_Dog"):
+        scenes = words.scenes(category)
+        assert len(scenes) == len(set(scenes)) >= 12, category
+        prompts = {words.prompt("context", background=b, lighting=light) for b, light in scenes}
+        assert len(prompts) == len(scenes)
+    assert words.scenes("DOG") == words.scenes("dog") != words.scenes("car")
+    assert words.scenes("no such thing") == words.scenes(None) == words.scenes("*")
+
+
+def test_prompts_have_the_papers_slots() -> None:
+    words = read_wording()
+    context = words.prompt("context", background="a HARBOUR", lighting="blue DUSK")
+    assert "a HARBOUR" in context
+    assert "blue DUSK" in context
+    assert "white" in context
+    assert words.prompt("identity", **{"class": "hot_dog"}) == "Photo of a hot dog"
+    assert words.prompt("object", **{"class": "table"}) == "a table in a clean background"  # ILGen, 3.2
+    assert words.prompt("relight", **{"class": "table"}) == "table"
+    assert "watermark" in words.negative["sdxl_inpaint"]
+    assert set(words.negative) == {"sdxl_inpaint"}  # NearID, 0.B.1: none for FLUX
+
+
+def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "backgrounds.json").write_text('{"object": {"a moon": "space"}}')
+    (tmp_path / "lighting.json").write_text('{"space": ["starlight"]}')
+    (tmp_path / "categories.json").write_text('{"*": "object"}')
+    words = read_wording(tmp_path)
+    assert words.scenes("dog") == [("a moon", "starlight")]
+    assert words.templates == read_wording().templates
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("templates", "{", "templates.json: not readable as JSON"),
+        ("templates", "[]", "must hold an object"),
+        ("templates", '{"context": "x"}', "no template for 'identity'"),
+        ("lighting", '{"home": []}', "'home' must hold a list of one or more texts"),
+        ("backgrounds", '{"pet": {}}', "'pet' must hold an object of one or more"),
+        ("backgrounds", '{"pet": {"a rug": "cellar"}}', "'pet', 'a rug': there is no lighting for scene 'cellar'"),
+        ("categories", '{"dog": "beast"}', "'dog': there are no backgrounds for 'beast'"),
+    ],
+)
+def test_wrong_words_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / f"{name}.json").write_text(content)
+    with pytest.raises(GenerateError, match=message):
+        read_wording(tmp_path)
+
+
+def test_unknown_slots_and_empty_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(GenerateError, match=r"none of templates.json"):
+        read_wording(tmp_path)
+    templates = json.loads((FOLDER / "templates.json").read_text())
+    (tmp_path / "templates.json").write_text(json.dumps({**templates, "identity": "a {thing}"}))
+    with pytest.raises(GenerateError, match=r"template 'identity' has no slot \{thing\}; it has \['class'\]"):
+        read_wording(tmp_path)
+    assert {path.stem for path in FOLDER.iterdir()} == set(FILES)
+
+
+# Categories
+
+
+def test_a_file_of_categories(tmp_path: Path) -> None:
+    path = tmp_path / "objects.txt"
+    path.write_text("\ufefftable\n\n# chairs\n  arm   chair \nclock", encoding="utf-8")
+    assert read_categories(path) == ["table", "arm chair", "clock"]
+    path.write_text("table\nclock\nTable\n")
+    with pytest.raises(GenerateError, match=r"objects.txt: line 3 repeats line 1: 'Table'"):
+        read_categories(path)
+    path.write_text("# nothing\n")
+    with pytest.raises(GenerateError, match="no categories"):
+        read_categories(path)
+    path.write_bytes(b"\xff\xfe\x00\xd8")
+    with pytest.raises(GenerateError, match="not readable as text"):
+        read_categories(path)
+    with pytest.raises(GenerateError, match=r"absent.txt: not readable"):
+        read_categories(tmp_path / "absent.txt")
+
+
+def test_lists_of_models_are_cleaned() -> None:
+    answer = """<think>1. wrong</think>Sure! Here is a list of objects that you asked me for, written as you wanted it:
+# Objects
+1. **Teapot**
+2) arm chair.
+- "wool hat"
+* 35 mm camera
+(4) vase,
+```
+7up can
+a very long line that goes on and on and is certainly no category but talk of the model about its list
+---
+"""
+    found = ["Teapot", "arm chair", "wool hat", "35 mm camera", "vase", "7up can"]
+    assert parse_categories(answer) == found
+
+
+class Server:
+    """A server on 127.0.0.1 that answers chats from a script of (status, body, headers)."""
+
+    def __init__(self, script: list[tuple[int, Any, dict[str, str]]]) -> None:
+        self.script = script
+        self.seen: list[tuple[str, dict[str, str], Any]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.seen.append((self.path, dict(self.headers), body))
+                status, answer, headers = outer.script[min(len(outer.seen), len(outer.script)) - 1]
+                if isinstance(answer, str):
+                    answer = {"choices": [{"message": {"role": "assistant", "content": answer}}]}
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    servers: list[Server] = []
+
+    def start(*script: Any) -> Server:
+        servers.append(Server([s if isinstance(s, tuple) else (200, s, {}) for s in script]))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+DOMAINS = read_wording().domains
+
+
+def test_categories_are_asked_for_until_there_are_enough(serve: Any) -> None:
+    server = serve("1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
+    chat = Chat(server.url, "some-model", "secret")
+    assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
+    path, headers, body = server.seen[0]
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == "Bearer secret"
+    assert body["model"] == "some-model"
+    assert "5 different kinds" in body["messages"][0]["content"]
+    again = server.seen[2][2]["messages"]
+    assert [m["role"] for m in again] == ["user", "assistant", "user"]
+    assert again[1]["content"] == "mug\nkettle\nlamp"
+    assert "2 more" in again[2]["content"]
+
+
+def test_any_domain_can_be_described(serve: Any) -> None:
+    server = serve("trilobite\nammonite")
+    assert ask_categories(Chat(server.url + "/chat/completions", "m"), "fossils", 2, DOMAINS) == [
+        "trilobite",
+        "ammonite",
+    ]
+    path, headers, body = server.seen[0]
+    assert path == "/v1/chat/completions"
+    assert "Authorization" not in headers
+    assert "fossils" in body["messages"][0]["content"]
+
+
+def test_too_few_categories_are_an_error(serve: Any) -> None:
+    server = serve("mug\nkettle")
+    with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
+        ask_categories(Chat(server.url, "m"), "art", 50, DOMAINS)
+    assert len(server.seen) == 3  # two in a row brought nothing new
+
+
+def test_busy_servers_are_asked_again(serve: Any) -> None:
+    server = serve((429, {}, {"Retry-After": "7"}), (503, b"<busy>", {}), "mug")
+    waits: list[float] = []
+    assert Chat(server.url, "m").say([], waits.append) == "mug"
+    assert waits == [7.0, 2.0]
+    server = serve((500, b"broken", {}))
+    waits.clear()
+    with pytest.raises(GenerateError, match=r"no answer in 3 attempts; the last: status 500 .*broken"):
+        Chat(server.url, "m", retries=2).say([], waits.append)
+    assert waits == [1.0, 2.0]
+
+
+def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
+    server = serve((401, {"error": "bad key"}, {}))
+    with pytest.raises(GenerateError, match=r"refuses: status 401 .*bad key") as error:
+        Chat(server.url, "m", "secret").say([])
+    assert "secret" not in str(error.value)
+    assert len(server.seen) == 1
+    for body in ({"choices": []}, b"hello", {"choices": [{"message": {}}]}):
+        with pytest.raises(GenerateError, match="does not answer as"):
+            Chat(serve((200, body, {})).url, "m").say([])
+    with pytest.raises(GenerateError, match="answers with nothing"):
+        Chat(serve(" ").url, "m").say([])
+    with pytest.raises(GenerateError, match="no http or https address"):
+        Chat("file:///etc/hostname", "m").say([])
+    with pytest.raises(GenerateError, match="no answer in 1 attempts"):
+        Chat("http://127.0.0.1:9", "m", retries=0).say([])
+
+
+def test_keys_are_not_sent_where_a_redirect_points(serve: Any) -> None:
+    other = serve("mug")
+    server = serve((302, {}, {"Location": other.url + "/chat/completions"}))
+    with pytest.raises(GenerateError, match="status 302"):
+        Chat(server.url, "m", "secret").say([])
+    assert not other.seen
+
+
+# Edges and regions
+
+
+def test_edges_are_those_of_opencv() -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((1, 1), (1, 9), (7, 1), (3, 3), (33, 47), (120, 90)):
+        noise = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+        picture = Image.fromarray(noise).filter(ImageFilter.GaussianBlur(1.5))
+        for image in (Image.fromarray(noise), picture):
+            for low, high in ((50, 200), (100, 150), (0, 0), (20, 20)):
+                expected = cv2.Canny(np.asarray(image), low, high)
+                found = np.asarray(canny(image, low, high))
+                assert (found == expected[..., None]).all(), (shape, low, high)
+    assert 0.02 < (np.asarray(canny(picture, 20, 60)) > 0).mean() < 0.6
+    with pytest.raises(ValueError, match="low must not exceed high"):
+        canny(picture, 200, 50)
+
+
+def test_edges_of_photos_are_those_of_opencv(photos: list[Path]) -> None:
+    for path in photos[::3]:
+        image = Image.open(path).convert("RGB")
+        expected = cv2.Canny(np.asarray(image), 50, 200)
+        assert expected.any()
+        assert (np.asarray(canny(image, 50, 200)) == expected[..., None]).all()
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_regions_are_those_of_scipy(diagonal: bool) -> None:
+    rng = np.random.default_rng(1)
+    structure = np.ones((3, 3)) if diagonal else None
+    for shape in ((1, 1), (5, 1), (40, 60)):
+        for density in (0.0, 0.3, 0.55, 0.7, 1.0):
+            mask = rng.random(shape) < density
+            expected = ndimage.label(mask, structure)[0] - 1
+            assert (regions(mask, diagonal) == expected).all()
+    spiral = np.zeros((41, 41), bool)  # one long path
+    for k in range(0, 20, 2):
+        spiral[k, k : 41 - k] = spiral[k : 41 - k, 40 - k] = spiral[40 - k, k : 41 - k] = True
+        spiral[k + 2 : 41 - k, k] = True
+        spiral[k + 2, k : k + 3] = True
+    assert (regions(spiral) == ndimage.label(spiral)[0] - 1).all()
+
+
+# Backgrounds
+
+
+def scene(shade: float = 0.0, noise: float = 2.0, hole: bool = False) -> tuple[Image.Image, np.ndarray[Any, Any]]:
+    """A blue disc before a light background that falls off towards the lower right."""
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[:96, :128] / 96
+    back = np.stack([235 - shade * (x + y), 230 - shade * (x + y), 225 - shade * x], -1)
+    disc = Image.new("L", (128, 96))
+    ImageDraw.Draw(disc).ellipse((40, 20, 90, 70), fill=255)
+    truth = np.asarray(disc) > 0
+    shown = truth.copy()
+    if hole:
+        shown[40:48, 60:70] = False
+    pixels = np.where(shown[..., None], [40, 60, 160], back) + rng.normal(0, noise, (96, 128, 3))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)), truth
+
+
+@pytest.mark.parametrize("shade", [0.0, 60.0])
+@pytest.mark.parametrize("hole", [False, True])
+def test_objects_before_clean_backgrounds_are_found(shade: float, hole: bool) -> None:
+    image, truth = scene(shade, hole=hole)
+    mask = np.asarray(CleanBackground().mask(image, "disc"))
+    assert set(np.unique(mask)) == {0, 255}
+    assert ((mask > 0) == truth).mean() > 0.999
+
+
+def test_what_touches_the_border_does_not_bend_the_fit() -> None:
+    image, _ = scene()
+    pixels = np.asarray(image).copy()
+    pixels[70:, 50:80] = (40, 60, 160)  # a stand, down to the lower border
+    mask = np.asarray(CleanBackground().mask(Image.fromarray(pixels), "disc")) > 0
+    assert mask[80:, 52:78].all()
+    assert not mask[:, :38].any()
+
+
+def test_backgrounds_that_are_not_clean_are_rejected() -> None:
+    rng = np.random.default_rng(0)
+    noise = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    with pytest.raises(Rejected, match="not clean"):
+        CleanBackground().mask(noise, "x")
+    with pytest.raises(Rejected, match="nothing but background"):
+        CleanBackground().mask(Image.new("RGB", (64, 64), (200, 200, 200)), "x")
+    speck = Image.new("RGB", (64, 64), (200, 200, 200))
+    speck.paste((0, 0, 0), (30, 30, 33, 33))
+    with pytest.raises(Rejected, match=r"covers 0.2% of the picture"):
+        CleanBackground().mask(speck, "x")
+    full = Image.new("RGB", (64, 64), (0, 0, 0))
+    ImageDraw.Draw(full).rectangle((0, 0, 63, 63), outline=(255, 255, 255))
+    with pytest.raises(Rejected, match=r"covers 9\d\.\d% of the picture"):
+        CleanBackground().mask(full, "x")
+    with pytest.raises(Rejected):
+        CleanBackground().mask(Image.new("RGB", (1, 1)), "x")
+
+
+def test_of_several_bodies_the_largest_counts() -> None:
+    image = Image.new("RGB", (80, 60), (240, 240, 240))
+    image.paste((200, 30, 30), (10, 10, 40, 50))
+    image.paste((30, 30, 200), (60, 20, 70, 30))
+    mask = np.asarray(CleanBackground().mask(image, "x")) > 0
+    assert mask[30, 25]
+    assert not mask[25, 65]
+    assert mask.sum() == 30 * 40
