@@ -26,6 +26,11 @@ NONE = Assets(None)
 PLAIN = Context(Background("studio", 1), 0.3, 0.2, 0.0, 0.7, (0.5, 0.5), 20.0, FRONT)
 
 
+@pytest.fixture(scope="module")
+def assets(photo_root: Path) -> Assets:
+    return Assets(photo_root / "train")
+
+
 def quad() -> Mesh:
     vertices = np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]])
     return make_mesh(vertices, np.array([[0, 1, 2], [0, 2, 3]]), np.array([[0, 0], [1, 0], [1, 1], [0, 1]]))
@@ -232,14 +237,22 @@ def test_a_worn_garment_is_masked_without_its_figure() -> None:
 # ---- contexts
 
 
-@pytest.mark.parametrize("kind", ["studio", "photo", "room", "clutter"])
-def test_backgrounds_follow_from_their_seed(kind: str, photo_root: Path) -> None:
-    assets = Assets(photo_root / "train")
-    made = [draw_background(Background(kind, seed), assets, 48) for seed in (1, 2)]
-    again = draw_background(Background(kind, 1), Assets(photo_root / "train"), 48)
+@pytest.mark.parametrize("kind", ["studio", "room", "clutter"])
+def test_backgrounds_follow_from_their_seed(kind: str) -> None:
+    made = [draw_background(Background(kind, seed), NONE, 48) for seed in (1, 2)]
+    again = draw_background(Background(kind, 1), Assets(None), 48)
     assert made[0].shape == (48, 48, 3)
     assert np.array_equal(made[0], again)
     assert not np.array_equal(made[0], made[1])
+
+
+def test_photos_serve_as_backgrounds(assets: Assets) -> None:
+    made = [draw_background(Background("photo", seed), assets, 48) for seed in (1, 2, 1)]
+    assert np.array_equal(made[0], made[2])
+    assert not np.array_equal(made[0], made[1])
+    found = World(0, None, 48)
+    found.assets = assets
+    assert any(found.context(i, 0).background.kind == "photo" for i in range(20))
 
 
 def test_an_occluder_hides_and_is_not_masked() -> None:
@@ -271,16 +284,18 @@ def test_sensor_noise_is_seeded() -> None:
 # ---- assets
 
 
-def test_worlds_and_assets_travel_to_other_processes(photo_root: Path) -> None:
-    world = World(3, photo_root / "train", 32)
+def test_worlds_and_assets_travel_to_other_processes() -> None:
+    world = World(3, None, 32)
     first = next(world.views(4, 1))
     copy = pickle.loads(pickle.dumps(world))
-    assert len(pickle.dumps(world)) < 1000  # without the loaded photos
+    assert len(pickle.dumps(world)) < 1000  # without what it remembers
     assert np.array_equal(next(copy.views(4, 1)).shot.picture, first.shot.picture)
+    assert pickle.loads(pickle.dumps(Assets(Path("somewhere")))).folder == Path("somewhere")
 
 
-def test_given_meshes_and_photos_are_used(photo_root: Path) -> None:
-    world = World(0, photo_root / "train", 48)
+def test_given_meshes_and_photos_are_used(assets: Assets) -> None:
+    world = World(0, None, 48)
+    world.assets = assets
     assert len(world.assets.meshes) > 20
     assert len(world.assets.shapes) == 10
     assert len(world.assets.photos) > 100
@@ -311,27 +326,40 @@ def test_a_full_turn_of_hue_changes_nothing_much() -> None:
 
 def test_obj_files(tmp_path: Path) -> None:
     text = "v -1 -1 0\nv 1 -1 0\nv 1 1 0\nv -1 1 0\nvt 0 0\nvt 1 0\nvt 1 1\nvt 0 1\n"
-    variants = {
-        "quad": "f 1/1 2/2 3/3 4/4\n",
-        "back": "f -4/-4 -3/-3 -2/-2 -1/-1\n",
-        "normals": "f 1/1/9 2/2/9 3/3/9\n",
-    }
-    (tmp_path / "quad.obj").write_text(text + variants["quad"])
-    quad_mesh = load_obj(tmp_path / "quad.obj")
-    assert quad_mesh is not None
-    assert quad_mesh.faces.tolist() == [[0, 1, 2], [0, 2, 3]]
-    np.testing.assert_allclose(quad_mesh.uv[1], [[0, 0], [1, 1], [0, 1]])
-    (tmp_path / "back.obj").write_text(text + variants["back"])
-    back = load_obj(tmp_path / "back.obj")
-    assert back is not None
-    assert np.array_equal(back.faces, quad_mesh.faces)
-    assert np.array_equal(back.uv, quad_mesh.uv)
+    for name, faces in (
+        ("quad", "f 1/1 2/2 3/3 4/4\n"),
+        ("from the end", "f -4/-4 -3/-3 -2/-2 -1/-1\n"),
+        ("with normals", "vn 0 0 1\nf 1/1/1 2/2/1 3/3/1 4/4/1\n"),
+    ):
+        (tmp_path / f"{name}.obj").write_text(text + faces)
+        mesh = load_obj(tmp_path / f"{name}.obj")
+        assert mesh is not None
+        assert mesh.faces.shape == (2, 3)
+        corners = mesh.vertices[mesh.faces]
+        np.testing.assert_allclose(
+            mesh.uv, corners[..., :2] + 0.5, atol=1e-6
+        )  # the unit square shows the whole texture
+        edges = corners[:, 1:, :2] - corners[:, :1, :2]
+        np.testing.assert_allclose(np.linalg.det(edges), [1, 1], atol=1e-6)  # two halves, the same way round
+        np.testing.assert_allclose(mesh.normals, np.broadcast_to([0, 0, 1], (2, 3, 3)), atol=1e-6)
     (tmp_path / "bare.obj").write_text("v 0 0 0\nv 2 0 0\nv 2 1 0\nf 1 2 3\n")
     bare = load_obj(tmp_path / "bare.obj")
     assert bare is not None
     np.testing.assert_allclose(bare.uv[0], [[0, 0], [1, 0], [1, 1]])
     (tmp_path / "empty.obj").write_text("")
     assert load_obj(tmp_path / "empty.obj") is None
+
+
+def test_shading_is_smooth_across_a_seam_of_the_texture(tmp_path: Path) -> None:
+    # two halves of a gently bent sheet; the middle points have other texture coordinates on either side
+    text = "v -1 0 -0.1\nv 0 0 0\nv 1 0 -0.1\nv -1 1 -0.1\nv 0 1 0\nv 1 1 -0.1\n"
+    text += "vt 0 0\nvt 1 0\nvt 1 1\nvt 0 1\n"
+    (tmp_path / "sheet.obj").write_text(text + "f 1/1 2/2 5/3 4/4\nf 2/1 3/2 6/3 5/4\n")
+    mesh = load_obj(tmp_path / "sheet.obj")
+    assert mesh is not None
+    middle = np.abs(mesh.vertices[mesh.faces][..., 0]) < 1e-6
+    assert middle.sum() == 6
+    np.testing.assert_allclose(mesh.normals[middle], np.broadcast_to([0, 0, 1], (6, 3)), atol=0.05)
 
 
 def test_simplified_meshes_look_the_same() -> None:

@@ -299,8 +299,7 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         raise ManifestError(f"{path}: no such file")
     try:
         if path.suffix == ".parquet":
-            # without partitioning: folders called "split=train" would otherwise become columns
-            table = pyarrow.parquet.read_table(path, partitioning=None)
+            table = pyarrow.parquet.read_table(path)
         elif path.suffix == ".csv":
             table = _read_csv(path)
         else:

@@ -65,7 +65,7 @@ class Config:
     """Settings of the recipe; each is a flag of the command."""
 
     seed: int = 0
-    groups: int = 5000  # rendered identities
+    groups: int = 10000  # rendered identities
     photo_groups: int = 1200  # groups cropped from the assets' photos, if there are assets
     views: int = 3
     render_size: int = 144

@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
     parser.add_argument("--name", help="of the dataset: identities start with it (default: the kind, or the folder)")
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder for images (default: OUT's name + _images)")
-    parser.add_argument("--embed", action="store_true", help="keep images as bytes in a .parquet (small datasets)")
+    text = "images that the source holds as bytes stay bytes, within a .parquet (small datasets); files stay files"
+    parser.add_argument("--embed", action="store_true", help=text)
     parser.add_argument("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
     parser.add_argument("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
     parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help="the source calls it NAME")

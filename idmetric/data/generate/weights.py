@@ -157,17 +157,26 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
 
 
 def version(weights: Weights) -> str:
-    """Which weights these are: the commit in the Hub's cache, or for local ones 12 hex digits of a SHA-256 over the
-    names and sizes of their files. They must have been fetched."""
+    """Which weights these are: their commit on the Hub, or for local ones 12 hex digits of a SHA-256 over the names and
+    sizes of their files. They must have been fetched."""
     if not weights.local:
-        found = _file(weights) if weights.file else _folder(weights, fetch=False)
-        parts = Path(found).parts
-        if "snapshots" in parts:
-            return parts[parts.index("snapshots") + 1]
-    root = _file(weights) if weights.file else _folder(weights)
+        return _commit(weights)
+    root = _file(weights) if weights.file else Path(weights.repo)
     files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
     listed = [f"{p.relative_to(root.parent if root.is_file() else root).as_posix()} {p.stat().st_size}" for p in files]
     return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:12]
+
+
+def _commit(weights: Weights) -> str:
+    """The commit that the Hub's cache holds under the revision."""
+    import huggingface_hub
+
+    for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
+        found = huggingface_hub.try_to_load_from_cache(weights.repo, str(name), revision=weights.revision)
+        if isinstance(found, str):
+            parts = Path(found).parts
+            return parts[parts.index("snapshots") + 1]
+    raise WeightsError(f"{weights} is not in the Hub's cache")
 
 
 def _pipeline_folder(weights: Weights) -> Path:
@@ -181,20 +190,17 @@ def _pipeline_folder(weights: Weights) -> Path:
         raise WeightsError(_no_fetch(weights, error)) from error
 
 
-def _folder(weights: Weights, fetch: bool = True) -> Path:
+def _folder(weights: Weights) -> Path:
     if weights.local:
         return Path(weights.repo)
     import huggingface_hub
 
     patterns = ["*.json", "*.txt", "*.safetensors"]
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                weights.repo, revision=weights.revision, allow_patterns=patterns, local_files_only=not fetch
-            )
-        )
+        found = huggingface_hub.snapshot_download(weights.repo, revision=weights.revision, allow_patterns=patterns)
     except Exception as error:
         raise WeightsError(_no_fetch(weights, error)) from error
+    return Path(found)
 
 
 def _file(weights: Weights) -> Path:

@@ -80,39 +80,35 @@ def place(mesh: Mesh, scale: ArrayLike = 1.0, shift: ArrayLike = 0.0, turn: Floa
 
 
 def load_obj(path: Path) -> Mesh | None:
-    """A mesh from an OBJ file (v, vt and f lines; polygons are split into triangles), or None if it has no faces.
+    """A mesh from an OBJ file, polygons split into triangles, or None if it has no faces.
 
     Faces without texture coordinates get them from the two widest axes of the whole object.
     """
-    v: list[list[str]] = []
-    vt: list[list[str]] = []
-    corners: list[tuple[str, str, str]] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind == "v":
-            v.append(rest.split()[:3])
-        elif kind == "vt":
-            vt.append(rest.split()[:2])
-        elif kind == "f":
-            names = rest.split()
-            corners += [(names[0], names[k], names[k + 1]) for k in range(1, len(names) - 1)]
-    if not corners or not v:
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+    from vtkmodules.vtkFiltersCore import vtkTriangleFilter
+    from vtkmodules.vtkIOGeometry import vtkOBJReader
+
+    reader = vtkOBJReader()
+    reader.SetFileName(str(path))
+    triangles = vtkTriangleFilter()
+    triangles.SetInputConnection(reader.GetOutputPort())
+    triangles.PassLinesOff()
+    triangles.PassVertsOff()
+    triangles.Update()
+    data = triangles.GetOutput()
+    if not data.GetNumberOfPolys():
         return None
-    vertices = np.array(v, dtype=np.float32)
-    pairs = [[[*name.split("/"), ""][:2] for name in triangle] for triangle in corners]
-    faces = _index([[p[0] for p in triangle] for triangle in pairs], len(v))
-    if vt and all(p[1] for triangle in pairs for p in triangle):
-        uv = np.array(vt, dtype=np.float32)[_index([[p[1] for p in triangle] for triangle in pairs], len(vt))]
+    corners = vtk_to_numpy(data.GetPolys().GetConnectivityArray()).reshape(-1, 3).astype(np.int64)
+    # the reader splits points where texture coordinates differ; shading needs them whole
+    points, whole = np.unique(vtk_to_numpy(data.GetPoints().GetData()), axis=0, return_inverse=True)
+    given = data.GetPointData().GetTCoords()
+    if given is None:
+        widest = np.sort(np.argsort(np.ptp(points, axis=0))[1:])
+        plane = points[:, widest]
+        uv = ((plane - plane.min(0)) / np.ptp(plane, axis=0).clip(1e-9))[whole.reshape(-1)[corners]]
     else:
-        widest = np.sort(np.argsort(np.ptp(vertices, axis=0))[1:])
-        flat = vertices[:, widest]
-        uv = ((flat - flat.min(0)) / np.ptp(flat, axis=0).clip(1e-9))[faces]
-    return make_mesh(vertices, faces, uv)
-
-
-def _index(names: list[list[str]], count: int) -> NDArray[np.int64]:
-    found = np.array(names, dtype=np.int64)
-    return np.where(found < 0, found + count, found - 1)  # OBJ counts from 1, or back from the end
+        uv = vtk_to_numpy(given)[corners]
+    return make_mesh(points, whole.reshape(-1)[corners], uv)
 
 
 def simplify(mesh: Mesh, cells: int = 40) -> Mesh:
