@@ -714,3 +714,78 @@ def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys
         assert set(row.parameters["versions"]) == set(open_engine(name).weights)
     assert call(*words, "-o", tmp_path / "b.parquet") == 0  # anew, in another folder
     assert bytes_of(tmp_path / "a_images") == bytes_of(tmp_path / "b_images")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_identity_edits(tmp_path: Path) -> None:
+    source = saved_pictures(tmp_path, count=1)
+    words = (source, "--task", "identity", "--weights", f"flux_fill={parts.saved()}/flux_fill", "--set",
+             "flux_fill.steps=4", "--device", "cpu", "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made, sources = read(tmp_path / "out.parquet"), read(source)
+    part = made.mask(0, column="part_mask")
+    assert part is not None
+    inside = part.numpy() > 0
+    before, after = np.asarray(sources.image(0)), np.asarray(made.image(0))
+    assert (before[~inside] == after[~inside]).all()
+    assert (before[inside] != after[inside]).any()
+    parameters = made[0].parameters
+    assert parameters is not None
+    assert parameters["guidance"] == 2.5  # ID-Sim, A.2.2, and not FLUX's own 30
+    assert [side % 16 for side in parameters["size"]] == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_contextual_edits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as qwen
+
+    original = qwen.calculate_dimensions  # the area of 64 x 64, not of 1024 x 1024
+    monkeypatch.setattr(qwen, "calculate_dimensions", lambda area, ratio: original(area / 256, ratio))
+    source = saved_pictures(tmp_path, count=1)
+    weights = [f"qwen_edit={parts.saved()}/qwen_edit", f"qwen_edit.lora={parts.saved()}/lora.safetensors"]
+    words = (source, "--task", "context", "--weights", weights[0], "--weights", weights[1], "--device", "cpu",
+             "--set", "qwen_edit.steps=2", "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made = read(tmp_path / "out.parquet")
+    row, mask = made[0], made.mask(0)
+    assert mask is not None
+    assert row.parameters is not None
+    assert list(made.image(0).size) == row.parameters["canvas"]["canvas"]
+    assert mask.mean().item() == pytest.approx(row.parameters["canvas"]["covered"], abs=1e-6)
+    assert row.identity == "thing0"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_relighting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from idmetric.data.generate.iclight import ICLight
+
+    monkeypatch.setattr(ICLight, "native", 32)
+    source = saved_pictures(tmp_path, count=1)
+    words = (source, "--task", "ilgen", "--weights", f"iclight={parts.saved()}/stable_diffusion", "--weights",
+             f"iclight.offset={parts.saved()}/offset.safetensors", "--set", "iclight.steps=4", "--device", "cpu",
+             "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made = read(tmp_path / "out.parquet")
+    assert [made.image(i).size for i in range(4)] == [(56, 40)] * 4
+    assert len(set(bytes_of(tmp_path / "out_images").values())) == 8
+    assert set(made.column("identity")) == {"thing0"}
+
+
+def test_images_within_the_manifest_are_sources_too(tmp_path: Path) -> None:
+    files = pictures(tmp_path, 2)
+    held = Manifest.from_rows(
+        [
+            Row(row.identity, image_bytes=(tmp_path / f"{i}.png").read_bytes(), category="mug",
+                mask_bytes=(tmp_path / f"{i}_mask.png").read_bytes(), id=row.id)
+            for i, row in enumerate(files)
+        ]
+    )  # fmt: skip
+    for name, sources in (("files", files), ("held", held)):
+        run(distractor_task(sources, engine(), WORDS, side=32), tmp_path / name)
+    assert bytes_of(tmp_path / "files") == bytes_of(tmp_path / "held")
+
+
+def test_an_empty_manifest_gives_an_empty_one(quick: None, tmp_path: Path) -> None:
+    Manifest.from_rows([]).write(tmp_path / "none.parquet")
+    assert call(tmp_path / "none.parquet", "--task", "distractor", "-o", tmp_path / "out.parquet") == 0
+    assert len(read(tmp_path / "out.parquet")) == 0

@@ -276,6 +276,8 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
         ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(folder / "lora.safetensors")}, "not fit"),
         ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
         ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "neither a folder, nor a file"),
+        ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is a file; .* give the folder"),
+        ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path)}, "iclight_sd15_.* is missing"),
     ]  # fmt: skip
     for name, weights, message in cases:
         with pytest.raises(WeightsError, match=message):
@@ -330,11 +332,11 @@ def test_numbers_that_overflow_are_told(engine: Callable[[str], Engine], monkeyp
 
 def test_versions_follow_the_weights(folder: Path, tmp_path: Path) -> None:
     base = {"base": str(folder / "stable_diffusion")}
-    first = open_engine("sd_turbo", CPU, base).versions()
+    first = open_engine("sd_turbo", CPU, base).versions
     shutil.copytree(folder / "stable_diffusion", tmp_path / "elsewhere")
-    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions() == first
+    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions == first
     (tmp_path / "elsewhere" / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
-    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions() != first
+    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions != first
 
 
 def test_clipseg_gives_a_mask_of_the_pictures_size(folder: Path) -> None:
@@ -375,7 +377,7 @@ inpaint = open_engine("qwen_inpaint", place, {"base": "owner/qwen", "controlnet"
 inpaint = type(inpaint)(place, *(w for k, w in inpaint.weights.items() if k != "lora"),
                         inpaint.weights["lora"].at("owner/lora"), steps=2)
 sizes = [e.edit(request()).size for e in (light, inpaint)]
-print(json.dumps([sizes, {**light.versions(), **inpaint.versions()}, said]))
+print(json.dumps([sizes, {**light.versions, **inpaint.versions}, said]))
 """
 
 

@@ -143,7 +143,7 @@ def render(config: Config, assets: Path | None, cache: Path) -> Images:
         start = time.monotonic()
         with (
             _one_thread_each(),
-            multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count(), _keep_memory) as pool,
+            multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count()) as pool,
         ):
             for index, group in enumerate(pool.imap(job, range(count), chunksize=8)):
                 out[index] = group

@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -90,6 +91,7 @@ class Engine:
         """Repository -> licence of its weights."""
         return {str(w): w.licence for w in self.weights.values()}
 
+    @cached_property
     def versions(self) -> dict[str, str]:
         """Commit or fingerprint of its weights by field; once they are loaded."""
         return {name: version(w) for name, w in self.weights.items()}

@@ -180,7 +180,7 @@ def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 def provenance(engine: Engine) -> dict[str, Any]:
     """What a row tells about its engine's weights."""
-    return {"versions": engine.versions(), "licences": engine.licences}
+    return {"versions": engine.versions, "licences": engine.licences}
 
 
 def _hash(value: object) -> str:

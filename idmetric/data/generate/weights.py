@@ -44,6 +44,8 @@ class Weights:
         if Path(place).is_dir():
             return replace(self, repo=place, revision=None)
         if Path(place).is_file():
+            if self.file is None:
+                raise WeightsError(f"{place!r} is a file; {self} is a folder of models: give the folder")
             path = Path(place)
             return replace(self, repo=str(path.parent), revision=None, file=path.name)
         repo, _, revision = place.partition("@")
