@@ -12,7 +12,7 @@ import pytest
 from idmetric.data.world import Assets, Edit, Identity, World, render_scene
 from idmetric.data.world.context import Background, Context, Occluder, draw_background, turn
 from idmetric.data.world.dice import Blend, Dice, stream
-from idmetric.data.world.identity import DOMAINS, ODDS
+from idmetric.data.world.identity import DOMAINS, ODDS, shared_assets
 from idmetric.data.world.materials import MATERIALS, SURFACES, shift_hue
 from idmetric.data.world.meshes import Mesh, fit, load_obj, make_mesh, simplify
 from idmetric.data.world.render import Light, Part, Pose, renderer
@@ -28,7 +28,7 @@ PLAIN = Context(Background("studio", 1), 0.3, 0.2, 0.0, 0.7, (0.5, 0.5), 20.0, F
 
 @pytest.fixture(scope="module")
 def assets(photo_root: Path) -> Assets:
-    return Assets(photo_root / "train")
+    return shared_assets(photo_root / "train")
 
 
 def quad() -> Mesh:
@@ -250,8 +250,7 @@ def test_photos_serve_as_backgrounds(assets: Assets) -> None:
     made = [draw_background(Background("photo", seed), assets, 48) for seed in (1, 2, 1)]
     assert np.array_equal(made[0], made[2])
     assert not np.array_equal(made[0], made[1])
-    found = World(0, None, 48)
-    found.assets = assets
+    found = World(0, assets.folder, 48)
     assert any(found.context(i, 0).background.kind == "photo" for i in range(20))
 
 
@@ -290,12 +289,12 @@ def test_worlds_and_assets_travel_to_other_processes() -> None:
     copy = pickle.loads(pickle.dumps(world))
     assert len(pickle.dumps(world)) < 1000  # without what it remembers
     assert np.array_equal(next(copy.views(4, 1)).shot.picture, first.shot.picture)
+    assert copy.assets is World(1, None).assets  # files are loaded once in a process
     assert pickle.loads(pickle.dumps(Assets(Path("somewhere")))).folder == Path("somewhere")
 
 
 def test_given_meshes_and_photos_are_used(assets: Assets) -> None:
-    world = World(0, None, 48)
-    world.assets = assets
+    world = World(0, assets.folder, 48)
     assert len(world.assets.meshes) > 20
     assert len(world.assets.shapes) == 10
     assert len(world.assets.photos) > 100

@@ -156,25 +156,12 @@ def _occluder(rng: Generator) -> Occluder:
 
 def draw_background(background: Background, assets: Assets, size: int) -> Picture:
     """The background as a picture (size, size, 3); drawn once, then remembered."""
-    return _drawn(background, _Held(assets), size)
-
-
-class _Held:
-    """Assets as a cache key: by the object itself."""
-
-    def __init__(self, assets: Assets) -> None:
-        self.assets = assets
-
-    def __hash__(self) -> int:
-        return id(self.assets)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.assets is self.assets
+    return _drawn(background, assets, size)
 
 
 @lru_cache(maxsize=64)
-def _drawn(background: Background, held: _Held, size: int) -> Picture:
-    rng, assets = stream(background.seed, "background"), held.assets
+def _drawn(background: Background, assets: Assets, size: int) -> Picture:
+    rng = stream(background.seed, "background")
     if background.kind == "photo" and assets.photos:
         pool = assets.scenes if assets.scenes and rng.random() < 0.6 else assets.photos
         return _resized(cut(rng, pool), size)
@@ -187,7 +174,7 @@ def _drawn(background: Background, held: _Held, size: int) -> Picture:
     picture = _room(rng, assets, size)
     if background.kind == "clutter":
         for _ in range(rng.integers(3, 8)):
-            sprite, alpha = _sprite(int(rng.integers(64)), held, size)
+            sprite, alpha = _sprite(int(rng.integers(64)), assets, size)
             side = int(rng.uniform(0.25, 0.7) * size)
             left, top = int(rng.uniform(-0.2, 0.9) * size), int(rng.uniform(-0.1, 0.8) * size)
             _paste(picture, _resized(sprite, side), _resized(alpha, side), left, top)
@@ -221,13 +208,13 @@ def _cover(rng: Generator, assets: Assets) -> Texture:
 
 
 @lru_cache(maxsize=64)
-def _sprite(number: int, held: _Held, size: int) -> tuple[Picture, Picture]:
+def _sprite(number: int, assets: Assets, size: int) -> tuple[Picture, Picture]:
     """One of 64 things that lie about in cluttered rooms."""
     rng = stream(number, "sprite")
-    kinds = [k for k in held.assets.kinds if k not in ("garment", "compound")]
+    kinds = [k for k in assets.kinds if k not in ("garment", "compound")]
     thing = Identity(kinds[int(rng.integers(len(kinds)))], int(rng.integers(1 << 31)))
     pose = Pose(turn(rng.uniform(-3, 3), rng.uniform(0, 0.7), rng.normal(0, 0.3)), 0.9, angle=25)
-    rendered, alpha = renderer(size).draw(held.assets.build(thing), pose, sample_light(rng))
+    rendered, alpha = renderer(size).draw(assets.build(thing), pose, sample_light(rng))
     return (rendered * 255).astype(np.uint8), (alpha * 255).astype(np.uint8)
 
 

@@ -100,7 +100,13 @@ class Assets:
         self._built = lru_cache(maxsize=24)(self._build)
 
     def __reduce__(self) -> tuple[Any, ...]:  # without what is loaded
-        return Assets, (self.folder,)
+        return shared_assets, (self.folder,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Assets) and other.folder == self.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
 
     @property
     def kinds(self) -> dict[str, float]:
@@ -182,6 +188,12 @@ class Assets:
             mesh = pool[int(pick.integers(len(pool)))]
             return [Solid("body", "main", place(mesh, dial.uniform(0.85, 1.15, 3)))], []
         return SHAPES[identity.kind](dial), []
+
+
+@lru_cache(maxsize=4)
+def shared_assets(folder: Path | None) -> Assets:
+    """The assets of a folder, loaded once in a process."""
+    return Assets(folder)
 
 
 class _Surfaces:

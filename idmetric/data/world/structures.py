@@ -25,7 +25,7 @@ from idmetric.data.world.context import (
     sample_light,
 )
 from idmetric.data.world.dice import stream
-from idmetric.data.world.identity import DOMAINS, Assets, Edit, Identity
+from idmetric.data.world.identity import DOMAINS, Edit, Identity, shared_assets
 from idmetric.data.world.render import Light, Picture
 from idmetric.data.world.scene import Shot, names, render_scene
 
@@ -80,7 +80,7 @@ class World:
 
     def __init__(self, seed: int, assets: Path | None = None, size: int = 224) -> None:
         self.seed, self.size = seed, size
-        self.assets = Assets(assets)
+        self.assets = shared_assets(assets)
         self._alike = lru_cache(maxsize=64)(self._find_alike)
 
     def __reduce__(self) -> tuple[Any, ...]:  # without what it remembers
