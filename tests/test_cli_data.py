@@ -9,13 +9,11 @@ import datasets
 import pytest
 from PIL import Image
 
-from idmetric.cli.data import main
+from idmetric.cli.data import COMMANDS, main
 from idmetric.data.check import faults, without
 from idmetric.data.manifest import Manifest, Row, read
 from idmetric.data.split import leaks
 from idmetric.data.summary import problems, summarize
-
-COMMANDS = ("info", "import", "split")
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def cli(*arguments: object) -> int:
 # Help
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli(command, "--help")
@@ -58,7 +56,7 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     assert f"idmetric-data {command} " in text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_loads_nothing_heavy(command: str) -> None:
     heavy = ["torch", "pyarrow", "numpy", "PIL", "datasets", "huggingface_hub", "tqdm"]
     program = (
@@ -322,3 +320,30 @@ def test_parts_that_cannot_be_are_named(
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *arguments) == 1
     assert message in capsys.readouterr().err
     assert not (many / "s.csv").exists()
+
+
+# Merge
+
+
+def test_manifests_are_merged_with_paths_from_the_new_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        assert cli("import", "folder", folder / "toys", "-o", folder / name / "m.csv", "--name", name) == 0
+    parts = [folder / "a/m.csv", folder / "b/m.csv"]
+    assert cli("merge", *parts, "-o", folder / "both.parquet", "--dry-run") == 0
+    assert not (folder / "both.parquet").exists()
+    assert cli("merge", *parts, "-o", folder / "both.parquet") == 0
+    assert "18 images of 6 identities" in capsys.readouterr().out
+    both = read(folder / "both.parquet")
+    assert both[0].path == "toys/cup/0.png"
+    assert both.image(17).size == (9, 7)
+
+
+def test_merging_refuses_equal_names_unless_they_are_shared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, path in (("a", "x.png"), ("b", "y.png")):
+        Manifest.from_rows([Row(identity="0001", path=path)], folder).write(folder / f"{name}.csv")
+    parts = [folder / "a.csv", folder / "b.csv"]
+    assert cli("merge", *parts, "-o", folder / "both.csv") == 1
+    assert "'0001'" in capsys.readouterr().err
+    assert not (folder / "both.csv").exists()
+    assert cli("merge", *parts, "-o", folder / "both.csv", "--shared") == 0
+    assert len(read(folder / "both.csv")) == 2

@@ -24,7 +24,6 @@ Run = Callable[..., int]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `idmetric-data` in a folder of its own; paths are relative to it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "COMMANDS", {name: cli.COMMANDS[name] for name in ("curate", "mine")})
     return lambda *argv: cli.main([str(a) for a in argv])
 
 

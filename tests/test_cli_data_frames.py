@@ -21,16 +21,12 @@ from tests.clip_files import mask, picture, write_folder, write_masks, write_vid
 from tests.test_structure import HEAVY, loaded_after
 
 Run = Callable[..., int]
-ONE_COMMAND = (
-    "import sys\nfrom idmetric.cli import data\ndata.COMMANDS = {'frames': 'frames'}\n"
-    "if __name__ == '__main__': sys.exit(data.main(sys.argv[1:]))"
-)
+COMMAND = "import sys\nfrom idmetric.cli import data\nif __name__ == '__main__': sys.exit(data.main(sys.argv[1:]))"
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run() -> Run:
     """`idmetric-data frames ...`"""
-    monkeypatch.setattr(data, "COMMANDS", {"frames": data.COMMANDS["frames"]})
     return lambda *args: data.main(["frames", "--quiet", *map(str, args)])
 
 
@@ -50,7 +46,7 @@ def test_help_is_quick_and_shows_examples(capsys: pytest.CaptureFixture[str], ru
         run("--help")
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    assert "Examples:" in shown
+    assert "examples:" in shown
     assert "--on-error" in shown
     heavy = {*HEAVY, "av", "pyarrow", "tqdm", "idmetric.data.frames"}
     code = "import argparse\nfrom idmetric.cli.data import frames\nframes.add_arguments(argparse.ArgumentParser())"
@@ -178,7 +174,7 @@ def test_frames_written_beside_the_clips_are_not_taken_for_clips(tmp_path: Path,
 def test_a_killed_run_goes_on_to_the_same_end_with_any_number_of_workers(tmp_path: Path) -> None:
     source = make_clips(tmp_path / "in", 40)
     program = tmp_path / "one_command.py"
-    program.write_text(ONE_COMMAND)
+    program.write_text(COMMAND)
 
     def command(out: str, *more: str) -> list[str]:
         arguments = [str(source), "--sampling", "got10k", "-o", str(tmp_path / out / "x.jsonl"), "--quiet", *more]

@@ -16,6 +16,7 @@ from idmetric._version import __version__
 COMMANDS = {
     "info": "summary of a manifest, and what is wrong with it",
     "import": "a manifest of a folder or a published dataset",
+    "merge": "several manifests as one",
     "split": "train, validation and test splits that no identity crosses",
     "curate": "balance, filter and cap identities as the papers do",
     "mine": "hard negatives and hard pairs by nearest neighbours",

@@ -4,7 +4,7 @@ A clip is a folder of images or a video file. Its masks are images or a video of
 beside it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mask_video.*`). Clips that are done are not
 read again, so the same command goes on after a stop.
 
-Examples:
+examples:
   idmetric-data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
   idmetric-data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
   idmetric-data frames LaSOT --sampling lasot --annotation boxes --on-error skip -o lasot.parquet

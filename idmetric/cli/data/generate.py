@@ -8,7 +8,7 @@ Tasks, and the engines that do them:
   ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
               given a manifest with masks instead of --categories, its images are relit
 
-Examples:
+examples:
   idmetric-data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
   idmetric-data generate frames.parquet --task context -o edits.parquet --dry-run
   idmetric-data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet

@@ -1,0 +1,35 @@
+"""Put several manifests into one, paths relative to the output.
+
+examples:
+  idmetric-data merge met.parquet ilias.parquet forb.parquet -o all.parquet
+  idmetric-data merge photos.parquet edits.parquet -o both.parquet --shared
+                          equal identity names mean the same thing, as where edits were made from the photos
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-data merge`."""
+    from idmetric.cli.data.common import add_output
+
+    parser.add_argument("manifests", nargs="+", type=Path, help="the manifests: .parquet, .csv or .jsonl")
+    text = "the same identity in two manifests is the same thing; otherwise it is refused"
+    parser.add_argument("--shared", action="store_true", help=text)
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Merge, say what was merged, and write."""
+    from idmetric.cli.data.common import save
+    from idmetric.data.manifest import merge, read
+
+    parts = [read(path) for path in args.manifests]
+    merged = merge(parts, shared=args.shared)
+    for path, part in zip(args.manifests, parts, strict=True):
+        print(f"{path}: {len(part)} images of {len(set(part.column('identity')) - {None})} identities")
+    save(merged, args)
+    return 0
