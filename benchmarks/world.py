@@ -1,0 +1,147 @@
+"""How fast the procedural world renders, and how hard its distractors are.
+
+    python benchmarks/world.py [--identities 100] [--assets DATA/train]
+
+Prints pictures per second of one process (rendering; rendering and writing files), with what VTK alone would do on
+the same things, and with ray casting by trimesh and Embree where those are installed (pip install trimesh embreex): the
+same meshes and samples, nearest hits and texture lookup only. Then SSR and PA (NearID, section 3.4) of a colour
+histogram, of raw pixels and of IDSim("tiny") on three views and their distractors of graded strength.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from idmetric.data.world import World
+from idmetric.data.world.context import turn
+from idmetric.data.world.render import FINER, Light, Part, Pose, renderer
+from idmetric.data.world.structures import Take
+from idmetric.data.world.write import Plan, write_world
+from idmetric.evaluate.margins import directed_margins, margin_rates
+from idmetric.idsim import IDSim
+from idmetric.protocols.photos import hsv_histogram, small_pixels
+
+STRENGTHS = (1.0, 0.75, 0.5, 0.3)
+POSE, LIGHT = Pose(turn(0.6, 0.3, 0.0), 0.75), Light((0.5, 0.7, 1.0))
+
+
+def clock(work: Callable[[], int]) -> tuple[float, float]:
+    """Pictures per second: by the wall clock, and by processor time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    count = work()
+    return count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
+
+
+def shade(things: list[list[Part]], size: int) -> int:
+    """Draw each thing once with VTK."""
+    for parts in things:
+        renderer(size).draw(parts, POSE, LIGHT)
+    return len(things)
+
+
+def cast(things: list[list[Part]], size: int) -> int:
+    """Nearest hits and texture colours of each thing by trimesh's Embree, at the same number of samples."""
+    import trimesh
+
+    ticks = (np.arange(size * FINER) + 0.5) / (size * FINER) - 0.5
+    x, y = np.meshgrid(ticks, -ticks)
+    far = 0.5 / np.tan(np.radians(POSE.angle) / 2)
+    directions = np.stack([x.ravel(), y.ravel(), np.full(x.size, -far)], 1)
+    for parts in things:
+        points = np.concatenate([p.mesh.vertices @ POSE.rotation.T * POSE.scale for p in parts])
+        offsets = np.cumsum([0, *(len(p.mesh.vertices) for p in parts[:-1])])
+        faces = np.concatenate([p.mesh.faces + o for p, o in zip(parts, offsets, strict=True)])
+        owner = np.repeat(np.arange(len(parts)), [len(p.mesh.faces) for p in parts])
+        first = np.concatenate([np.arange(len(p.mesh.faces)) for p in parts])
+        mesh = trimesh.Trimesh(points, faces, process=False)
+        hit = mesh.ray.intersects_first(np.tile([0, 0, far], (len(directions), 1)), directions)
+        colours = np.zeros((len(hit), 3), np.uint8)
+        for k, part in enumerate(parts):
+            mine = np.flatnonzero((hit >= 0) & (owner[hit] == k))
+            uv = part.mesh.uv[first[hit[mine]]].mean(1) % 1
+            height, width = part.texture.shape[:2]
+            colours[mine] = part.texture[
+                ((1 - uv[:, 1]) * (height - 1)).astype(int), (uv[:, 0] * (width - 1)).astype(int)
+            ]
+    return len(things)
+
+
+def speed(assets: Path | None, count: int, size: int = 224) -> None:
+    """Print pictures per second."""
+    world = World(1, assets, size)
+
+    def whole(first: int, last: int) -> int:
+        done = 0
+        for number in range(first, last):
+            views = list(world.views(number, 3))
+            done += len(views) + len([world.near(v, number, s) for s in (1.0, 0.5) for v in views])
+        return done
+
+    whole(10_000, 10_008)  # load files, compile shaders
+    print(f"{size} px, one process    wall      cpu  (pictures per second)")
+    print("world, rendered     {:7.1f}  {:7.1f}".format(*clock(lambda: whole(0, count))))
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Plan(seed=1, size=size)
+        rates = clock(lambda: len(write_world(Path(folder), plan, count, assets)))
+    print("world, and written  {:7.1f}  {:7.1f}".format(*rates))
+    things = [world.assets.build(world.identity(n)) for n in range(min(count, 60))]
+    print("VTK, thing alone    {:7.1f}  {:7.1f}".format(*clock(lambda: shade(things, size))))
+    try:
+        import embreex  # noqa: F401
+        import trimesh  # noqa: F401
+    except ImportError:
+        print("trimesh and embreex are not installed")
+        return
+    print("Embree, flat colour {:7.1f}  {:7.1f}".format(*clock(lambda: cast(things, size))))
+
+
+def hardness(assets: Path | None, count: int) -> None:
+    """Print SSR and PA of simple features and of the embedded model."""
+    world = World(2, assets, 224)
+    model = IDSim("tiny")
+
+    def tiny(takes: list[Take]) -> np.ndarray:
+        rows = model.embed([t.shot.picture for t in takes]).cls.cpu().numpy()
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def of_files(feature: Callable[[list[Path]], np.ndarray]) -> Callable[[list[Take]], np.ndarray]:
+        def rows(takes: list[Take]) -> np.ndarray:
+            from PIL import Image
+
+            with tempfile.TemporaryDirectory() as folder:
+                paths = [Path(folder) / f"{k}.png" for k in range(len(takes))]
+                for path, take in zip(paths, takes, strict=True):
+                    Image.fromarray(take.shot.picture).save(path)
+                return feature(paths)
+
+        return rows
+
+    features = {"HSV histogram": of_files(hsv_histogram), "32x32 pixels": of_files(small_pixels), "tiny": tiny}
+    margins: dict[tuple[str, float], list[np.ndarray]] = {(f, s): [] for f in features for s in STRENGTHS}
+    for number in range(count):
+        views = list(world.views(number, 3))
+        for strength in STRENGTHS:
+            near = [world.near(v, number, strength) for v in views]
+            for name, feature in features.items():
+                both = feature([*views, *near])
+                a, b = both[:3], both[3:]
+                margins[name, strength].append(directed_margins(a @ a.T, (a * b).sum(1)))
+    print(f"\nSSR / PA in percent, {count} things, three views   " + "   ".join(f"{s:g}" for s in STRENGTHS))
+    for name in features:
+        rates = [margin_rates(margins[name, s]) for s in STRENGTHS]
+        print(f"{name:20s}" + "  ".join(f"{100 * r.ssr:5.1f} / {100 * r.pa:4.1f}" for r in rates))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--identities", type=int, default=100)
+    parser.add_argument("--assets", type=Path)
+    options = parser.parse_args()
+    speed(options.assets, options.identities)
+    hardness(options.assets, options.identities)
