@@ -60,3 +60,11 @@ def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytes
     files = sorted(IMAGES.glob("*.png"))
     assert again.pairwise(files).equal(tiny.pairwise(files))
     assert again.name == "tiny"
+
+
+def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
+    sheet = runpy.run_path(str(EXAMPLES / "contact_sheet.py"))
+    sheet["main"](tmp_path / "sheet.png", rows=2, size=48)
+    with Image.open(tmp_path / "sheet.png") as drawn:
+        assert drawn.size == (48 * len(sheet["TITLES"]), 18 + 2 * 48)
+        assert np.asarray(drawn)[18:].std() > 20
