@@ -60,10 +60,11 @@ def write_video(
     stamps: Sequence[int] | None = None,
     codec: str = "mpeg4",
     keyframes: int = 12,
+    options: Mapping[str, str] | None = None,
 ) -> Path:
     """Frames as a video; `stamps`: their times in 1/600 seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=dict(options or {})) as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height = frames[0].size
         stream.pix_fmt = {"ffv1": "gray", "png": "rgb24"}.get(codec, "yuv420p")

@@ -131,6 +131,30 @@ def test_unreadable_images_are_left_out_on_request(broken: Path, capsys: pytest.
     assert len(read(broken / "all.csv")) == 9
 
 
+def test_images_of_another_dataset_are_not_replaced_in_silence(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cup", "mug"):
+        cells = [{"bytes": (folder / f"toys/{name}/0.png").read_bytes(), "path": None}]
+        made = datasets.Dataset.from_dict({"image": cells, "label": ["x"]}).cast_column("image", datasets.Image())
+        made.save_to_disk(folder / name)
+        out = ("-o", folder / f"{name}.csv", "--images", folder / "images")
+        assert cli("import", "pods", folder / name, *out, "--quiet") == 0
+    assert "1 of them were there with another content" in capsys.readouterr().err
+    assert read(folder / "mug.csv").image(0).getpixel((0, 0)) == (50, 0, 9)
+
+
+def test_a_joined_table_keeps_its_subsets(folder: Path) -> None:
+    (folder / "metadata.csv").write_text("identity,path,dataset\na,toys/cup/0.png,Dogs\nb,toys/mug/0.png,Whales\n")
+    out = ("-o", folder / "m.csv", "--quiet")
+    assert cli("import", "table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_where=path") == 1
+    assert cli("import", "table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_kind=identity",
+               "--map", "identity=identity") == 0  # fmt: skip
+    assert read(folder / "m.csv").column("dataset") == ["Wild"] * 2
+    assert read(folder / "m.csv").column("x_subset") == ["Dogs", "Whales"]
+    assert read(folder / "m.csv").column("x_kind") == ["a", "b"]
+
+
 def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("-o", folder / "m.csv")
     for arguments, message in (
@@ -192,6 +216,24 @@ def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str
     assert [p["count"] for p in found["problems"] if p["serious"]] == [1, 1, 2]
 
 
+def test_info_knows_a_file_by_any_of_its_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = (folder / "toys/pot/0.png").read_bytes()
+    rows = [
+        Row("a", "toys/cup/0.png", split="train"), Row("b", "./toys/../toys/cup/0.png", split="test"),
+        Row("c", image_bytes=data, id="one", split="train"), Row("c", image_bytes=data, id="two", split="test"),
+    ]  # fmt: skip
+    Manifest.from_rows(rows, folder).write(folder / "m.parquet")
+    assert cli("info", folder / "m.parquet", "--strict") == 1
+    out = capsys.readouterr().out
+    assert "4 rows, 2 images, 3 identities" in out
+    assert "! 2 files are in more than one split" in out
+    assert "toys/cup/0.png: train, test" in out
+    assert "bytes of one: train, test" in out
+    assert "! 1 files show more than one identity" in out
+    assert "toys/cup/0.png: a, b" in out
+    assert "- 3 identities have one image" in out
+
+
 def test_info_writes_the_manifest_without_what_cannot_be_read(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli("import", "folder", broken / "toys", "-o", broken / "m.csv", "--no-check", "--quiet")
     skip = ("info", broken / "m.csv", "--decode", "--quiet", "--on-error", "skip", "-o", broken / "clean.csv")
@@ -243,6 +285,23 @@ def test_faults_name_every_row_that_uses_a_file(broken: Path) -> None:
     assert [f.missing for f in found] == [False, False, False, False, True]
     assert [(f.row, f.column) for f in faults(manifest, decode=False)] == [(4, "mask")]
     assert faults(manifest, workers=1) == found
+
+
+def test_masks_have_their_images_shape_if_not_its_size(folder: Path) -> None:
+    for name, size in (("same", (9, 7)), ("half", (5, 4)), ("turned", (7, 9)), ("double", (18, 14))):
+        Image.new("L", size, 255).save(folder / f"{name}.png")
+    Image.new("RGB", (7, 9)).save(folder / "upright.png")
+    rows = [
+        Row("a", "toys/cup/0.png", id=f"{k}", mask=f"{name}.png", part_mask="same.png")
+        for k, name in enumerate(("same", "half", "turned", "double"))
+    ]
+    manifest = Manifest.from_rows([*rows, Row("a", "upright.png", mask="turned.png", part_mask="same.png")], folder)
+    found = faults(manifest)
+    assert [(f.row, f.column) for f in found] == [(2, "mask"), (4, "part_mask")]
+    assert "the mask has 7x9 pixels, its image 9x7: they have not one shape" in str(found[0])
+    assert not faults(manifest, decode=False)
+    with pytest.raises(ValueError, match="workers 0: at least 1"):
+        faults(manifest, workers=0)
 
 
 def test_what_depends_on_a_row_leaves_with_it() -> None:
@@ -298,6 +357,20 @@ def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(
     assert read(many / "t.csv").column("split") != read(many / "s.csv").column("split")
 
 
+@pytest.mark.filterwarnings("ignore:nothing is in split more")
+def test_what_is_left_may_be_nothing(many: Path) -> None:
+    parts = [a for part in ("train=0.7", "val=0.2", "test=0.1", "more=rest") for a in ("--part", part)]
+    assert cli("split", many / "m.parquet", "-o", many / "s.csv", *parts) == 0  # though .7 + .2 + .1 is no whole 1
+    assert len(read(many / "s.csv").filter(split=None)) == 0
+
+
+def test_a_seed_below_0_is_wrong_usage(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli("split", many / "m.parquet", "-o", many / "s.csv", "--part", "train=1.0", "--seed", "-1")
+    assert stopped.value.code == 2
+    assert "--seed" in capsys.readouterr().err
+
+
 def test_split_by_row_says_that_identities_leak(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = ("--part", "train=0.5", "--part", "test=0.5", "--by-row")
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *part) == 0
@@ -311,6 +384,7 @@ def test_split_by_row_says_that_identities_leak(many: Path, capsys: pytest.Captu
         (["train"], "expected NAME=SHARE"), (["=0.5"], "expected NAME=SHARE"), (["train=most"], "expected NAME=SHARE"),
         (["train=-1"], "expected NAME=SHARE"), (["a=0.5", "a=0.5"], "given twice"), (["a=0.8", "b=0.8"], "sum to 1.6"),
         (["a=40", "b=40"], "ask for 80 identities; there are 50"), (["a=0.5", "b=20"], "a=0.5"),
+        (["train=rest", "val=0.7", "test=0.7"], "the shares sum to 1.4, more than 1; nothing is left for 'rest'"),
     ],
 )  # fmt: skip
 def test_parts_that_cannot_be_are_named(

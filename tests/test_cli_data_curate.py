@@ -163,8 +163,91 @@ def test_identities_in_two_splits_are_refused(
     assert "14 identities are in more than one split: 'MET/0' in train, val" in capsys.readouterr().err
     assert run("mine", "negatives", "photos.parquet", "--model", "tiny", "-o", "x.csv", "--quiet") == 1
     assert "14 identities are in more than one split" in capsys.readouterr().err
-    assert run("curate", "photos.parquet", "--recipe", "idsim", "-o", "x.csv", "--quiet") == 0  # it splits anew
+    command = ("curate", "photos.parquet", "--recipe", "idsim", "-o", "x.csv", "--quiet")
+    assert run(*command, "--overwrite-splits") == 0
     assert not leaks(read(tmp_path / "x.csv"))
+
+
+def test_splits_that_are_there_are_kept_or_overwritten_by_name(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = ["test" if i in ("MET/0", "DF2/7") else "train" for i in photos.column("identity")]
+    photos.replace(split=parts, text=None).write(tmp_path / "photos.parquet")
+    for recipe in ("idsim", "nearid"):
+        command = ("curate", "photos.parquet", "--recipe", recipe, "-o", "x.csv", "--quiet", "--no-check")
+        more = ("--no-masks", "--split", "train=-1,test=3") if recipe == "nearid" else ()
+        assert run(*command, *more) == 1
+        error = capsys.readouterr().err
+        for text in ("has splits already (test: 6 images, train: 36 images)", "--keep-splits", "--overwrite-splits"):
+            assert text in error
+        assert not (tmp_path / "x.csv").exists()
+        assert run(*command, *more, "--overwrite-splits") == 0
+        assert {"MET/0", "DF2/7"} <= set(read(tmp_path / "x.csv").column("identity"))
+        assert run(*command, *more[:1], "--keep-splits") == 0
+        out = read(tmp_path / "x.csv")
+        assert ({"MET/0", "DF2/7"} <= set(out.column("identity"))) == (recipe == "nearid")
+        if recipe == "nearid":
+            assert set(out.filter(split="test").column("identity")) == {"MET/0", "DF2/7"}
+        (tmp_path / "x.csv").unlink()
+    assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--quiet") == 0  # keeps them anyway
+
+
+def test_options_of_other_recipes_are_refused(run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe, *option in (("idsim", "--images", 4), ("visme", "--strategy", "balanced"), ("visme", "--no-masks"),
+                            ("nearid", "--variant", "all"), ("ilgen", "--split", "train=-1"),
+                            ("visme", "--keep-splits"), ("ilgen", "--overwrite-splits")):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            run("curate", "photos.parquet", "--recipe", recipe, "-o", "x.csv", *option)
+        assert stop.value.code == 2
+        assert f"{option[0]} is of --recipe" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("curate", "x.csv", "--recipe", "nearid", "-o", "x.csv", "--split", "a=1", "--keep-splits")
+    assert "choose one" in capsys.readouterr().err
+
+
+def test_what_took_the_identities_is_said_where_too_few_are_left(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("curate", "photos.parquet", "--recipe", "nearid", "-o", "x.csv", "--quiet") == 1
+    error = capsys.readouterr().err
+    assert "13 identities repeat another's text" in error
+    assert "other splits: --split" in error
+    (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
+    assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--filters", "own.json") == 1
+    assert 'rule {"drop": {"dataset": ["met", "df2"]}} took 14 identities' in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_the_output_is_said_before_the_work(
+    run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idmetric.data.embeddings.embed_rows", None)  # would fail
+    monkeypatch.setattr("idmetric.data.check.faults", None)
+    mine = ("photos.parquet", "--model", "tiny", "--device", "cpu")
+    for command in (("curate", "photos.parquet", "--recipe", "visme"), ("mine", "negatives", *mine),
+                    ("mine", "pairs", *mine), ("mine", "triplets", *mine)):  # fmt: skip
+        assert run(*command, "-o", "x.txt") == 1
+        assert "x.txt: a manifest ends in .parquet, .csv, .jsonl" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    photos.replace(role=["real", "context-edit", "context-edit"] * 14).write("photos.parquet")
+    monkeypatch.setattr("idmetric.data.neighbours.EXACT_POOL", 13)
+    for mode in ("negatives", "pairs", "triplets"):
+        assert run("mine", mode, *mine, "-o", "x.csv", *(["--ratio", "0:1:0"] if mode == "triplets" else [])) == 1
+        assert "idmetric[scale]" in capsys.readouterr().err
+
+
+def test_numbers_that_make_no_sense_are_wrong_usage(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = ("-o", "x.csv", "--model", "tiny")
+    for command, text in (
+        (("mine", "pairs", "a.csv", *mine, "--limit", "-3"), "--limit: '-3' is not a whole number from 1 on"),
+        (("mine", "pairs", "a.csv", *mine, "--k", "0"), "--k: '0' is not a whole number from 1 on"),
+        (("mine", "negatives", "a.csv", *mine, "--seed", "-1"), "--seed: '-1' is not a whole number from 0 on"),
+        (("mine", "triplets", "a.csv", *mine, "--seed", "x"), "--seed: 'x' is not a whole number from 0 on"),
+        (("curate", "a.csv", "--recipe", "idsim", "-o", "x.csv", "--seed=-1"), "--seed: '-1'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            run(*command)
+        assert stop.value.code == 2
+        assert text in capsys.readouterr().err
 
 
 def test_wrong_usage_is_said(run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,6 +156,55 @@ def test_errors_name_what_is_wrong(tmp_path: Path, run: Run, capsys: pytest.Capt
     assert not (tmp_path / "x.csv").exists()
 
 
+def test_numbers_that_make_no_sense_are_wrong_usage(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, value in (("--workers", 0), ("--seed", -1), ("--category-level", 0)):
+        with pytest.raises(SystemExit) as stop:
+            run(tmp_path, "--sampling", "got10k", "-o", tmp_path / "x.csv", option, value)
+        assert stop.value.code == 2
+        assert f"{option}: '{value}' is not a whole number" in capsys.readouterr().err
+
+
+def test_category_levels_that_clips_do_not_have_are_said(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
+    assert run(*command, "--category-level", 9) == 1
+    assert "no clip has so many folders above it: 'kind/clip0'" in capsys.readouterr().err
+    assert not (tmp_path / "x_frames").exists()
+    write_folder(source / "alone", 20)
+    write_masks(source / "alone/masks", dict.fromkeys(range(0, 20, 5), 0.5))
+    assert run(*command, "--category-level", 1) == 0
+    assert "1 clips have no category: fewer than 1 folders above 'alone'" in capsys.readouterr().err
+
+
+def test_damaged_clip_folders_and_cut_videos_are_listed_and_skipped(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
+    assert run(*command) == 0
+    record = next((tmp_path / "x_frames").glob("*clip0*/clip.json"))
+    record.write_text("{}")
+    path = write_video(source / "film.mkv", [picture(i) for i in range(90)])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
+    write_masks(source / "film_masks", dict.fromkeys(range(0, 50, 5), 0.5))
+    capsys.readouterr()
+    assert run(*command, "--dry-run") == 1
+    shown = capsys.readouterr()
+    assert "film.mkv: cut off after" in shown.err
+    assert "would sample 1 of 3 clips (1 are done)" in shown.out
+    assert run(*command) == 1
+    shown = capsys.readouterr()
+    assert str(record) in shown.err
+    assert "remove its folder" in shown.err
+    assert "film.mkv: cut off after" in shown.err
+    assert run(*command, "--on-error", "skip") == 4
+    assert set(read(tmp_path / "x.csv").column("identity")) == {"got10k/kind/clip1", "got10k/film"}
+
+
 def test_masks_that_show_nothing_are_pointed_out(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_clips(tmp_path / "in", 2)
     for path in (source / "kind/clip0/masks").iterdir():

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -287,6 +288,33 @@ def test_rules_that_do_nothing_or_take_all_are_said() -> None:
     assert "'Tower Bridge'" in done[1].warning
 
 
+def test_rules_of_datasets_that_are_not_there_say_so() -> None:
+    manifest = photos({"BelugaID": 2, "AAUZebraFish": 1}).replace(x_subset=None)  # imported without --name
+    kept, done = apply_rules(manifest, IDSIM_RULES)
+    assert len(kept) == 6
+    assert all(d.warning for d in done)
+    assert done[3].warning == "concerns no image; values of dataset: 'BelugaID', 'AAUZebraFish'"
+    _, done = apply_rules(manifest, [Rule(of={"x_kind": "a"}, min_images=2), Rule(of={"dataset": "a"}, drop={"id": 1})])
+    assert done[0].warning == "concerns no image; there is no column x_kind"
+    assert done[1].warning.startswith("concerns no image; values of dataset")
+
+
+def test_wildlife_keeps_its_dogs_and_cats_and_counts_as_one_dataset() -> None:
+    subsets = {"DogFaceNet": 4, "CatIndividualImages": 3, "BelugaID": 9, "AAUZebraFish": 6}
+    several = photos(subsets)
+    manifest = several.replace(dataset="WildlifeReID10k", x_subset=several.column("dataset"))
+    result = recipes.idsim(Manifest.from_rows(photos({"MET": 20})).replace(x_subset=None), 4)
+    assert "concerns no image" in result.applied[3].warning
+    both = Manifest.from_rows([*manifest, *photos({"MET": 20})])
+    both = both.replace(x_subset=[*manifest.column("x_subset"), *[None] * 40])
+    result = recipes.idsim(both, 10)
+    assert result.applied[3].identities == 15
+    assert not result.applied[3].warning
+    anchors = result.manifest.filter(slot="anchor")
+    assert Counter(anchors.column("dataset")) == {"WildlifeReID10k": 5, "MET": 5}
+    assert set(anchors.filter(dataset="WildlifeReID10k").column("x_subset")) <= {"DogFaceNet", "CatIndividualImages"}
+
+
 def test_values_match_by_case_number_and_emptiness_but_not_by_leading_zeros() -> None:
     rows = [Row("001", "1.jpg", category=" Dog "), Row("1", "2.jpg", label=1.0), Row("a", "3.jpg", category="cat")]
     manifest = Manifest.from_rows(rows)
@@ -394,6 +422,57 @@ def test_nearid_keeps_rigid_unique_identities_of_two_views_with_their_distractor
     assert all(r.mask == f"{r.parent}m.png" for r in out.filter(role="distractor"))
     with pytest.raises(ValueError, match="splits ask for 600 identities; there are 9"):
         recipes.nearid(nearid_source())
+
+
+def test_nearid_names_what_took_the_identities_that_a_split_lacks() -> None:
+    with pytest.raises(ValueError, match="there are 9") as error:
+        recipes.nearid(nearid_source())
+    for part in (
+        '"deformable"}} took 4 identities',
+        "took 1 identities",
+        "2 identities repeat another's text",
+        "--split",
+    ):
+        assert part in str(error.value)
+
+
+def published(counts: dict[str | None, int]) -> Manifest:
+    """So many identities of two images in each split."""
+    splits = [s for s, count in counts.items() for _ in range(2 * count)]
+    return photos({"a": len(splits) // 2}).replace(split=splits)
+
+
+@pytest.mark.parametrize("recipe", [recipes.idsim, recipes.nearid])
+def test_published_splits_are_not_replaced_unasked(recipe: Any) -> None:
+    manifest = published({"train": 6, "test": 4})
+    options = {} if recipe is recipes.idsim else {"parts": {"train": 9, "test": 1}}
+    with pytest.raises(ValueError, match=r"has splits already \(test: 8 images, train: 12 images\)"):
+        recipe(manifest, **options)
+    assert len(recipe(manifest, **options, existing="overwrite").manifest) == 20
+    recipe(manifest.replace(split=None), **options)
+
+
+def test_nearid_can_keep_its_published_split() -> None:
+    manifest = published({"train": 6, "val": 2, "test": 3, None: 1})
+    result = recipes.nearid(manifest, existing="keep")
+    before = dict(zip(manifest.column("id"), manifest.column("split"), strict=True))
+    assert len(result.manifest) == len(manifest)
+    assert all(r.split == before[r.id or ""] for r in result.manifest)
+    assert "2 images have no split, and stay without" in result.notes
+    with pytest.raises(ValueError, match="choose one"):
+        recipes.nearid(manifest, parts={"train": -1}, existing="keep")
+
+
+def test_idsim_can_leave_held_out_images_alone() -> None:
+    manifest = published({"Train": 22, "val": 5, "test": 9, None: 11})
+    both = Manifest.from_rows([*manifest, Row("a/0", "a/0/held out.jpg", dataset="a", split="test")])
+    result = recipes.idsim(both, 33, existing="keep")
+    assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("Train", None)}
+    assert Counter(result.manifest.column("split")) == {"train": 60, "val": 6}
+    assert result.notes[0].startswith("29 images of other splits than train are left to these")
+    assert "1 identities have images both in split train and in others" in result.notes
+    with pytest.raises(ValueError, match="none of the images are of split train"):
+        recipes.idsim(published({"test": 3}), 2, existing="keep")
 
 
 def test_empty_texts_are_not_equal() -> None:

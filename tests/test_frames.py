@@ -296,6 +296,20 @@ def test_masks_are_found_where_datasets_have_them(tmp_path: Path) -> None:
     }  # fmt: skip  # masks below the same folder are no clips
 
 
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
+    write_folder(tmp_path / "store/b", 2)
+    write_folder(tmp_path / "in/own", 2)
+    write_masks(tmp_path / "masks/linked", {0: 0.5})
+    for link, target in (("in/linked", "store/b"), ("in/again", "store/b"), ("in/around", "in"), ("in/a", "in/own"),
+                         ("in/lost", "nowhere"), ("all", "in"), ("in/masks", "masks")):  # fmt: skip
+        (tmp_path / link).symlink_to(tmp_path / target)
+    for root in ("in", "all"):
+        assert [c.name for c in find_clips(tmp_path / root)] == ["again", "own"]  # its own name; else the first
+    (tmp_path / "in/again").unlink()
+    assert {c.name: c.masks for c in find_clips(tmp_path / "in", tmp_path / "masks")} == {
+        "linked": tmp_path / "masks/linked", "own": None}  # fmt: skip
+
+
 def test_clips_that_cannot_be_told_apart_or_found_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClipError, match="no such file or folder"):
         find_clips(tmp_path / "nothing")
@@ -480,7 +494,70 @@ def test_what_is_there_of_a_broken_download_is_used(tmp_path: Path) -> None:
     path.write_bytes(whole[: int(len(whole) * 0.7)])
     footage = open_clip(Clip("a", path), 30, "none")
     assert 30 < len(footage.times) < 60
-    assert len(list(choose(footage, SAMPLINGS["uco3d"], 0, Tally()))) == 2
+    tally = Tally()
+    assert len(list(choose(footage, SAMPLINGS["uco3d"], 0, tally))) == 2
+    assert tally.unreadable == list(footage.problems)
+    settings = Settings(SAMPLINGS["uco3d"], annotation="none")
+    with pytest.raises(ClipError, match=r"a\.mkv: cut off after 1\.\d+ of 2\.00 seconds"):
+        extract(Clip("a", path), tmp_path / "out", settings)
+    record = extract(Clip("a", path), tmp_path / "out", settings, skip=True)
+    assert len(record["unreadable"]) == 1
+    assert len(record["instances"][0]["frames"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "varying"),
+    [("a.mkv", False), ("a.mkv", True), ("a.mp4", False), ("a.mp4", True), ("a.avi", False), ("a.webm", False)],
+)
+def test_videos_that_end_too_early_are_told_from_whole_ones(tmp_path: Path, name: str, varying: bool) -> None:
+    codec = "libvpx-vp9" if name.endswith("webm") else "mpeg4"
+    stamps = [600 + i * 60 for i in range(20)] + [1800 + i * 150 for i in range(15)]
+    if codec not in av.codecs_available:
+        pytest.skip(f"FFmpeg here has no {codec}")
+    options = {"movflags": "faststart"} if name.endswith("mp4") else None  # the table of frames comes first
+    images = [picture(i) for i in range(35 if varying else 90)]
+    path = write_video(tmp_path / name, images, stamps=stamps if varying else None, codec=codec, options=options)
+    assert Video(path).problems == ()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * 0.6)])
+    assert len(Video(path).problems) == 1
+    assert f"{name}: cut off after" in Video(path).problems[0]
+
+
+def test_sound_that_lasts_longer_than_the_picture_is_no_damage(tmp_path: Path) -> None:
+    for name in ("a.mp4", "a.mkv"):
+        with av.open(str(tmp_path / name), "w") as container:
+            film, sound = container.add_stream("mpeg4", rate=30), container.add_stream("aac", rate=44100)
+            film.width, film.height, film.pix_fmt = 96, 64, "yuv420p"
+            for i in range(20):
+                container.mux(film.encode(av.VideoFrame.from_image(picture(i))))
+            container.mux(film.encode())
+            for i in range(86):
+                silence = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+                silence.sample_rate, silence.pts = 44100, 1024 * i
+                container.mux(sound.encode(silence))
+            container.mux(sound.encode())
+        video = Video(tmp_path / name)
+        assert (len(video.times), video.problems) == (20, ())
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264", "libvpx-vp9"])
+def test_frames_after_a_damaged_one_wait_for_the_next_key_frame(tmp_path: Path, codec: str) -> None:
+    if codec not in av.codecs_available:
+        pytest.skip(f"FFmpeg here has no {codec}")
+    path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(60)], codec=codec, keyframes=10)
+    with av.open(str(path)) as container:
+        packets = {round(p.pts * p.time_base * 30): (p.pos, p.size) for p in container.demux() if p.size}
+    data = bytearray(path.read_bytes())
+    start, size = packets[33]
+    data[start + size // 4 : start + size] = b"\xa5" * (size - size // 4)
+    path.write_bytes(data)
+    footage = open_clip(Clip("a", path), 30, "none")
+    readable = [i for i, f in zip(range(60), footage.read(range(60)), strict=True) if is_readable(f)]
+    assert set(readable) >= {*range(31), *range(40, 60)}
+    assert not set(readable) & set(range(33, 40))
+    for frame in footage.read(readable):
+        assert number_of(frame.image()) == frame.index
 
 
 def test_a_video_is_decoded_once_and_not_beyond_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,6 +629,33 @@ def test_finished_clips_are_not_read_again(tmp_path: Path, monkeypatch: pytest.M
     lost.unlink()
     with pytest.raises(ClipError, match=f"{lost.name}: missing; remove its folder"):
         extract(clips[0], tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("record", [None, "", "{}", "[1]", "[" * 100_000, '{"settings": 5}', "\udcff", "lacking"])
+def test_damaged_folders_of_clips_are_named_with_the_way_out(tmp_path: Path, record: str | None) -> None:
+    clips = make_clips(tmp_path / "in", 2)
+    settings = Settings(EVERY)
+    for clip in clips:
+        extract(clip, tmp_path / "out", settings)
+    path = tmp_path / "out" / folder_name(clips[0].name) / "clip.json"
+    if record is None:
+        path.unlink()
+    elif record == "lacking":
+        found = json.loads(path.read_text())
+        del found["instances"][0]["frames"][0]["mask"]
+        path.write_text(json.dumps(found))
+    else:
+        path.write_bytes(record.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ClipError, match="remove it") as error:
+        extract(clips[0], tmp_path / "out", settings)
+    assert path.parent.name in str(error.value)
+    assert extract(clips[1], tmp_path / "out", settings)["clip"] == clips[1].name
+
+
+def test_an_empty_folder_of_a_clip_is_no_hindrance(tmp_path: Path) -> None:
+    clip = make_clips(tmp_path / "in", 1)[0]
+    (tmp_path / "out" / folder_name(clip.name)).mkdir(parents=True)
+    assert extract(clip, tmp_path / "out", Settings(EVERY))["instances"]
 
 
 def test_a_stop_leaves_no_half_written_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ from idmetric.data.generate import (
 from idmetric.data.generate import run as module
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.job import frame_seed
-from idmetric.data.generate.run import collect, finished, read_journals, run, sharded
+from idmetric.data.generate.journal import Journals
+from idmetric.data.generate.run import collect, finished, run, sharded
 from idmetric.data.manifest import Manifest, Row, read
 from idmetric.data.split import leaks, split
 from tests import diffusion_parts as parts
@@ -77,7 +78,7 @@ class Paint(Engine):
         pixels = b"" if request.image is None else request.image.tobytes()
         masked = b"" if request.mask is None else request.mask.tobytes()
         digest = hashlib.sha256(repr(seen).encode() + pixels + masked).digest()
-        size = (64, 64) if request.image is None else request.image.size
+        size = request.size or ((64, 64) if request.image is None else request.image.size)
         rng = np.random.default_rng(list(digest))
         return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
@@ -183,6 +184,8 @@ def test_pixels_outside_the_mask_are_unchanged(name: str, tmp_path: Path) -> Non
         if name == "distractor":
             assert (inside == (mask.numpy() >= 0.5)).all()
         else:  # ID-Sim, A.2.2: 40-60 % of the foreground is taken out of the mask
+            oracle = 1 - inside.sum() / (mask.numpy() >= 0.5).sum()  # NearID, 3.4
+            assert made[i].oracle == pytest.approx(oracle)
             assert 0.4 <= 1 - inside.sum() / (mask.numpy() >= 0.5).sum() <= 0.6
             assert not (inside & (mask.numpy() < 0.5)).any()
 
@@ -200,6 +203,7 @@ def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path) -> None:
     assert strengths.max() <= 0.8
     assert np.ptp(strengths) > 0.2
     assert {p["generator_seed"] for p in found} == {0}
+    assert {p["guidance"] for p in found} == {2.5}
     assert len({(p["partial_mask"]["axis"], p["partial_mask"]["side"]) for p in found}) == 4
     assert len({frame_seed(5, row, copy) for row in range(50) for copy in range(50)}) == 2500
 
@@ -218,7 +222,7 @@ def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
         modes.setdefault(who, set()).add(job.settings["mode"])
         assert job.settings["background"] in job.prompt
         assert job.settings["lighting"] in job.prompt
-        assert job.row["background"] == job.settings["background"]
+        assert job.row["background"] == job.name  # the same words give another picture each time
     for who, found in scenes.items():
         assert len(set(found)) == len(found) == 20
         assert set(found) <= set(WORDS.scenes("mug"))
@@ -353,7 +357,7 @@ def test_a_stop_between_image_and_journal_loses_that_image_alone(
 ) -> None:
     task = TASKS["distractor"](pictures(tmp_path), engine(), WORDS)
     run(task, tmp_path / "whole")
-    add, count = module._add, iter(range(100))
+    add, count = module.add, iter(range(100))
 
     def dies(journal: Any, entry: dict[str, Any]) -> None:
         if next(count) == 3:
@@ -362,14 +366,14 @@ def test_a_stop_between_image_and_journal_loses_that_image_alone(
             raise KeyboardInterrupt
         add(journal, entry)
 
-    monkeypatch.setattr(module, "_add", dies)
+    monkeypatch.setattr(module, "add", dies)
     with pytest.raises(KeyboardInterrupt):
         run(task, tmp_path / "out")
     outcome = run(task, tmp_path / "out")
     assert (outcome.made, outcome.kept) == (3, 3)
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
     assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
-    assert len(read_journals(tmp_path / "out")) == 6
+    assert len(Journals(tmp_path / "out")) == 6
 
 
 WORKER = """
@@ -392,7 +396,7 @@ def test_a_killed_run_loses_at_most_one_image(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGKILL)
     assert worker.wait() == -signal.SIGKILL
     started = len((tmp_path / "log").read_text().splitlines())
-    done = len(read_journals(tmp_path / "out"))
+    done = len(Journals(tmp_path / "out"))
     assert after - 1 <= done < images
     assert done >= started - 1
     task = TASKS["distractor"](pictures(tmp_path, images), engine(log=str(tmp_path / "log")), WORDS)
@@ -449,7 +453,7 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
     sources = broken(tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=16)
     outcome = run(task, tmp_path / "out", on_error="skip")
-    assert [name for name, _ in outcome.unusable] == ["1.png", "2.png", "3.png", "4.png", "5.png", "6.png"]
+    assert [name for name, _ in outcome.unusable] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
     assert "too thin" in outcome.unusable[-1][1]
     found = collect(task, tmp_path / "out")
     assert found.manifest.column("parent") == ["0.png", "7.png"]
@@ -462,7 +466,7 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
 def test_sources_that_turn_out_unusable_are_listed_at_the_end(tmp_path: Path) -> None:
     sources = broken(tmp_path).take([0, 6, 7])
     task = distractor_task(sources, engine(), WORDS, side=16)
-    with pytest.raises(GenerateError, match=r"1 sources cannot be used(.|\n)*6.png: .*too thin"):
+    with pytest.raises(GenerateError, match=r"1 sources cannot be used(.|\n)*row 2 \(6.png\): .*too thin"):
         run(task, tmp_path / "out")
     assert len(collect(task, tmp_path / "out").manifest) == 2  # the others are done
 
@@ -622,7 +626,7 @@ def test_categories_are_asked_for_once(
 ) -> None:
     from tests.test_generate_words import Server
 
-    server = Server([(200, "mug\nclock\nvase", {})])
+    server = Server([(200, "Here:", {})])
     monkeypatch.setenv("SOME_KEY", "secret")
     path = tmp_path / "list.txt"
     common: tuple[Any, ...] = ("--task", "ilgen", "--categories", path, "--domain", "art", "--each", 1, "--copies", 1)
@@ -635,6 +639,12 @@ def test_categories_are_asked_for_once(
     with pytest.raises(GenerateError, match="2 categories would be asked for"):
         call(*common, "--dry-run")
     assert not server.seen
+    monkeypatch.setenv("OPENAI_API_KEY", "for openai alone")
+    with pytest.raises(GenerateError, match="gave 0 different"):
+        call(*common)
+    assert "Authorization" not in server.seen[0][1]
+    server.seen.clear()
+    server.script[:] = [(200, "mug\nclock\nvase", {})]
     assert call(*common, "--ask-key", "SOME_KEY") == 0
     assert path.read_text() == "mug\nclock\n"
     assert server.seen[0][1]["Authorization"] == "Bearer secret"

@@ -16,7 +16,13 @@ from PIL import Image, ImageDraw, ImageFilter
 from scipy import ndimage
 
 from idmetric.data.generate import CleanBackground, GenerateError, Rejected, read_wording
-from idmetric.data.generate.categories import Chat, ask_categories, parse_categories, read_categories
+from idmetric.data.generate.categories import (
+    Chat,
+    ask_categories,
+    file_categories,
+    parse_categories,
+    read_categories,
+)
 from idmetric.data.generate.edges import canny
 from idmetric.data.generate.regions import regions
 from idmetric.data.generate.wording import FILES, FOLDER
@@ -67,6 +73,15 @@ def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
         ("backgrounds", '{"pet": {}}', "'pet' must hold an object of one or more"),
         ("backgrounds", '{"pet": {"a rug": "cellar"}}', "'pet', 'a rug': there is no lighting for scene 'cellar'"),
         ("categories", '{"dog": "beast"}', "'dog': there are no backgrounds for 'beast'"),
+        ("categories", '{"dog": ["pet"]}', r"categories.json: 'dog' must hold a text, not \['pet'\]"),
+        ("backgrounds", '{"pet": {"a rug": ["home"]}}', r"backgrounds.json: 'pet', 'a rug' must hold a text"),
+        ("negative", '{"sdxl_inpaint": 3}', "negative.json: 'sdxl_inpaint' must hold a text, not 3"),
+        ("negative", '{"dalle": "text"}', "negative.json: unknown engine 'dalle'"),
+        ("domains", '{"tools": "what one works with"}', "domains.json: 'tools' must hold an object"),
+        ("domains", '{"tools": {"domain": "tools", "examples": ["saw"]}}', "'tools', 'examples' must hold a text"),
+        ("domains", '{"*prompt": 3}', r"domains.json: '\*prompt' must hold a text"),
+        ("domains", '{"*prompt": "list {domain}"}', r"'\*prompt' lacks the slot \{count\}"),
+        ("domains", '{"*more": "{count} more {things}"}', r"'\*more' has no slot \{things\}"),
     ],
 )
 def test_wrong_words_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -83,6 +98,29 @@ def test_unknown_slots_and_empty_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(GenerateError, match=r"template 'identity' has no slot \{thing\}; it has \['class'\]"):
         read_wording(tmp_path)
     assert {path.stem for path in FOLDER.iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "message"),
+    [
+        ("identity", "Photo of an object", r"template 'identity' lacks the slot \{class\}"),
+        ("context", "make it {background}", r"template 'context' lacks the slot \{lighting\}"),
+        ("object", "a {class:>10}", "a slot is a name in braces and nothing else"),
+        ("object", "a {class", "template 'object': "),
+        ("object", "a {class.__init__}", r"no slot \{class.__init__\}"),
+    ],
+)
+def test_templates_have_their_slots(tmp_path: Path, task: str, text: str, message: str) -> None:
+    templates = json.loads((FOLDER / "templates.json").read_text())
+    (tmp_path / "templates.json").write_text(json.dumps({**templates, task: text}))
+    with pytest.raises(GenerateError, match=message):
+        read_wording(tmp_path)
+
+
+def test_own_domains_are_asked_for_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "domains.json").write_text('{"tools": {"domain": "tools", "examples": "saw"}}')
+    words, ours = read_wording(tmp_path).domains, read_wording().domains
+    assert words == {**{k: ours[k] for k in ("*prompt", "*more")}, "tools": {"domain": "tools", "examples": "saw"}}
 
 
 # Categories
@@ -120,6 +158,25 @@ a very long line that goes on and on and is certainly no category but talk of th
 """
     found = ["Teapot", "arm chair", "wool hat", "35 mm camera", "vase", "7up can"]
     assert parse_categories(answer) == found
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '["Teapot", "arm chair", "vase"]',
+        'Here you are:\n```json\n[\n  "Teapot",\n  "arm chair",\n  "vase"\n]\n```',
+        "Teapot, arm chair, vase.",
+        "1. Teapot, arm chair, and vase",
+    ],
+)
+def test_arrays_and_commas_are_lists_too(answer: str) -> None:
+    assert parse_categories(answer) == ["Teapot", "arm chair", "vase"]
+
+
+def test_commas_within_names_stay() -> None:
+    assert parse_categories("vase, blue\nlamp") == ["vase, blue", "lamp"]
+    talk = "I chose these as they are all quite different, which you asked me for, and easy to draw"
+    assert parse_categories(talk) == []
 
 
 class Server:
@@ -202,6 +259,37 @@ def test_too_few_categories_are_an_error(serve: Any) -> None:
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
         ask_categories(Chat(server.url, "m"), "art", 50, DOMAINS)
     assert len(server.seen) == 3  # two in a row brought nothing new
+
+
+def test_categories_of_a_model_that_stops_short_are_kept(serve: Any, tmp_path: Path) -> None:
+    path, partial = tmp_path / "list.txt", tmp_path / "list.txt.partial"
+    with pytest.raises(GenerateError, match=r"gave 2 different categories of 4.*list.txt.partial keeps .* run again"):
+        file_categories(path, Chat(serve("mug\nkettle").url, "m"), "art", 4, DOMAINS)
+    assert read_categories(partial) == ["mug", "kettle"]
+    assert not path.exists()
+    broken = serve("lamp", (401, {}, {}))  # or the server gives up
+    with pytest.raises(GenerateError, match=r"refuses(.|\n)*list.txt.partial keeps"):
+        file_categories(path, Chat(broken.url, "m"), "art", 4, DOMAINS)
+    first = broken.seen[0][2]["messages"]
+    assert first[1]["content"] == "mug\nkettle"
+    assert "2 more" in first[2]["content"]
+    assert read_categories(partial) == ["mug", "kettle", "lamp"]
+    file_categories(path, Chat(serve("Lamp\nclock\nsofa").url, "m"), "art", 4, DOMAINS)
+    assert read_categories(path) == ["mug", "kettle", "lamp", "clock"]
+    assert not partial.exists()
+
+
+def test_only_openais_own_address_counts_as_it() -> None:
+    for url, own in (
+        ("https://api.openai.com/v1", True),
+        ("https://api.openai.com:443/v1/chat/completions", True),
+        ("http://api.openai.com/v1", False),
+        ("https://api.openai.com:8443/v1", False),
+        ("https://api.openai.com@example.com/v1", False),
+        ("https://api.openai.com.example.com/v1", False),
+        ("http://localhost:8000/v1", False),
+    ):
+        assert Chat(url, "m").openai == own, url
 
 
 def test_busy_servers_are_asked_again(serve: Any) -> None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,11 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from idmetric.data.check import faults
 from idmetric.data.importers import KINDS
 from idmetric.data.importers.images import Images, safe
 from idmetric.data.importers.mtg import oracle_score
-from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError, open_source
+from idmetric.data.importers.run import import_dataset, make_job, run
+from idmetric.data.importers.source import Source, SourceError, open_source
 from idmetric.data.importers.subjects import split_composite
 from idmetric.data.manifest import Manifest, Row, read
 from idmetric.data.split import leaks
@@ -137,6 +139,34 @@ def test_folders_that_say_no_identity_are_refused(tmp_path: Path) -> None:
         import_dataset("folder", tmp_path / "none")
 
 
+def test_links_to_folders_are_followed_and_circles_left(tmp_path: Path) -> None:
+    put(tmp_path / "store" / "rex" / "2.png", png(2))
+    put(tmp_path / "store" / "rex" / "masks" / "2.png", box(1))
+    put(tmp_path / "toys" / "mug" / "1.png", png(1))
+    (tmp_path / "toys" / "dog").symlink_to(tmp_path / "store" / "rex")
+    (tmp_path / "toys" / "mug" / "up").symlink_to(tmp_path / "toys")
+    (tmp_path / "toys" / "mug" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    manifest = import_dataset("folder", tmp_path / "toys")
+    ids = ["toys/dog/2.png", "toys/mug/1.png", "toys/mug/gone.png"]
+    assert manifest.column("id") == ids
+    assert [m is not None for m in manifest.column("mask")] == [True, False, False]
+    assert [(f.row, f.missing) for f in faults(manifest, decode=False)] == [
+        (2, True)
+    ]  # the check names what leads nowhere
+    (tmp_path / "tables" / "here").mkdir(parents=True)
+    table({"image": [png(1)], "label": ["a"]}, ("image",)).save_to_disk(tmp_path / "elsewhere")
+    (tmp_path / "tables" / "here" / "train").symlink_to(tmp_path / "elsewhere")
+    assert len(import_dataset("pods", tmp_path / "tables")) == 1
+
+
+def test_an_identity_may_be_called_masks(tmp_path: Path) -> None:
+    for name in ("masks/1.png", "masks/2.png", "hats/1.png", "hats/masks/1.png"):
+        put(tmp_path / "shop" / name, png(1))
+    manifest = import_dataset("folder", tmp_path / "shop")
+    assert manifest.column("identity") == ["shop/hats", "shop/masks", "shop/masks"]
+    assert [m is not None for m in manifest.column("mask")] == [True, False, False]
+
+
 def test_real_folders_are_imported(photo_root: Path) -> None:
     manifest = import_dataset("folder", photo_root / "dev" / "eth80")
     assert len(manifest) == 320
@@ -223,6 +253,7 @@ def check_nearid(manifest: Manifest) -> None:
     assert (parameters["source"], parameters["row"], parameters["objaverse_id"]) == ("NearID", 1, "o1")
 
 
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
 @pytest.mark.parametrize("card", [False, True])
 def test_nearid_from_parquet(tmp_path: Path, card: bool) -> None:
     nearid(card=card).to_parquet(put(tmp_path / "NearID/data/train-00000-of-00001.parquet", b""))
@@ -234,9 +265,10 @@ def test_nearid_from_parquet(tmp_path: Path, card: bool) -> None:
     names = sorted(p.relative_to(tmp_path / "images").as_posix() for p in (tmp_path / "images").rglob("*.png"))
     assert len(names) == 8 + 8 + 8
     assert "nearid/13/view2.png" in names
-    assert "nearid/13/view2/Flux_1024.png" in names
+    assert f"{safe('nearid/13/view2/Flux_1024')}.png" in names
 
 
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
 def test_nearid_from_arrow_shards_of_save_to_disk(tmp_path: Path) -> None:
     nearid().save_to_disk(tmp_path / "NearID" / "train", num_shards=2)
     datasets.DatasetDict({"train": distractors()}).save_to_disk(tmp_path / "NearID-Flux_1024")
@@ -258,6 +290,56 @@ def test_nearid_splits_by_row_positions(tmp_path: Path) -> None:
     put(tmp_path / "splits" / "val.json", b"[1]")
     with pytest.raises(SourceError, match=r"row 1 is in val as well"):
         import_dataset("nearid", tmp_path / "NearID", options={"splits": str(tmp_path / "splits")})
+
+
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
+def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None:
+    nearid(2).save_to_disk(tmp_path / "NearID")
+    distractors(4).save_to_disk(tmp_path / "NearID-SDXL")
+    sources = [tmp_path / "NearID", tmp_path / "NearID-SDXL"]
+    with pytest.raises(
+        SourceError, match=r"2 rows cannot be imported.*\n.*NearID-SDXL: row 3: no positive 'nearid/16'"
+    ):
+        import_dataset("nearid", sources)
+    with pytest.warns(UserWarning, match="NearID-SDXL: 1 distractors of views without a positive are left out"):
+        assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5
+    alone = import_dataset("nearid", tmp_path / "NearID-SDXL")  # nothing to match
+    assert (len(alone), alone[0].parent) == (12, "nearid/10/view1")
+
+
+def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
+    nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
+    distractors().save_to_disk(tmp_path / "NearID-SDXL")
+    sources = [tmp_path / "NearID", tmp_path / "NearID-SDXL"]
+    with pytest.raises(SourceError, match=r"NearID has no column 'id', but NearID-SDXL has.*--map id=NAME"):
+        import_dataset("nearid", sources)
+    nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
+    with pytest.raises(SourceError, match="holes: row 2: column 'id' is empty"):
+        import_dataset("nearid", tmp_path / "holes")
+
+
+@pytest.mark.filterwarnings("ignore:.*distractors of views without a positive")
+@pytest.mark.parametrize("ids", [False, True])
+def test_nearid_stored_in_parts_keeps_them_apart(tmp_path: Path, ids: bool) -> None:
+    """Two parts whose rows count from 0 each, and no column of splits: the part is the split."""
+    whole, other = nearid(4, split=False), distractors(4)
+    if not ids:
+        whole, other = whole.remove_columns("id"), other.remove_columns("id")
+    for made, name in ((whole, "NearID"), (other, "NearID-SDXL")):
+        datasets.DatasetDict({"train": made.select([0, 1, 2]), "test": made.select([3])}).save_to_disk(tmp_path / name)
+    manifest = import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-SDXL"], images=tmp_path / "images")
+    assert len(manifest) == 11 + 11
+    positive = {row.id: (value_of(manifest, k), row.split) for k, row in enumerate(manifest) if row.role == "real"}
+    for k, row in enumerate(manifest):
+        if row.role == "distractor":
+            value, split = positive[str(row.parent)]
+            assert (value_of(manifest, k), row.split) == (value + 100, split)
+    assert {v // 10: split for v, split in positive.values()} == {0: "train", 1: "train", 2: "train", 3: "test"}
+
+
+def test_nearid_in_one_part_has_no_split_by_that(tmp_path: Path) -> None:
+    nearid(split=False).to_parquet(put(tmp_path / "NearID" / "data" / "train-00000-of-00001.parquet", b""))
+    assert set(import_dataset("nearid", tmp_path / "NearID").column("split")) == {None}  # the Hub's "train" is all
 
 
 def test_nearid_refuses_rows_it_cannot_tell_apart(tmp_path: Path) -> None:
@@ -460,6 +542,15 @@ def test_pods_folders(tmp_path: Path) -> None:
         import_dataset("pods", tmp_path)
 
 
+def test_a_class_without_a_name_is_named(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
+    made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"])).to_parquet(tmp_path / "p.parquet")
+    whole = pq.read_table(tmp_path / "p.parquet")
+    pq.write_table(whole.set_column(1, whole.schema.field("label"), pa.array([1, 7])), tmp_path / "p.parquet")
+    with pytest.raises(SourceError, match=r"p\.parquet, column 'label': class 7, but it names only 2"):
+        import_dataset("pods", tmp_path / "p.parquet")
+
+
 def test_class_labels_are_names(tmp_path: Path) -> None:
     made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
     made = made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"]))
@@ -647,10 +738,78 @@ def test_any_table_of_datasets(tmp_path: Path) -> None:
     assert value_of(manifest, 3) == 2
 
 
+def write_joined(tmp_path: Path) -> Path:
+    """A table in the layout of WildlifeReID-10k, which names its subsets in the column `dataset`."""
+    header = "image_id,identity,path,date,orientation,species,split,dataset"
+    rows = [header, "0,Dog_1,images/0.png,,left,dog,train,DogFaceNet", "1,Beluga_1,images/1.png,,,whale,test,BelugaID"]
+    for k in range(2):
+        put(tmp_path / "images" / f"{k}.png", png(k))
+    return put(tmp_path / "metadata.csv", "\n".join([*rows, ""]).encode())
+
+
+def test_a_name_given_wins_over_the_column_dataset(tmp_path: Path) -> None:
+    path = write_joined(tmp_path)
+    manifest = import_dataset("table", path, name="WildlifeReID10k")
+    assert manifest.column("dataset") == ["WildlifeReID10k"] * 2
+    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
+    assert manifest.column("identity") == ["WildlifeReID10k/Dog_1", "WildlifeReID10k/Beluga_1"]
+    plain = import_dataset("table", path)
+    assert plain.column("dataset") == ["DogFaceNet", "BelugaID"]
+    assert "x_subset" not in plain.table.column_names
+    asked = import_dataset("table", path, name="W", columns={"dataset": "species"})  # said outright
+    assert asked.column("dataset") == ["dog", "whale"]
+
+
+def test_any_column_can_be_mapped_to_a_free_one(tmp_path: Path) -> None:
+    columns = {"x_subset": "dataset", "x_animal": "species", "category": "species"}
+    manifest = import_dataset("table", write_joined(tmp_path), columns=columns)
+    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
+    assert manifest.column("x_animal") == manifest.column("category") == ["dog", "whale"]
+    assert manifest.column("dataset") == ["metadata"] * 2
+    path = write_table({"path": ["1.png"], "identity": ["a"], "tags": [["b", "c"]]}, tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="row 1, column 'x_tags': a list; a free column holds"):
+        import_dataset("table", path, columns={"x_tags": "tags"})
+
+
+def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of docs/data-idsim.md, on FORB, GLDv2 and DeepFashion2 in small."""
+    forb = [("logos/query/1", ["logos/database/a", "logos/database/b"]), ("logos/query/2", ["logos/database/a"])]
+    lines = [json.dumps({"query_image": f"{q}.jpg", "groundtruth_images": [f"{g}.jpg" for g in gs]}) for q, gs in forb]
+    put(tmp_path / "forb/metadata/logos_gt.ndjson", "\n".join(lines).encode())
+    put(tmp_path / "gldv2/train_clean.csv", b"landmark_id,images\n7,01234 abcde\n8,fffff\n")
+    put(tmp_path / "gldv2/train_label_to_hierarchical.csv", b"landmark_id,category,hierarchical_label\n7,x,tower\n")
+    for k, styles in enumerate(([0, 1], [1], [2], [1, 2], [0])):
+        about: dict[str, Any] = {"source": "shop", "pair_id": 5}
+        about |= {f"item{n}": {"style": style, "category_name": "skirt"} for n, style in enumerate(styles, 1)}
+        put(tmp_path / f"deepfashion2/train/annos/00000{k}.json", json.dumps(about).encode())
+    script = (Path(__file__).parents[1] / "docs/data-idsim.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(script.split("```python\n")[1].split("```")[0], {})
+    forb_made = import_dataset("table", "forb/forb.csv", name="FORB")
+    assert len(forb_made) == 4
+    assert set(forb_made.column("identity")) == {"FORB/logos/database/a.jpg"}
+    assert set(forb_made.column("category")) == {"logos"}
+    assert Path(str(forb_made.source(0))) == tmp_path / "forb/logos/database/a.jpg"
+    gldv2 = import_dataset("table", "gldv2/gldv2.csv", name="GLDv2")
+    assert [Path(str(p)).relative_to(tmp_path).as_posix() for p in gldv2.sources()] == [
+        "gldv2/train/0/1/2/01234.jpg", "gldv2/train/a/b/c/abcde.jpg", "gldv2/train/f/f/f/fffff.jpg"
+    ]  # fmt: skip
+    assert gldv2.column("category") == ["tower", "tower", None]
+    clothes = import_dataset("table", "deepfashion2/df2.csv", name="DeepFashion2")
+    assert clothes.column("identity") == ["DeepFashion2/5_1", "DeepFashion2/5_1", "DeepFashion2/5_2"]
+
+
+def test_numbers_that_are_none_stay_away_from_parameters(tmp_path: Path) -> None:
+    columns = {"path": ["1.png", "2.png"], "identity": ["a", "b"], "size": [float("nan"), 2.5]}
+    manifest = import_dataset("table", write_table(columns, tmp_path / "t.parquet"))
+    assert [(row.parameters or {}).get("size") for row in manifest] == [None, 2.5]
+
+
 def test_the_photos_table_is_imported(photo_root: Path) -> None:
     manifest = import_dataset("table", photo_root / "manifest.csv", limit=300, name="shots")
     assert manifest[0].identity == "shots/grocery_Bravo-Apple-Juice"
-    assert manifest[0].dataset == "grocery"
+    assert manifest[0].dataset == "shots"
+    assert manifest.column("x_subset")[0] == "grocery"
     assert manifest.image(299).size[0] > 10
 
 
@@ -687,6 +846,48 @@ def test_a_stopped_import_writes_only_what_is_missing(tmp_path: Path) -> None:
     assert not list((tmp_path / "images").rglob(".*"))
 
 
+def bmp(value: int) -> bytes:
+    return png(value, (32, 32), "BMP")  # of one size in bytes, whatever it shows
+
+
+def test_images_that_are_there_are_compared_by_content(tmp_path: Path) -> None:
+    for k in range(2):
+        made = table({"image": [bmp(10 * k), bmp(10 * k + 1)], "identity": ["a", "b"]}, ("image",))
+        made.to_parquet(put(tmp_path / str(k) / "set.parquet", b""))
+    first = import_dataset("table", tmp_path / "0" / "set.parquet", images=tmp_path / "images")
+    assert [value_of(first, k) for k in range(2)] == [0, 1]
+    images = Images(tmp_path / "images")
+    second = import_dataset("table", tmp_path / "1" / "set.parquet", images=images)
+    assert [value_of(second, k) for k in range(2)] == [10, 11]
+    assert (images.written, images.reused, images.replaced) == (2, 0, 2)
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    images = Images(tmp_path)
+    images.keep(bmp(1), "a/x", Path)
+    with pytest.raises(SourceError, match="two images are called 'a/x'"):
+        images.keep(bmp(2), "a/x", Path)
+    paths = {images.keep(bmp(k), name, Path)["path"] for k, name in enumerate(["A/x", "a/X", "a//x", "/a/x", "con"])}
+    assert len({path.lower() for path in paths}) == 5
+    assert images.keep(bmp(1), None, Path) == images.keep(bmp(1), None, Path)  # named by content: one file for both
+
+
+def test_images_have_the_users_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        kept = Images(tmp_path).keep(bmp(1), "a", Path)["path"]
+    finally:
+        os.umask(before)
+    assert Path(kept).stat().st_mode & 0o777 == 0o600
+
+
+def test_urls_are_named_not_searched_for_as_files(tmp_path: Path) -> None:
+    for address in ("https://x.org/1.jpg", "s3://bucket/1.jpg", "data:image/png;base64,AAAA"):
+        path = write_table({"path": [address], "identity": ["a"]}, tmp_path / "t.parquet")
+        with pytest.raises(SourceError, match=r"t\.parquet: .*URLs are not fetched; download"):
+            import_dataset("table", path)
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     nearid().save_to_disk(tmp_path / "NearID")
     images = Images(tmp_path / "images", dry=True)
@@ -696,13 +897,15 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_names_of_files_are_safe_and_differ() -> None:
-    names = ["a b", "a_b", "a/b", "a?b", "../x", "x", "A\u0301", "c" * 300, "c" * 299, "con.", "", "d.jpg"]
+    names = ["a b", "a_b", "a/b", "a?b", "../x", "x", "A\u0301", "c" * 300, "c" * 299, "con.", "", "d.jpg", "/a/b",
+             "a//b", "a/b/", "A/b", "Ab", "aB", "con", "CON", "nul", "com1", "lpt9", "udc\udcff"]  # fmt: skip
+    names += [safe("a b"), safe("Ab")]  # what one turns into, as a name of its own
     made = [safe(name) for name in names]
-    assert len(set(made)) == len(names)
-    for name in made:
-        assert all(
-            part not in ("", ".", "..") and len(part) < 130 and part.isascii() for part in name.split("/") if name
-        )
+    assert len({name.lower() for name in made}) == len(names)  # also where case does not count
+    for part in (part for name in made for part in name.split("/")):
+        assert part not in ("", ".", "..", "con", "nul", "com1", "lpt9")
+        assert len(part) < 130
+        assert part.isascii()
     assert safe("nearid/00012/view1") == "nearid/00012/view1"
 
 
@@ -712,6 +915,28 @@ def test_only_rows_asked_for_are_read(tmp_path: Path) -> None:
         "nearid/10",
         "nearid/13",
     }
+
+
+def test_rows_become_columns_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are let go again: at no time are many of them objects."""
+    import gc
+
+    monkeypatch.setattr("idmetric.data.manifest._CHUNK", 64)
+    names = [f"{k}.png" for k in range(2000)]
+    write_table({"path": names, "identity": names, "x_late": [None] * 1999 + ["z"]}, tmp_path / "t.parquet")
+    alive = []
+
+    def watch(items: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if number % 500 == 499:
+                alive.append(sum(type(o) is Row for o in gc.get_objects()))
+            yield item
+
+    manifest = run(make_job("table", tmp_path / "t.parquet", progress=watch))
+    assert len(manifest) == 2000
+    assert manifest.column("x_late") == [None] * 1999 + ["z"]
+    assert len(alive) == 4
+    assert max(alive) < 200
 
 
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
@@ -853,6 +1078,35 @@ def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Hub, tm
     assert len(manifest) == 8
     assert (manifest[0].parameters or {})["source"] == f"owner/set@{COMMIT}"
     assert not list((tmp_path / "cache").rglob("README.md"))
+
+
+@pytest.mark.parametrize("kind", ["table", "pods", "mtg", "subjects200k"])
+def test_tables_of_the_hub_name_no_files_outside(hub: Hub, kind: str) -> None:
+    columns: dict[str, list[Any]] = {"image": ["../../secret.png"], "identity": ["a"], "label": ["a"]}
+    for view in (1, 2):
+        parts = ("original", "inpainted", "object_mask", "part_mask")
+        columns |= {f"image_{view}_{part}": ["../../secret.png"] for part in parts}
+    write_table(columns, hub.folder / "train.parquet")
+    with pytest.raises(SourceError, match=r"owner/set: '\.\./\.\./secret\.png' leads out of the dataset's folder"):
+        import_dataset(kind, "owner/set", options={"min_quality": "0"} if kind == "subjects200k" else None)
+
+
+def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Path) -> None:
+    online, local = Source("owner/set", tmp_path, (), COMMIT), Source("set", tmp_path, ())
+    outside = ("/etc/hostname", "..", "a/../../b.png", "\\\\server\\share\\a.png", "//server/share/a", "C:\\a", "..\\a")
+    for path in outside:
+        with pytest.raises(SourceError, match="leads out of the dataset's folder"):
+            online.locate(path)
+        assert local.locate(path) == tmp_path / path  # the user's own table
+    for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
+        assert online.locate(path) == tmp_path / path
+
+
+def test_tables_of_the_hub_name_files_within(hub: Hub) -> None:
+    write_table({"image": ["pics/./1.png"], "identity": ["a"]}, hub.folder / "data.parquet")
+    source = open_source("owner/set")
+    assert source.locate("pics/./1.png") == source.root / "pics/1.png"
+    assert len(import_dataset("table", "owner/set")) == 1
 
 
 MISSING: dict[str, Callable[[Hub], str]] = {

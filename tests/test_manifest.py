@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import datetime
+import decimal
+import json
 import os
 import string
 import time
@@ -141,6 +144,63 @@ def test_json_lines_may_differ_in_their_columns_and_start_with_a_mark(tmp_path: 
     assert manifest.column("x_n") == [None, 2]
 
 
+def test_parameters_may_be_structs_and_maps_of_parquet(tmp_path: Path) -> None:
+    given = [{"steps": 8, "words": ["a"]}, None, {"steps": None, "words": None}]
+    struct = pa.array(given, pa.struct({"steps": pa.int64(), "words": pa.list_(pa.string())}))
+    table = {"identity": ["a"] * 3, "path": ["1", "2", "3"]}
+    pq.write_table(pa.table({**table, "parameters": struct}), tmp_path / "m.parquet")
+    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"steps": 8, "words": ["a"]}, None, {}]
+    pairs = pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table({**table, "parameters": pairs}), tmp_path / "m.parquet")
+    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"k": 1.5}, None, {}]
+
+
+def test_whole_numbers_are_names_in_every_format_and_others_in_none(tmp_path: Path) -> None:
+    for value, taken in ((1, "1"), (1.0, "1"), (1.5, None), (True, None)):
+        (tmp_path / "m.jsonl").write_text(json.dumps({"identity": value, "path": "1"}) + "\n")
+        pq.write_table(pa.table({"identity": [value], "path": ["1"]}), tmp_path / "m.parquet")
+        for name in ("m.jsonl", "m.parquet"):
+            if taken is None:
+                with pytest.raises(ManifestError, match=rf"{name}: row 1, column 'identity': {value} is not text"):
+                    read(tmp_path / name)
+            else:
+                assert read(tmp_path / name).column("identity") == [taken]
+
+
+def test_headers_of_csv_may_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text('identity,path,"x_a, b","x_""c"""\n1,2,007,1.0\n')
+    manifest = read(tmp_path / "m.csv")
+    assert manifest.column("x_a, b") == ["007"]  # free columns stay text
+    assert manifest.column('x_"c"') == ["1.0"]
+
+
+def test_free_columns_of_dates_are_written_as_text(tmp_path: Path) -> None:
+    day = datetime.datetime(2024, 5, 6, 7, 8)
+    values = [day, day.date(), day.time(), decimal.Decimal("1.50"), datetime.timedelta(hours=1)]
+    for k, value in enumerate(values):
+        manifest = Manifest.from_rows([Row("a", "1")], tmp_path).replace(x_v=[value])
+        manifest.write(tmp_path / "m.jsonl")
+        text = str(value) if k > 2 else value.isoformat()  # type: ignore[attr-defined]
+        assert read(tmp_path / "m.jsonl").column("x_v") == [text]
+
+
+def test_what_a_format_cannot_hold_is_named(tmp_path: Path) -> None:
+    plain = Manifest.from_rows([Row("a", "1")], tmp_path)
+    for ending in ("csv", "jsonl"):
+        with pytest.raises(ManifestError, match=rf"m\.{ending}: text formats hold no bytes \(column 'x_b'\)"):
+            plain.replace(x_b=[b"x"]).write(tmp_path / f"m.{ending}")
+    with pytest.raises(ManifestError, match=r"CSV holds no lists or objects \(column 'x_l'\); write \.jsonl"):
+        plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.csv")
+    plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.jsonl")
+    assert read(tmp_path / "m.jsonl").column("x_l") == [["a", "b"]]
+    plain.replace(x_n=[float("nan")]).write(tmp_path / "m.jsonl")
+    assert "NaN" not in (tmp_path / "m.jsonl").read_text()
+    for value in (float("inf"), [b"x"]):
+        with pytest.raises(ManifestError, match=r"m\.jsonl: row 1: a free column holds no JSON"):
+            plain.replace(x_n=[value]).write(tmp_path / "m.jsonl")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
+
+
 def test_other_types_of_parquet_are_taken(tmp_path: Path) -> None:
     table = pa.table({
         "identity": pa.array(["a", "b"]).dictionary_encode(), "path": pa.array(["1", "2"], pa.large_string()),
@@ -198,6 +258,8 @@ REFUSED = {
     "identity,path,seed\na,1,7\nb,2,1.5\n": ["row 2", "'seed'", "'1.5' is not a whole number"],
     "identity,path,seed\na,1,-1\n": ["row 1", "'seed'", "-1"],
     "identity,path,parameters\na,1,[1]\n": ["row 1", "'parameters'", "JSON object"],
+    'identity,path,parameters\na,1,"{""k"": NaN}"\n': ["row 1", "'parameters'", "JSON object"],
+    "identity,path,parameters\na,1," + "[" * 100_000 + "\n": ["row 1", "'parameters'", "JSON object"],
     "identity,path,id\na,1,x\nb,2,x\n": ["row 2", "'id'", "'x'", "row 1"],
     "identity,path\na,1\na,1\n": ["row 2", "'id'", "row 1"],
     "identity,path,mask_bytes\na,1,abc\n": ["row 1", "'mask_bytes'", "not bytes"],
@@ -221,6 +283,7 @@ def test_errors_list_ten_rows_and_count_the_rest(tmp_path: Path) -> None:
 
 def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
     assert "line 2 is not JSON" in wrong(tmp_path, '{"identity": "a", "path": "1"}\n{"identity"\n', "m.jsonl")
+    assert "line 1 is not JSON: nested too deeply" in wrong(tmp_path, "[" * 100_000 + "\n", "m.jsonl")
     assert "line 1 is not an object" in wrong(tmp_path, "[1]\n", "m.jsonl")
     assert "'x_k'" in wrong(tmp_path, '{"identity":"a","path":"1","x_k":1}\n{"path":"2","x_k":"b"}\n', "m.jsonl")
     wrong(tmp_path, "identity", "m.parquet")
@@ -253,6 +316,40 @@ def test_rows_of_wrong_types_are_named() -> None:
         Manifest.from_rows([Row("a", "1", image_bytes=b"x")])
     with pytest.raises(ManifestError, match=r"row 1, column 'mask'.*both given"):
         Manifest.from_rows([Row("a", "1", mask="m", mask_bytes=b"x")])
+
+
+def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")  # as listing a folder gives it
+    said = r"m: row 2, column 'path': 'caf\\udce9\.jpg' is not UTF-8 text; rename"
+    with pytest.raises(ManifestError, match=said):
+        Manifest.from_rows([Row("a", "1.jpg"), Row("a", name)], name="m")
+    with pytest.raises(ManifestError, match=r"row 1, column 'parameters'.*is not UTF-8"):
+        Manifest.from_rows([Row("a", "1.jpg", parameters={"from": name})])
+    for column in ("text", "x_note"):
+        with pytest.raises(ManifestError, match=rf"row 2, column '{column}'.*is not UTF-8"):
+            three().replace(**{column: ["a", "\ud800", None]})
+        message = wrong(tmp_path, f'{{"identity": "a", "path": "1", "{column}": "\\ud800"}}\n', "m.jsonl")
+        assert f"row 1, column '{column}'" in message
+
+
+def test_numbers_that_json_lacks_are_refused_in_parameters() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (float("nan"), float("inf"), deep):
+        with pytest.raises(ManifestError, match="row 1, column 'parameters': no JSON"):
+            Manifest.from_rows([Row("a", "1", parameters={"k": value})])
+    while deep:  # from outside in: freeing it at once would go as deep
+        deep = deep[0]  # type: ignore[assignment]
+
+
+def test_rows_far_down_are_named_by_their_number() -> None:
+    rows = [Row("a", f"{k}") for k in range(9000)]
+    one = {"oracle": Row("a", "x", oracle="x"), "parameters": Row("a", "x", parameters={"k": {1}})}  # type: ignore[arg-type]
+    for column, wrong_one in one.items():
+        with pytest.raises(ManifestError, match=rf"row 9001, column '{column}'"):
+            Manifest.from_rows(iter([*rows, wrong_one]))
+    assert Manifest.from_rows(iter(rows)).column("path") == [f"{k}" for k in range(9000)]
 
 
 def test_numpy_values_and_paths_are_taken() -> None:

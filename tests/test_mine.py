@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data import neighbours
+from idmetric.data import embeddings, neighbours
 from idmetric.data.embeddings import cache_path, embed_rows
-from idmetric.data.kin import kin
+from idmetric.data.kin import followers, kin
 from idmetric.data.manifest import Manifest, Row
-from idmetric.data.mine import hard_negatives, hard_pairs
+from idmetric.data.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.neighbours import Index, nearest_other
 from idmetric.embedding import Embedding
 from idmetric.idsim import IDSim
@@ -140,6 +142,30 @@ def test_large_pools_go_to_faiss_and_say_which_extra_has_it(monkeypatch: pytest.
     assert len(nearest_other(vectors, groups, index="exact").rows) == 51
 
 
+def test_exact_search_goes_up_to_fifty_thousand_images() -> None:
+    assert neighbours.EXACT_POOL == 50_000
+    assert not neighbours.needs_faiss("auto", 50_000)
+    assert neighbours.needs_faiss("auto", 50_001)
+    assert neighbours.needs_faiss("faiss", 1)
+    assert not neighbours.needs_faiss("exact", 50_001)
+
+
+def test_a_missing_faiss_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    neighbours.check_index("auto", 50_000)
+    with pytest.raises(ImportError, match=r"a pool of 50001 images .*idmetric\[scale\]"):
+        neighbours.check_index("auto", 50_001)
+
+
+def test_a_small_pool_looks_at_no_group_outside_of_it() -> None:
+    vectors, _ = cloud(6, 40)
+    groups = np.array([None, 7, "a", {}] * 10, dtype=object)  # cannot be sorted together
+    used = np.arange(2, 40, 4)
+    groups[used] = [f"g{k % 3}" for k in range(10)]
+    found = nearest_other(vectors, groups, 2, anchors=used, pool=used)
+    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2, used, used))
+
+
 def test_rows_outside_anchors_and_pool_may_hold_anything() -> None:
     vectors, groups = cloud(5, 60)
     vectors = vectors.copy()
@@ -222,6 +248,28 @@ def test_what_was_made_from_an_image_is_no_mined_negative_of_it() -> None:
     assert negatives(relatives=True)["x0.jpg"] == "context under a wrong name.jpg"
 
 
+def test_copies_in_groups_name_a_copy_as_their_parent() -> None:
+    rows = [Row("x", "x0.jpg"), Row("x", "x1.jpg"), Row("y", "y0.jpg"), Row("y", "y1.jpg"),
+            Row("x", "xe.jpg", role="context-edit", parent="x0.jpg"),
+            Row("z", "ze.jpg", role="identity-edit", parent="y1.jpg"),
+            Row("w", "we.jpg", role="identity-edit", parent="gone.jpg")]  # fmt: skip
+    manifest = Manifest.from_rows(rows)
+    triples = [(1, "g", "anchor", None), (4, "g", "positive", None), (5, "g", "negative", 0.5),
+               (0, "h", "anchor", None), (4, "h", "positive", None), (3, "h", "negative", 0.1),
+               (0, "i", "anchor", None), (1, "i", "positive", None), (6, "i", "negative", 0.1)]  # fmt: skip
+    once = grouped(manifest, triples)
+    again = grouped(once, [(k, f"{g}2", slot, s) for k, (_, g, slot, s) in enumerate(triples)])
+    for out, end in ((once, ""), (again, "2")):
+        ids = [f"{group}{end}/{slot}" for _, group, slot, _ in triples]
+        assert [i.startswith(start) for i, start in zip(out.column("id"), ids, strict=True)] == [True] * 9
+        parent = [p and next((k for k, i in enumerate(out.column("id")) if i == p), p) for p in out.column("parent")]
+        # of the own group first (h), else anywhere; what is nowhere keeps its first name
+        assert parent == [None, 3, 5, None, 3, None, None, None, "gone.jpg"]
+        families = kin(out)
+        assert families[2] == families[5] != families[0]
+        assert followers(out).tolist() == [k == 2 for k in range(9)]
+
+
 def test_the_ceiling_leaves_out_the_same_thing_under_another_name() -> None:
     manifest = Manifest.from_rows([Row(c, f"{c}.jpg") for c in "abc"])
     vectors = np.array([[1, 0], [1, 1e-3], [1, 1]], np.float32)
@@ -276,6 +324,13 @@ def test_pairs_share_the_text_differ_in_identity_and_are_nearest() -> None:
     assert hard_pairs(manifest, vectors, limit=3).manifest.column("path") == out.column("path")[:6]
     cut = hard_pairs(manifest, vectors, ceiling=similarity[0]).manifest
     assert max(s for s in cut.column("x_similarity") if s is not None) < similarity[0]
+
+
+def test_a_limit_of_less_than_one_pair_is_refused() -> None:
+    manifest = Manifest.from_rows([Row(c, f"{c}.jpg", text="t") for c in "abcd"])
+    for limit in (0, -3):
+        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
+            hard_pairs(manifest, np.eye(4, dtype=np.float32), limit=limit)
 
 
 def test_pairs_come_from_different_sources() -> None:
@@ -346,6 +401,50 @@ def test_what_was_embedded_before_a_stop_is_kept(
     seen: list[tuple[int, int]] = []
     embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
     assert seen[-1] == (3, 3)
+
+
+def test_a_killed_run_loses_little_and_no_save_repeats_what_is_saved(
+    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save, killed = Embedding.save, True
+    cache = tmp_path / "[a] cache.safetensors"
+
+    def watched(self: Embedding, path: Path, metadata: dict[str, str]) -> None:
+        if killed and ".part-" not in path.name:
+            raise OSError("killed: nothing more is written")
+        saved.append(len(self))
+        save(self, path, metadata)
+
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(embeddings, "_SAVE_EVERY", 3)
+    monkeypatch.setattr(Embedding, "save", watched)
+    with pytest.raises(OSError, match="killed"):
+        embed_rows(pictures, metric, cache=cache, batch_size=1, progress=stop)
+    killed = False
+    assert not cache.exists()
+    seen: list[tuple[int, int]] = []
+    found = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (2, 2)  # six of eight were in two files
+    assert [p.name for p in tmp_path.glob("*safetensors*")] == [cache.name]
+    assert np.isfinite(found.vectors).all()
+    assert len(Embedding.load(cache)) == 8
+    cache.unlink()
+    saved.clear()
+    embed_rows(pictures, metric, cache=cache, batch_size=2)
+    assert saved == [3, 3, 8]
+
+
+def test_the_cache_is_as_readable_as_other_new_files(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        embed_rows(pictures, metric, [0], cache=tmp_path / "c.safetensors")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 def test_another_models_cache_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections import Counter
 from itertools import combinations
 
@@ -19,8 +21,20 @@ def flat(identities: int, images: int = 3, dataset: str = "d") -> list[Row]:
 
 
 @st.composite
+def image(draw: st.DrawFn, row: int) -> dict[str, str | bytes]:
+    """A file of the row's own, or one that others may use too, by one of its names; or bytes."""
+    shared = draw(st.integers(0, 30))
+    if draw(st.integers(0, 3)):
+        return {"path": f"{row}.jpg"}
+    if draw(st.booleans()):
+        return {"image_bytes": b"%d" % shared}
+    name = draw(st.sampled_from(["s{}.jpg", "./s{}.jpg", "a/../s{}.jpg", os.path.abspath("s{}.jpg")]))
+    return {"path": name.format(shared)}
+
+
+@st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
-    """Rows with identities or none, parents anywhere (also later, or absent) and groups across identities."""
+    """Rows with or without identities, parents anywhere (also later, or absent), groups and files that rows share."""
     count = draw(st.integers(0, 25))
     rows = []
     for k in range(count):
@@ -29,7 +43,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         group = draw(st.none() | st.integers(0, 6))
         rows.append(
             Row(
-                None if identity is None else f"i{identity}", f"{k}.jpg", id=f"r{k}",
+                None if identity is None else f"i{identity}", id=f"r{k}", **draw(image(k)),
                 dataset=draw(st.sampled_from(["a", "b", None])),
                 parent=None if parent is None else f"r{parent}",
                 group=None if group is None else f"g{group}", slot=None if group is None else "query",
@@ -39,7 +53,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 def belong(manifest: Manifest) -> list[set[int]]:
-    """Blocks the slow way: rows that share an identity, a group, or a parent link, until nothing changes."""
+    """Blocks the slow way: rows that share an identity, a group, a parent or an image, until nothing changes."""
     rows = list(manifest)
     found = [{k} for k in range(len(rows))]
 
@@ -49,6 +63,9 @@ def belong(manifest: Manifest) -> list[set[int]]:
             or (a.group is not None and a.group == b.group)
             or a.parent == b.id
             or b.parent == a.id
+            or (a.parent is not None and a.parent == b.parent)
+            or (a.path is not None and b.path is not None and os.path.abspath(a.path) == os.path.abspath(b.path))
+            or (a.image_bytes is not None and a.image_bytes == b.image_bytes)
         )
 
     changed = True
@@ -80,7 +97,9 @@ def test_no_identity_is_ever_in_two_splits(
     manifest: Manifest, shares: list[float], seed: int, by_dataset: bool
 ) -> None:
     total = max(1.0, sum(shares))
-    done = split(manifest, {f"s{k}": s / total for k, s in enumerate(shares)}, seed, by_dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of splits that stay empty
+        done = split(manifest, {f"s{k}": s / total for k, s in enumerate(shares)}, seed, by_dataset)
     assert not leaks(done)
     part = done.column("split")
     for hanging in belong(manifest):
@@ -88,6 +107,7 @@ def test_no_identity_is_ever_in_two_splits(
     assert list(done.replace(split=None)) == list(manifest.replace(split=None))  # nothing else changes
 
 
+@pytest.mark.filterwarnings("ignore:nothing is in split")
 @given(st.integers(1, 300), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_shares_are_met_to_one_identity(count: int, seed: int) -> None:
@@ -97,6 +117,46 @@ def test_shares_are_met_to_one_identity(count: int, seed: int) -> None:
     assert sum(sizes.values()) == count
     for name, share in parts.items():
         assert abs(sizes[name] - share * count) <= 1
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=60), st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.integers(0, 99),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_shares_are_met_over_many_small_datasets(sizes: list[int], shares: list[float], seed: int) -> None:
+    total = max(1.0, sum(shares))
+    parts = {f"s{k}": s / total for k, s in enumerate(shares)}
+    manifest = Manifest.from_rows([row for k, size in enumerate(sizes) for row in flat(size, 1, f"d{k}")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = Counter(split(manifest, parts, seed).column("split"))
+    assert sum(found.values()) == sum(sizes)
+    for name, share in parts.items():
+        assert abs(found[name] - share * sum(sizes)) < 2
+
+
+def test_small_datasets_starve_no_split() -> None:
+    parts = {"train": 0.8, "val": 0.1, "test": 0.1}
+    manifest = Manifest.from_rows([row for k in range(100) for row in flat(5, 1, f"d{k}")])
+    done = split(manifest, parts)
+    assert Counter(done.column("split")) == {"train": 400, "val": 50, "test": 50}
+    for k in range(100):  # and each dataset is shared out
+        assert Counter(done.filter(dataset=f"d{k}").column("split"))["train"] == 4
+    alone = Manifest.from_rows([row for k in range(100) for row in flat(1, 1, f"d{k}")])
+    assert Counter(split(alone, parts).column("split")) == {"train": 80, "val": 10, "test": 10}
+
+
+def test_a_split_that_stays_empty_is_warned_of() -> None:
+    manifest = Manifest.from_rows(flat(3, 2))
+    with pytest.warns(UserWarning, match=r"nothing is in split test: there are 3 identities"):
+        split(manifest, {"train": 0.9, "test": 0.1})
+    with pytest.warns(UserWarning, match=r"split val: there are 6 rows"):
+        split_rows(manifest, {"train": 6, "val": -1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split(manifest, {"train": 1.0, "test": 0})
+        split(Manifest.from_rows([]), {"train": 1.0})
 
 
 def test_each_dataset_is_shared_out_in_proportion() -> None:
@@ -179,6 +239,37 @@ def test_leaks_are_found_through_parents_groups_and_names() -> None:
     found = leaks(Manifest.from_rows(rows))
     assert found == {"a": ("train", "test"), "b": ("train", "test"), "g1": ("val", "test"), "h1": ("val", "test")}
     assert leaks(Manifest.from_rows([])) == {}
+
+
+def test_edits_of_one_absent_image_stay_together() -> None:
+    """As two sets of distractors do (NearID, section 3.3), whose positives are not there: the scenes are the same."""
+    rows = [
+        Row(f"p{k}/{engine}", f"{engine}/{k}.jpg", role="distractor", parent=f"p{k}", engine=engine)
+        for engine in ("Flux", "SDXL") for k in range(40)
+    ]  # fmt: skip
+    manifest = Manifest.from_rows(rows)
+    done = split(manifest, {"train": 0.5, "test": 0.5})
+    part = done.column("split")
+    assert part[:40] == part[40:]
+    assert leaks(manifest.replace(split=["train"] * 40 + ["test"] * 40)).keys() == {f"p{k}/Flux" for k in range(40)}
+
+
+def test_a_file_under_two_names_is_in_one_split() -> None:
+    rows = [Row(None, f"{k}.jpg", id=f"a{k}") for k in range(40)]
+    rows += [Row(f"i{k}", f"./x/../{k}.jpg", id=f"b{k}") for k in range(40)]
+    rows += [Row(f"j{k}", image_bytes=b"%d" % (k % 40), id=f"c{k}") for k in range(80)]
+    manifest = Manifest.from_rows(rows)
+    part = split(manifest, {"train": 0.5, "test": 0.5}).column("split")
+    assert part[:40] == part[40:80]
+    assert part[80:120] == part[120:]
+    found = leaks(manifest.replace(split=["train"] * 40 + ["test"] * 40 + ["train"] * 40 + ["test"] * 40))
+    assert len(found) == 80
+
+
+def test_a_seed_is_not_negative() -> None:
+    for divide in (split, split_rows):
+        with pytest.raises(ValueError, match="seed -1: a whole number, 0 or more"):
+            divide(Manifest.from_rows(flat(3)), {"a": 1.0}, seed=-1)
 
 
 def test_many_rows_are_split_quickly() -> None:

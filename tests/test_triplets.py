@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from idmetric.data.kin import parent_rows
 from idmetric.data.manifest import Manifest, Row, read
 from idmetric.data.mine import hard_negatives
 from idmetric.data.split import leaks
@@ -163,6 +164,27 @@ def test_several_triplets_of_an_instance_are_taken_only_if_allowed_and_differ() 
     assert set(Counter((k, a.identity) for k, (a, _, _) in
                        zip(out.column("x_mixture")[::3], found, strict=True)).values()) <= {1, 2}  # fmt: skip
     assert len({(a.path, p.path, n.path) for a, p, n in found}) == 45
+
+
+def test_edits_of_a_mixture_still_know_whose_they_are() -> None:
+    out = mixture(mined(30), context(30), edited(30), count=90)
+    parents, names = parent_rows(out), out.column("id")
+    known = 0
+    for k, parent in enumerate(out.column("parent")):
+        if parent is None:
+            continue
+        if parents[k] < 0:  # of an original that was not drawn
+            assert parent not in names
+            assert parent not in out.column("x_source")
+            continue
+        known += 1
+        source = out.column("x_source")
+        made = source[k].removesuffix("e.jpg")
+        assert source[parents[k]].removesuffix(".jpg").rsplit("-")[0] == made.rsplit("-")[0]
+        inside = [n for n, g in enumerate(out.column("group")) if g == out.column("group")[k]]
+        here = [n for n in inside if source[n] == source[parents[k]]]
+        assert not here or parents[k] in here
+    assert known > 30
 
 
 def test_splits_are_not_mixed() -> None:

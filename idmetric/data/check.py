@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from idmetric.data.manifest import PATHS, Manifest
 from idmetric.images import ImageReadError, read_image, read_mask
 
+Size = tuple[int, int]  # width, height
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 
 
@@ -35,21 +36,36 @@ def faults(
     """What cannot be read, in order of rows; a file that several rows use is read once and named for each.
 
     Args:
-        decode: read images and masks whole, and refuse object masks that are empty; otherwise only look for the files.
-        workers: threads (default: one per core, at most 8).
+        decode: read images and masks whole, and refuse object masks that are empty, and masks whose shape is not their
+            image's (smaller or larger ones are scaled where they are used); otherwise only look for the files.
+        workers: threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers {workers}: at least 1")
     tasks = _tasks(manifest)
     look = _read if decode else _find
-    workers = workers or min(8, os.cpu_count() or 1)
     found: list[Fault] = []
-    with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside the interpreter's lock
-        results: Iterable[tuple[str, bool] | None] = pool.map(lambda task: look(manifest, task[0], task[1][0]), tasks)
+    sizes: dict[str, dict[int, Size]] = {column: {} for column in PATHS}
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
+        results: Iterable[Fault | Size | None] = pool.map(lambda task: look(manifest, task[0], task[1][0]), tasks)
         shown = progress(results, len(tasks), "check") if progress else results
         for (column, rows), result in zip(tasks, shown, strict=True):
-            if result is not None:
-                found += [Fault(row, column, *result) for row in rows]
-    return sorted(found, key=lambda f: (f.row, PATHS.index(f.column)))
+            if isinstance(result, Fault):
+                found += [replace(result, row=row) for row in rows]
+            elif result is not None:
+                sizes[column].update(dict.fromkeys(rows, result))
+    return sorted([*found, *_misshapen(sizes)], key=lambda f: (f.row, PATHS.index(f.column)))
+
+
+def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
+    """Masks that are no scaled masks of their images, up to a pixel of rounding."""
+    for column in PATHS[1:]:
+        for row, (width, height) in sizes[column].items():
+            wide, high = sizes["path"].get(row, (0, 0))
+            if abs(width * high - height * wide) > wide + high:
+                reason = f"the mask has {width}x{height} pixels, its image {wide}x{high}: they have not one shape"
+                yield Fault(row, column, reason)
 
 
 def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:
@@ -67,26 +83,27 @@ def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:
     return tasks
 
 
-def _find(manifest: Manifest, column: str, row: int) -> tuple[str, bool] | None:
+def _find(manifest: Manifest, column: str, row: int) -> Fault | None:
     source = manifest.source(row, column)
     if isinstance(source, str) and not os.path.isfile(source):
-        return f"{source}: there is no such file", True
+        return Fault(row, column, f"{source}: there is no such file", missing=True)
     return None
 
 
-def _read(manifest: Manifest, column: str, row: int) -> tuple[str, bool] | None:
+def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
     absent = _find(manifest, column, row)
     source = manifest.source(row, column)
     if absent or source is None:
         return absent
     try:
         if column == "path":
-            read_image(source)
-        elif not read_mask(source).any() and column == "mask":
-            return "the mask is empty: it must select something, above 0 = object", False
+            return read_image(source).size
+        mask = read_mask(source)
     except ImageReadError as error:
-        return str(error), False
-    return None
+        return Fault(row, column, str(error))
+    if column == "mask" and not mask.any():
+        return Fault(row, column, "the mask is empty: it must select something, above 0 = object")
+    return mask.shape[1], mask.shape[0]
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:

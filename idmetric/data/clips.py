@@ -43,6 +43,7 @@ class Clip:
 def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | None = None) -> list[Clip]:
     """The clips of a folder at any depth, or of one video file, sorted by name.
 
+    Links to folders are followed; a folder that several names lead to is found once, by its own name if it has one.
     Each folder that holds images is a clip, and each video file is. A clip `a/b` finds its masks in the folder
     `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, a folder finds them in its own `masks`, in that of its
     parent (folders called img, images, frames or rgb), or in images `*_mask.*` beside its frames; a video `b.mp4` in
@@ -85,16 +86,36 @@ def _sources(root: Path, masks: Path | None) -> Iterator[Path]:
         yield root
         return
     taken = None if masks is None else masks.resolve()
-    for folder, below, files in os.walk(root):
-        here = Path(folder)
-        below[:] = [
-            d for d in sorted(below)
-            if d[0] != "." and d != "masks" and not d.endswith(("_mask", "_masks")) and (here / d).resolve() != taken
-        ]  # fmt: skip
+    for here, files in _folders(root, taken):
         paths = [here / f for f in sorted(files)]
         if any(is_image(p) and not is_mask(p) for p in paths):
             yield here
         yield from (p for p in paths if _ends(p, VIDEOS) and not is_mask(p) and p.resolve() != taken)
+
+
+def _folders(root: Path, taken: Path | None) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder from `root` on that holds no masks, once, and the names of its files; then what links lead to."""
+    seen: set[str] = set()
+    tops = [root]
+    while tops:
+        links: list[Path] = []
+        for top in tops:
+            for folder, below, files in os.walk(top):
+                real = os.path.realpath(folder)
+                if real in seen:
+                    below.clear()
+                    continue
+                seen.add(real)
+                here = Path(folder)
+                below[:] = [d for d in sorted(below) if not _holds_masks(here / d, taken)]
+                links += [here / d for d in below if (here / d).is_symlink()]  # os.walk doesn't go into these
+                yield here, files
+        tops = links
+
+
+def _holds_masks(path: Path, taken: Path | None) -> bool:
+    hidden = path.name.startswith(".")
+    return hidden or path.name == "masks" or path.name.endswith(("_mask", "_masks")) or path.resolve() == taken
 
 
 def _clip(path: Path, root: Path, masks: Path | None) -> Clip:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.checkpoint import replacing
 from idmetric.embedding import Embedding
 from idmetric.images import describe
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
     from idmetric.embedder import Embedder
 
-_SAVE_EVERY = 20_000  # images; a stopped run loses at most so many
+_SAVE_EVERY = 2_000  # images; a killed run loses at most so many
 _KEYS = "keys"
+Vectors = dict[str, NDArray[np.float32]]  # key of an image -> its vector
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,14 @@ def embed_rows(
     """Embed the images of some rows (default all), except those that the cache file knows.
 
     An image is known by its file's place, size and time of change, or by its bytes; rows that show the same file are
-    embedded once. The cache is written at the end, also where the run is stopped, and from time to time.
+    embedded once. From time to time what is new goes into a file beside the cache (`.part-...`); at the end, also where
+    the run is stopped, and in the next run after a kill, the cache takes these in.
 
     Raises:
         ValueError: if the cache is of another model, or no cache of this package.
     """
     wanted = range(len(manifest)) if rows is None else [int(r) for r in rows]
-    known = _load(cache, model) if cache is not None else {}
+    known, parts = _load_all(Path(cache), model) if cache is not None else ({}, [])
     sources = {r: manifest.source(r) for r in wanted}
     problems: dict[int, str] = {}
     keys: dict[int, str] = {}
@@ -74,7 +78,7 @@ def embed_rows(
             problems[r] = f"{describe(source)}: {error.strerror or error}"
     todo = list({key: r for r, key in keys.items() if key not in known}.items())
     failed: dict[str, str] = {}
-    unsaved = 0
+    fresh: Vectors = {}  # in no file yet
     try:
         images = [sources[r] for _, r in todo]
         for number, (key, (vector, reason)) in enumerate(
@@ -83,16 +87,18 @@ def embed_rows(
             if vector is None:
                 failed[key] = reason
             else:
-                known[key] = vector
-                unsaved += 1
+                known[key] = fresh[key] = vector
             if progress is not None:
                 progress(number, len(todo))
-            if unsaved >= _SAVE_EVERY and cache is not None:
-                _save(cache, known, model)
-                unsaved = 0
+            if len(fresh) >= _SAVE_EVERY and cache is not None:
+                parts.append(_part(Path(cache)))
+                _save(parts[-1], fresh, model)
+                fresh = {}
     finally:
-        if unsaved and cache is not None:
-            _save(cache, known, model)
+        if cache is not None and (fresh or parts):
+            _save(Path(cache), known, model)
+            for part in parts:
+                part.unlink(missing_ok=True)
     problems |= {r: failed[key] for r, key in keys.items() if key in failed}
     size = len(next(iter(known.values()))) if known else 0
     vectors = np.full((len(manifest), size), np.nan, dtype=np.float32)
@@ -140,10 +146,24 @@ def _key(source: str | bytes | None) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _load(path: str | os.PathLike[str], model: Embedder) -> dict[str, NDArray[np.float32]]:
+def _load_all(cache: Path, model: Embedder) -> tuple[Vectors, list[Path]]:
+    """What the cache knows, and the parts beside it that a killed run left."""
+    parts = sorted(cache.parent.glob(f"{glob.escape(cache.name)}.part-*")) if cache.parent.is_dir() else []
+    known: Vectors = {}
+    for path in (cache, *parts):
+        known |= _load(path, model)
+    return known, parts
+
+
+def _part(cache: Path) -> Path:
+    """A new name, also where two runs share the cache."""
+    return cache.with_name(f"{cache.name}.part-{uuid.uuid4().hex}")
+
+
+def _load(path: Path, model: Embedder) -> Vectors:
     from safetensors import safe_open
 
-    if not Path(path).is_file():
+    if not path.is_file():
         return {}
     embedding = Embedding.load(path)
     with safe_open(path, "pt") as file:
@@ -155,15 +175,8 @@ def _load(path: str | os.PathLike[str], model: Embedder) -> dict[str, NDArray[np
     return dict(zip(keys, embedding.cls.float().numpy(), strict=True))
 
 
-def _save(path: str | os.PathLike[str], known: dict[str, NDArray[np.float32]], model: Embedder) -> None:
-    path = Path(path)
+def _save(path: Path, vectors: Vectors, model: Embedder) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        vectors = torch.from_numpy(np.stack(list(known.values())))
-        Embedding(vectors, model=model.model_id).save(temporary, {_KEYS: " ".join(known)})
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        cls = torch.from_numpy(np.stack(list(vectors.values())))
+        Embedding(cls, model=model.model_id).save(temporary, {_KEYS: " ".join(vectors)})

@@ -29,6 +29,7 @@ from idmetric.data.frames import Pick, Sampling, Tally, choose
 from idmetric.data.manifest import Manifest, Row
 
 RECORD = "clip.json"  # in the folder of a clip that is done
+RECORD_KEYS = ("clip", "folder", "settings", "windows", "unreadable", "seen", "instances")
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
 
 
@@ -50,6 +51,8 @@ class Settings:
     form: Literal["png", "jpg"] = "png"
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
         if self.rate is not None and not 0 < self.rate < 1e6:
             raise ValueError(f"rate must be a positive number of frames per second, got {self.rate}")
 
@@ -70,7 +73,8 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
 
     Raises:
         ClipError: if the clip's annotation is missing or does not fit, the video is unreadable, frames or masks are
-            unreadable and `skip` is false, or the clip's folder was made with other settings.
+            unreadable (or a video is cut off) and `skip` is false, or the clip's folder was made with other settings
+            or is damaged.
     """
     folder = Path(folder)
     name = folder_name(clip.name)
@@ -81,6 +85,8 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
         partial.mkdir(parents=True)
         try:
             record = _write(clip, partial, settings, skip)
+            if (folder / name).is_dir():  # empty, or `finished` would have refused it; Windows replaces no folder
+                (folder / name).rmdir()
             os.replace(partial, folder / name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -93,12 +99,14 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
     """The record of a clip that is written already, else None.
 
     Raises:
-        ClipError: if it was written with other settings, or files of it are missing.
+        ClipError: if it was written with other settings, its record is none, or files of it are missing.
     """
     path = folder / folder_name(clip.name) / RECORD
     if not path.is_file():
+        if path.parent.exists() and not (path.parent.is_dir() and not any(path.parent.iterdir())):
+            raise ClipError(f"{path.parent}: in the way of clip {clip.name!r}, and without {RECORD}: remove it")
         return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record = _record(path)
     wanted = _plain(settings)
     if record["settings"] != wanted:
         differing = sorted(k for k in wanted if wanted[k] != record["settings"].get(k))
@@ -111,6 +119,34 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
         if not (path.parent / file).is_file():
             raise ClipError(f"{path.parent / file}: missing; remove its folder to make it again")
     return record
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What `clip.json` holds.
+
+    Raises:
+        ClipError: naming the file, if it cannot be read or something is missing in it.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        _need(record, RECORD_KEYS)
+        _need(record["settings"], ("sampling",))
+        for instance in record["instances"]:
+            _need(instance, ("object", "rejected", "frames"))
+            for frame in instance["frames"]:
+                _need(frame, ("path", "mask", "window", *FREE))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ClipError(
+            f"{path}: not the record of a finished clip ({error}); to make the clip again, remove its folder"
+        ) from error
+    found: dict[str, Any] = record
+    return found
+
+
+def _need(found: Any, keys: Sequence[str]) -> None:
+    missing = [key for key in keys if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise ValueError(f"{missing[0]!r} is missing")
 
 
 def open_for(clip: Clip, settings: Settings) -> Footage:

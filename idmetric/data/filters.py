@@ -72,7 +72,8 @@ class Rule:
 
 
 # ID-Sim, A.1. "CatIndividuallD" there is WildlifeReID-10k's subset CatIndividualImages; which subset an image of it is
-# of stands in x_subset. FORB's and GLDv2's labels stand in category.
+# of stands in x_subset (its metadata.csv says so in column dataset, which `import table --name WildlifeReID10k` keeps
+# there). FORB's and GLDv2's labels stand in category.
 IDSIM_RULES = (
     Rule(drop={"dataset": "FORB", "category": ["logo", "logos"]}, why="one name for different logo styles"),
     Rule(
@@ -130,6 +131,8 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
 def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], str]:
     """Which rows a rule concerns, which rows it leaves, and what is odd about it."""
     concerned = matches(manifest, rule.of)
+    if len(manifest) and not concerned.any():
+        return concerned, ~concerned, f"concerns no image; {_values(manifest, rule.of)}"
     absent = [c for c in (*rule.keep, *rule.drop, *rule.of) if column_values(manifest, c) is None]
     if rule.keep:
         if absent and concerned.any():
@@ -138,12 +141,8 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
                 f"rule's dataset out"
             )
         good = matches(manifest, rule.keep)
-        warning = ""
-        if concerned.any() and not (concerned & good).any():
-            column = next(iter(rule.keep))
-            values = column_values(manifest, column) or []
-            seen = Counter(v for v, c in zip(values, concerned, strict=True) if c).most_common(5)
-            warning = f"leaves nothing; values of {column}: {', '.join(repr(v) for v, _ in seen)}"
+        nothing = len(manifest) and not (concerned & good).any()
+        warning = f"leaves nothing; {_values(manifest, rule.keep, concerned)}" if nothing else ""
         return concerned, ~concerned | good, warning
     if rule.drop:
         bad = concerned & matches(manifest, rule.drop)
@@ -153,6 +152,16 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
     low, high = rule.min_images or 0, rule.max_images or np.inf
     fits = np.array([v is not None and low <= counts[v] <= high for v in identity], dtype=bool)
     return concerned, ~concerned | fits | follows, ""
+
+
+def _values(manifest: Manifest, where: Where, among: NDArray[np.bool_] | None = None) -> str:
+    """The commonest values of a rule's first column, among some rows."""
+    column = next(iter(where))
+    values = column_values(manifest, column)
+    if values is None:
+        return f"there is no column {column}"
+    chosen = values if among is None else [v for v, c in zip(values, among, strict=True) if c]
+    return f"values of {column}: {', '.join(repr(v) for v, _ in Counter(chosen).most_common(5))}"
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:

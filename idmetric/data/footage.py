@@ -67,6 +67,7 @@ class Footage:
         annotated: (frames,) which frames have a mask or box.
         indexed: whether masks hold numbers of several objects.
         read: the frames of rising indices, in order; each is to be used before the next is taken.
+        problems: texts on what is wrong with the whole, such as a video that is cut off.
     """
 
     clip: Clip
@@ -74,6 +75,7 @@ class Footage:
     annotated: NDArray[np.bool_]
     indexed: bool
     read: Callable[[Sequence[int]], Iterator[Frame]]
+    problems: tuple[str, ...] = ()
 
 
 class Folder:
@@ -127,7 +129,8 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
         for index, image, mask in zip(wanted, source.read(wanted), cover, strict=True):
             yield Frame(index, f"{clip.frames}, frame {index}", *_readers(image, mask, boxes[index], indexed))
 
-    return Footage(clip, source.times, annotated, indexed, read)
+    problems = tuple(p for video in (source, masks) if isinstance(video, Video) for p in video.problems)
+    return Footage(clip, source.times, annotated, indexed, read, problems)
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:

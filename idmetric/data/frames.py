@@ -167,8 +167,9 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
 
     Args:
         tally: a new one, gets the windows and what became of them. Frames and masks that cannot be read are listed in
-            it, and passed over.
+            it, and passed over; so is what is wrong with the whole clip.
     """
+    tally.unreadable += footage.problems
     at, count = places(footage.times, sampling)
     tally.windows = plan(count, sampling)
     tally.hurdles = [0] * len(tally.windows)

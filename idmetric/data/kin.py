@@ -15,6 +15,26 @@ def parent_rows(manifest: Manifest) -> NDArray[np.int64]:
     return np.array([row.get(p, -1) for p in manifest.column("parent")], dtype=np.int64)
 
 
+def with_parents_found(manifest: Manifest) -> Manifest:
+    """With `parent` of rows whose parent is not there but as copies (x_source) set to one: of its group, or the first.
+
+    A copy has an id of its own, and stands for the row that it is of. Without a copy, `parent` stays as it is.
+    """
+    names = manifest.column("id")
+    there = set(names)
+    first: dict[str, str] = {}
+    inside: dict[tuple[str, str | None], str] = {}
+    groups = manifest.column("group")
+    for name, source, group in zip(names, manifest.column("x_source"), groups, strict=True):
+        first.setdefault(source, name)
+        inside.setdefault((source, group), name)
+    parents = [
+        p if p is None or p in there else inside.get((p, g), first.get(p, p))
+        for p, g in zip(manifest.column("parent"), groups, strict=True)
+    ]
+    return manifest.replace(parent=parents)
+
+
 def kin(manifest: Manifest) -> NDArray[np.int64]:
     """Number (N,) of each row's family: identities joined where one was made from an image of the other.
 

@@ -11,6 +11,7 @@ are Parquet, CSV or JSON lines, by their ending; image and mask paths in them ar
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +34,22 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("manifests need pyarrow: pip install 'idmetric[data]'") from error
 
+from idmetric.data.values import (
+    SHOWN,
+    as_array,
+    casts,
+    dump_all,
+    free_array,
+    is_binary,
+    is_object,
+    objects,
+    plain,
+    refuse_rows,
+    short,
+    why,
+)
+from idmetric.data.values import ManifestError as ManifestError  # part of this module
+
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
@@ -39,7 +57,7 @@ if TYPE_CHECKING:
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
 FORMATS = (".parquet", ".csv", ".jsonl")
-_SHOWN = 10  # problems that an error lists
+_CHUNK = 4096  # rows held as objects at once
 
 
 @dataclass(frozen=True)
@@ -101,10 +119,6 @@ COLUMNS = tuple(SCHEMA.names)
 PATHS = ("path", "mask", "part_mask")
 
 
-class ManifestError(ValueError):
-    """A manifest that cannot be used; the message names file, row and column, and says what to do."""
-
-
 class Manifest:
     """A table of images, immutable: every change gives a new one.
 
@@ -124,18 +138,11 @@ class Manifest:
     @classmethod
     def from_rows(cls, rows: Iterable[Row], root: str | os.PathLike[str] = ".", name: str = "manifest") -> Manifest:
         """A manifest of these rows."""
-        columns: dict[str, list[Any]] = {c: [] for c in COLUMNS}
-        for row in rows:
-            for c in COLUMNS:
-                columns[c].append(getattr(row, c))
-        columns["parameters"] = _dump_all(columns["parameters"], name)
-        try:
-            if any(isinstance(v, str) for c in COLUMNS if _is_binary(_TYPES[c]) for v in columns[c]):
-                raise TypeError  # pyarrow would take text for bytes
-            table = pa.table({c: pa.array(columns[c], _TYPES[c]) for c in COLUMNS})
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
-            table = pa.table({c: _array(columns[c], c, name) for c in COLUMNS})
-        return cls(table, root, name)
+        given, parts, count = iter(rows), [SCHEMA.empty_table()], 0
+        while chunk := list(islice(given, _CHUNK)):
+            parts.append(_table(chunk, name, count))
+            count += len(chunk)
+        return cls(pa.concat_tables(parts), root, name)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -194,10 +201,16 @@ class Manifest:
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
             if name == "parameters":
-                values = _dump_all(values, "manifest")
-            array = _array(values, name, "manifest") if name in COLUMNS else pa.array(values)
+                values = dump_all(values, "manifest")
+            array = (
+                as_array(values, _TYPES[name], name, "manifest")
+                if name in COLUMNS
+                else free_array(values, name, "manifest")
+            )
             at = table.column_names.index(name) if name in table.column_names else -1
             table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
+        if all(name.startswith("x_") for name in columns):  # no rule is about these
+            return self._with(table)
         return Manifest(table, self.root)
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
@@ -246,17 +259,15 @@ class Manifest:
         """Write a .parquet, .csv or .jsonl file, whole or not at all; paths become relative to its folder.
 
         Raises:
-            ManifestError: for another ending, or bytes in a text format.
+            ManifestError: for another ending, or a column that the format cannot hold, such as bytes in text.
         """
         path = Path(path)
         _check_ending(path)
         table = self.at(path.parent).table
         if path.suffix != ".parquet":
-            held = [n for n in ("image_bytes", "mask_bytes", "part_mask_bytes") if table[n].null_count < len(table)]
-            if held:
-                raise ManifestError(f"{path}: text formats hold no image bytes (column {held[0]!r}); write .parquet")
             # columns without a value say nothing
             table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
+            _check_text(table, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
@@ -266,13 +277,8 @@ class Manifest:
             elif path.suffix == ".csv":
                 pyarrow.csv.write_csv(table, temporary)
             else:
-                with open(temporary, "w", encoding="utf-8") as file:
-                    for values in table.to_pylist():
-                        if values.get("parameters") is not None:
-                            values["parameters"] = json.loads(values["parameters"])
-                        kept = {k: v for k, v in values.items() if v is not None or k == "identity"}
-                        file.write(json.dumps(kept, ensure_ascii=False) + "\n")
-            os.chmod(temporary, 0o666 & ~_umask())
+                _write_lines(table, temporary, str(path))
+            os.chmod(temporary, file_mode())
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)
@@ -334,7 +340,7 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
                     clashes.append(value)
         if clashes:
             way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
-            listed = ", ".join(repr(c) for c in clashes[:_SHOWN])
+            listed = ", ".join(repr(c) for c in clashes[:SHOWN])
             raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")
     root = manifests[0].root
     try:
@@ -344,10 +350,22 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     return Manifest(table, root)
 
 
+def _write_lines(table: pa.Table, path: str, name: str) -> None:
+    rows = (values for batch in table.to_batches(max_chunksize=_CHUNK) for values in batch.to_pylist())
+    with open(path, "w", encoding="utf-8") as file:
+        for number, values in enumerate(rows, 1):
+            if values.get("parameters") is not None:
+                values["parameters"] = json.loads(values["parameters"])
+            kept = {k: v for k, v in values.items() if k == "identity" or not (v is None or v != v)}  # NaN is no value
+            try:
+                file.write(json.dumps(kept, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
+            except (TypeError, ValueError) as error:
+                raise ManifestError(f"{name}: row {number}: a free column holds no JSON ({error})") from error
+
+
 def _read_csv(path: Path) -> pa.Table:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
-    names = [n.strip().strip('"') for n in header.strip("\r\n").split(",")]
+        names = next(csv.reader(file), [])
     return pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(use_threads=False),  # so that errors know their row
@@ -369,8 +387,8 @@ def _read_lines(path: Path) -> pa.Table:
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ManifestError(f"{path}: line {number} is not JSON: {error}") from error
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise ManifestError(f"{path}: line {number} is not JSON: {why(error)}") from error
             if not isinstance(row, dict):
                 raise ManifestError(f"{path}: line {number} is not an object of columns")
             rows.append(row)
@@ -380,12 +398,23 @@ def _read_lines(path: Path) -> pa.Table:
     for name in names:
         values = [row.get(name) for row in rows]
         if name == "parameters":
-            values = _dump_all(values, str(path))
-        try:
-            columns[name] = _array(values, name, str(path)) if name in COLUMNS else pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise ManifestError(f"{path}: column {name!r} mixes kinds of values: {error}") from error
+            values = dump_all(values, str(path))
+        columns[name] = (
+            as_array(values, _TYPES[name], name, str(path)) if name in COLUMNS else free_array(values, name, str(path))
+        )
     return pa.table(columns)
+
+
+def _table(rows: Sequence[Row], name: str, first: int) -> pa.Table:
+    """Rows as columns; `first` counts the rows before them."""
+    columns = {c: [getattr(row, c) for row in rows] for c in COLUMNS}
+    columns["parameters"] = dump_all(columns["parameters"], name, first)
+    try:
+        if any(isinstance(v, str) for c in COLUMNS if is_binary(_TYPES[c]) for v in columns[c]):
+            raise TypeError  # pyarrow would take text for bytes
+        return pa.table({c: pa.array(columns[c], _TYPES[c]) for c in COLUMNS}, schema=SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
+        return pa.table({c: as_array(columns[c], _TYPES[c], c, name, first) for c in COLUMNS}, schema=SCHEMA)
 
 
 def _typed(table: pa.Table, name: str) -> pa.Table:
@@ -397,23 +426,21 @@ def _typed(table: pa.Table, name: str) -> pa.Table:
             columns[column] = pa.nulls(len(table), _TYPES[column])
         elif table[column].type == _TYPES[column]:
             columns[column] = table[column]
+        elif column == "parameters" and pa.types.is_nested(table[column].type):
+            columns[column] = pa.array(dump_all(objects(table[column]), name), pa.string())
         else:
             try:
-                if _TYPES[column] == pa.large_binary() and not _is_binary(table[column].type):
-                    raise pa.ArrowInvalid("text is no image")  # a cast would take it for bytes
+                if not casts(table[column].type, _TYPES[column]):
+                    raise pa.ArrowInvalid("one by one")
                 columns[column] = table[column].cast(_TYPES[column])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                columns[column] = _array(table[column].to_pylist(), column, name)
+                columns[column] = as_array(table[column].to_pylist(), _TYPES[column], column, name)
     for column in COLUMNS:
         if _TYPES[column] == pa.string():  # an empty text is an empty value, in every format
             empty = pc.equal(columns[column], "")
             columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
     columns |= {c: table[c] for c in table.column_names if c.startswith("x_")}
     return pa.table(columns)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
 
 
 def _check_names(names: Sequence[str], name: str) -> None:
@@ -429,38 +456,13 @@ def _check_names(names: Sequence[str], name: str) -> None:
         raise ManifestError(f"{name}: column {min(repeated)!r} occurs twice")
 
 
-def _array(values: list[Any], column: str, name: str) -> pa.Array:
-    """Values as the column's type, one by one, so that a wrong one is named."""
-    kind = _TYPES[column]
-    out: list[Any] = []
-    problems = []
-    for number, value in enumerate(values, 1):
-        try:
-            out.append(None if value is None else _convert(value, kind))
-        except (ValueError, TypeError, OverflowError):
-            expected = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number"}
-            problems.append((number, f"{_short(value)} is not {expected.get(kind, 'bytes')}"))
-            out.append(None)
-    _refuse(problems, column, name)
-    return pa.array(out, kind)
-
-
-def _convert(value: Any, kind: pa.DataType) -> Any:
-    if kind == pa.string():
-        if isinstance(value, str | int | os.PathLike) and not isinstance(value, bool):
-            return str(value)
-    elif kind == pa.int64():
-        number = int(value) if isinstance(value, str) else value
-        if isinstance(number, int | np.integer) and not isinstance(number, bool) and abs(number) < 2**63:
-            return int(number)
-        if isinstance(number, float) and number.is_integer():  # JSON and pandas write whole numbers so
-            return int(number)
-    elif kind == pa.float64():
-        if not isinstance(value, bool):
-            return float(value)
-    elif isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError
+def _check_text(table: pa.Table, path: Path) -> None:
+    """Refuse columns that a text format cannot hold."""
+    for column, kind in zip(table.column_names, table.schema.types, strict=True):
+        if is_binary(kind) and not pa.types.is_null(kind):
+            raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
+        if path.suffix == ".csv" and pa.types.is_nested(kind):
+            raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); write .jsonl or .parquet")
 
 
 def _checked(table: pa.Table, name: str) -> pa.Table:
@@ -474,7 +476,7 @@ def _checked(table: pa.Table, name: str) -> pa.Table:
         return np.asarray(pc.is_valid(table[column]))
 
     def refuse(wrong: NDArray[np.bool_], column: str, says: Callable[[int], str]) -> None:
-        _refuse([(int(i) + 1, says(int(i))) for i in np.flatnonzero(wrong)], column, name)
+        refuse_rows([(int(i) + 1, says(int(i))) for i in np.flatnonzero(wrong)], column, name)
 
     table = table.set_column(COLUMNS.index("role"), "role", pc.fill_null(table["role"], "real"))
     identity = values("identity")
@@ -487,12 +489,12 @@ def _checked(table: pa.Table, name: str) -> pa.Table:
     for column in PATHS:
         given = values(column)
         wrong = [v is not None and (not v.strip() or "\0" in v or bool(_ADDRESS.match(v))) for v in given]
-        refuse(np.array(wrong, bool), column, lambda i, g=given: f"{_short(g[i])} is not a file's path")  # type: ignore[misc]
+        refuse(np.array(wrong, bool), column, lambda i, g=given: f"{short(g[i])} is not a file's path")  # type: ignore[misc]
     for column, allowed in (("role", ROLES), ("slot", SLOTS)):
         given = values(column)
         refuse(
             np.array([v is not None and v not in allowed for v in given], bool), column,
-            lambda i, g=given, a=allowed: f"{_short(g[i])} is not one of {', '.join(a)}",  # type: ignore[misc]
+            lambda i, g=given, a=allowed: f"{short(g[i])} is not one of {', '.join(a)}",  # type: ignore[misc]
         )  # fmt: skip
     refuse(has("group") != has("slot"), "slot", lambda _: "group and slot go together; one of them is empty")
     for column, low, high in (("oracle", 0.0, 1.0), ("label", -np.inf, np.inf), ("seed", 0, np.inf)):
@@ -501,8 +503,8 @@ def _checked(table: pa.Table, name: str) -> pa.Table:
         span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
         refuse(np.array(wrong, bool), column, lambda i, g=given, s=span: f"{g[i]} is not {s}")  # type: ignore[misc]
     given = values("parameters")
-    refuse(np.array([not _is_object(v) for v in given], bool), "parameters",
-           lambda i: f"{_short(given[i])} is not a JSON object")  # fmt: skip
+    refuse(np.array([not is_object(v) for v in given], bool), "parameters",
+           lambda i: f"{short(given[i])} is not a JSON object")  # fmt: skip
     ids = values("id")
     if not all(ids):
         data, group, slot = table["image_bytes"], values("group"), values("slot")
@@ -513,55 +515,11 @@ def _checked(table: pa.Table, name: str) -> pa.Table:
         table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
     first: dict[str, int] = {}
     doubles = np.array([first.setdefault(v, i) != i for i, v in enumerate(ids)], bool)
-    refuse(doubles, "id", lambda i: f"{_short(ids[i])} is also the id of row {first[ids[i]] + 1}")
+    refuse(doubles, "id", lambda i: f"{short(ids[i])} is also the id of row {first[ids[i]] + 1}")
     return table
 
 
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-
-
-def _refuse(problems: list[tuple[int, str]], column: str, name: str) -> None:
-    if problems:
-        lines = [f"row {number}, column {column!r}: {says}" for number, says in problems[:_SHOWN]]
-        if len(problems) > _SHOWN:
-            lines.append(f"and {len(problems) - _SHOWN} more")
-        raise ManifestError(f"{name}: " + "; ".join(lines))
-
-
-def _is_object(text: str | None) -> bool:
-    if text is None:
-        return True
-    try:
-        return isinstance(json.loads(text), dict)
-    except json.JSONDecodeError:
-        return False
-
-
-def _dump(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
-
-
-def _dump_all(values: list[Any], name: str) -> list[str | None]:
-    """Parameters as JSON text; text is taken for JSON already."""
-    out: list[str | None] = []
-    problems = []
-    for number, value in enumerate(values, 1):
-        try:
-            out.append(value if isinstance(value, str) else _dump(value))
-        except (TypeError, ValueError) as error:
-            problems.append((number, f"no JSON: {error}"))
-            out.append(None)
-    _refuse(problems, "parameters", name)
-    return out
-
-
-def _plain(value: Any) -> Any:
-    """What JSON knows, of NumPy values and paths."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def _is_sequence(given: Any) -> bool:
@@ -572,11 +530,6 @@ def _is_sequence(given: Any) -> bool:
 
 def _each(given: Any) -> list[Any]:
     return cast("list[Any]", given.to_pylist() if isinstance(given, pa.Array | pa.ChunkedArray) else list(given))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -591,7 +544,8 @@ def _check_ending(path: Path) -> None:
         raise ManifestError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
 
 
-def _umask() -> int:
+def file_mode() -> int:
+    """Permissions of a new file as the user's umask has them; temporary files are made without any for others."""
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    return 0o666 & ~mask

@@ -1,6 +1,6 @@
 """Mining: hard negatives and hard pairs, nearest in a model's space and yet of another identity.
 
-vectors = embed_rows(manifest, idmetric.load("dinov3_vitl16")).vectors
+vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
 triplets = hard_negatives(manifest, vectors).manifest
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate import hashed
-from idmetric.data.kin import kin
+from idmetric.data.kin import kin, with_parents_found
 from idmetric.data.manifest import Manifest
 from idmetric.data.neighbours import Index, Neighbours, nearest_other
 
@@ -39,8 +39,12 @@ def anchor_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDA
 
 
 def pool_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows that may become negatives: of these roles (None: any) and of known identity."""
-    return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest))
+    """Rows that may become negatives: of these roles (None: any) and of known identity.
+
+    Rows of slot negative are copies of rows elsewhere, and don't count.
+    """
+    slots = np.array(manifest.column("slot"), dtype=object)
+    return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest) & (slots != "negative"))
 
 
 def hard_negatives(
@@ -79,8 +83,7 @@ def hard_negatives(
     anchors = anchor_rows(manifest, roles)
     anchors = anchors[usable[anchors]]
     pool = pool_rows(manifest, roles)
-    slots = np.array(manifest.column("slot"), dtype=object)
-    pool = pool[usable[pool] & (slots[pool] != "negative")]  # these are copies of rows elsewhere
+    pool = pool[usable[pool]]
     families = _codes(manifest.column("identity")) if relatives else kin(manifest)
     splits = _codes(manifest.column("split"))
     found = Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
@@ -129,11 +132,13 @@ def hard_pairs(
         k: nearest images that each image is paired with; a pair that both ends name is one pair.
         ceiling: leave out pairs at least this similar. It is the denoising of that step: what is too close is likely
             the same thing, or an edit that did nothing. The paper tells no value.
-        limit: only the closest pairs, at most so many.
+        limit: only the closest pairs, at most so many; at least 1.
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
     families = kin(manifest)
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     total = sum(map(len, pools))
@@ -209,17 +214,23 @@ def _positives(
 def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None]]) -> Manifest:
     """The rows (number, group, slot, similarity or None) of a manifest, with new ids.
 
-    Column x_source holds the old ones, or what they had in x_source themselves.
+    Column x_source holds the old ones, or what they had in x_source themselves; `parent` names a copy of the parent,
+    where there is one.
     """
     names = manifest.column("id")
-    source = manifest.column("x_source") if "x_source" in manifest.table.column_names else [None] * len(manifest)
-    return manifest.take([r for r, *_ in rows]).replace(
+    known = manifest.column("x_source") if "x_source" in manifest.table.column_names else [None] * len(manifest)
+    source = [s or name for s, name in zip(known, names, strict=True)]
+    origin = dict(zip(names, source, strict=True))
+    copies = manifest.take([r for r, *_ in rows])
+    made = copies.replace(
         id=[f"{group}/{slot}/{names[r]}" for r, group, slot, _ in rows],
         group=[group for _, group, _, _ in rows],
         slot=[slot for _, _, slot, _ in rows],
-        x_source=[source[r] or names[r] for r, *_ in rows],
+        parent=[origin.get(p, p) for p in copies.column("parent")],
+        x_source=[source[r] for r, *_ in rows],
         x_similarity=[s for *_, s in rows],
     )
+    return with_parents_found(made)
 
 
 def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -55,6 +55,7 @@ def nearest_other(
     Args:
         vectors: embeddings (N, D), of any length.
         groups: (N,), equal for rows that are never each other's neighbours: identities, or families of them.
+            Sortable, within anchors and pool.
         k: neighbours wanted, at least 1.
         anchors, pool: row numbers; default all. Rows that are in neither may hold anything.
         ceiling: leave out rows at least this similar: what is too near is likely the same thing under another name.
@@ -75,13 +76,14 @@ def nearest_other(
     used = np.union1d(anchors, pool)
     table = _unit(vectors, used)
     at = np.searchsorted(used, anchors)
-    gallery = table[np.searchsorted(used, pool)]
-    by_faiss = index == "faiss" or (index == "auto" and len(pool) > EXACT_POOL)
+    inside = np.searchsorted(used, pool)
+    gallery = table[inside]
+    by_faiss = needs_faiss(index, len(pool))
     search = _faiss(gallery) if by_faiss else _exact(gallery)
-    codes = np.unique(groups, return_inverse=True)[1]
-    own, theirs = codes[anchors], codes[pool]
+    codes = np.unique(groups[used], return_inverse=True)[1]  # of these alone: a pool may be tiny, the manifest huge
+    own, theirs = codes[at], codes[inside]
     # its own kind, k others, and one more to prove that nothing was missed; rounded up, so that few lengths differ
-    need = np.bincount(theirs, minlength=len(groups))[own] + k + 1
+    need = np.bincount(theirs, minlength=len(used))[own] + k + 1
     need = np.minimum(2 ** np.ceil(np.log2(need)).astype(np.int64), len(pool))
     open_ = np.ones(len(anchors), dtype=bool)
     while open_.any():
@@ -104,6 +106,21 @@ def nearest_other(
             if progress is not None:
                 progress(int((~open_).sum()), len(anchors))
     return out
+
+
+def needs_faiss(index: Index, pool: int) -> bool:
+    """Whether a pool of this many rows is searched with FAISS."""
+    return index == "faiss" or (index == "auto" and pool > EXACT_POOL)
+
+
+def check_index(index: Index, pool: int) -> None:
+    """Check that a pool of this size can be searched, before images are embedded.
+
+    Raises:
+        ImportError: if FAISS is needed and missing.
+    """
+    if needs_faiss(index, pool):
+        _import_faiss(pool)
 
 
 def _pick(
@@ -163,14 +180,19 @@ def _exact(gallery: Single) -> Search:
     return search
 
 
-def _faiss(gallery: Single) -> Search:
+def _import_faiss(pool: int) -> Any:
     try:
         import faiss
     except ImportError as error:
         raise ImportError(
-            f"a pool of {len(gallery)} images is searched with FAISS: pip install 'idmetric[scale]' "
+            f"a pool of {pool} images is searched with FAISS: pip install 'idmetric[scale]' "
             "(or ask for the exact index, which is slower)"
         ) from error
+    return faiss
+
+
+def _faiss(gallery: Single) -> Search:
+    faiss = _import_faiss(len(gallery))
     flat = faiss.IndexFlatIP(gallery.shape[1])
     flat.add(gallery)
 

@@ -6,9 +6,11 @@ train_and_val = recipes.idsim(manifest, seed=0).manifest
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -32,6 +34,8 @@ from idmetric.data.manifest import Manifest
 from idmetric.data.masking import inherit_masks
 from idmetric.data.split import split
 
+Existing = Literal["refuse", "keep", "overwrite"]  # what becomes of splits that a manifest has
+
 
 @dataclass(frozen=True)
 class Curated:
@@ -42,26 +46,39 @@ class Curated:
     notes: list[str]
 
 
+def causes(applied: Sequence[Applied], notes: Sequence[str]) -> list[str]:
+    """Why identities are missing: what rules took, and notes."""
+    return [f"rule {a.rule} took {a.identities} identities" for a in applied if a.identities] + list(notes)
+
+
 def idsim(
     manifest: Manifest,
     count: int = 11_000,
     seed: int = 0,
     rules: Sequence[Rule] = IDSIM_RULES,
     strategy: Strategy = "balanced",
+    existing: Existing = "refuse",
 ) -> Curated:
     """ID-Sim's subset of real images (A.1): filtered, balanced, two images per identity, split 10:1 at random.
 
     Args:
         count: identities; of 11,000, 10,000 train and 1,000 validate.
         strategy: "balanced", or "proportional" as in Table 2's unbalanced column.
+        existing: splits of the manifest are refused; or "keep" takes images of its split train, and those without a
+            split, and leaves all others to what they are for; or "overwrite" takes all.
+
+    Raises:
+        ValueError: if the manifest has splits, and nobody said what to do with them.
     """
+    manifest, notes = _trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
     kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
     sizes = dict(Counter(datasets_of(kept).values()))
     quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
     pairs = two_views(choose(kept, quotas, seed), seed)
-    out = split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False)
-    return Curated(out, applied, _short(sum(quotas.values()), count))
+    notes += _short(sum(quotas.values()), count)
+    out = _split_anew(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
+    return Curated(out, applied, notes)
 
 
 def nearid(
@@ -70,6 +87,7 @@ def nearid(
     seed: int = 0,
     rules: Sequence[Rule] = NEARID_RULES,
     parts: Mapping[str, float] | None = None,
+    existing: Existing = "refuse",
 ) -> Curated:
     """NearID's identities (section 3.3): rigid, unique, of two views or more; their distractors follow, with masks.
 
@@ -78,7 +96,16 @@ def nearid(
     Args:
         count: at most so many identities; default all.
         parts: the splits, by default the paper's: 100 identities validate, 500 test, all others (18,786) train.
+        existing: splits of the manifest are refused; or "keep" leaves them as they are, such as the published ones; or
+            "overwrite" splits anew.
+
+    Raises:
+        ValueError: if the manifest has splits, and nobody said what to do with them; if too few identities are left
+            for `parts`, naming what took them.
     """
+    if existing == "keep" and parts is not None:
+        raise ValueError("parts make new splits, and the manifest's are to be kept: choose one")
+    _refuse_splits(manifest, existing)
     kept, applied = apply_rules(distinct(manifest), rules)
     several = len(datasets_of(kept))
     kept = unique(kept)
@@ -88,8 +115,13 @@ def nearid(
         chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
         kept = keep_identities(kept, chosen)
         notes += _short(len(chosen), count)
-    out = split(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, by_dataset=False)
-    return Curated(inherit_masks(_whole_groups(manifest, out)), applied + last, notes)
+    applied += last
+    if existing == "keep":
+        without = kept.column("split").count(None)
+        notes += [f"{without} images have no split, and stay without"] if without else []
+    else:
+        kept = _split_anew(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
+    return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
 
 
 def visme(
@@ -172,6 +204,50 @@ def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
             if (place or "").casefold() == domain:
                 groups[category or ""].append(identity)
     return groups
+
+
+def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
+    if existing == "refuse" and set(manifest.column("split")) - {None}:
+        raise ValueError(
+            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' keeps them, 'overwrite' "
+            "replaces them"
+        )
+
+
+def splits_of(manifest: Manifest) -> str:
+    """The splits of a manifest and their sizes, in words."""
+    counts = Counter(manifest.column("split"))
+    return ", ".join(f"{name or 'none'}: {counts[name]} images" for name in sorted(counts, key=lambda n: n or ""))
+
+
+def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
+    """The images that may be trained on, and what the user should know of the others."""
+    _refuse_splits(manifest, existing)
+    given = [(s or "train").casefold() for s in manifest.column("split")]
+    free = np.array([s in ("train", "training") for s in given], dtype=bool)
+    if existing != "keep" or free.all():
+        return manifest, []
+    if not free.any():
+        raise ValueError(f"none of the images are of split train ({splits_of(manifest)})")
+    names = np.array(manifest.column("identity"), dtype=object)
+    shared = len((set(names[free]) & set(names[~free])) - {None})
+    notes = [f"{int((~free).sum())} images of other splits than train are left to these ({splits_of(manifest)})"]
+    notes += [f"{shared} identities have images both in split train and in others"] if shared else []
+    return manifest.take(free), notes
+
+
+def _split_anew(
+    manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: list[str]
+) -> Manifest:
+    """`split` over all datasets together; its warnings become notes, its refusal names what took the identities."""
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            out = split(manifest, parts, seed, by_dataset=False)
+    except ValueError as error:
+        raise ValueError("; ".join([f"{error}", *causes(applied, notes), "other splits: --split"])) from error
+    notes += [str(warning.message) for warning in said]
+    return out
 
 
 def _whole_groups(before: Manifest, after: Manifest) -> Manifest:

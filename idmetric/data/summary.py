@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.check import Fault
 from idmetric.data.manifest import Manifest
+from idmetric.data.same_image import image_keys
 from idmetric.data.split import leaks
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
@@ -24,7 +25,7 @@ class Summary:
     """A manifest in numbers.
 
     Attributes:
-        rows, images: images counts each file once, and the bytes of each row.
+        rows, images: images counts each file once, and equal bytes once.
         identities, unnamed: unnamed rows have no identity.
         per_identity: fewest, median and most images of an identity; None without identities.
         masks, part_masks, embedded: rows that have them; embedded: images held as bytes.
@@ -62,13 +63,14 @@ class Problem:
 def summarize(manifest: Manifest) -> Summary:
     """Count."""
     identity = manifest.column("identity")
-    owned = _images_of(manifest)
+    keys = image_keys(manifest)
+    owned = _images_of(manifest, keys)
     sizes = [len(images) for images in owned.values()]
     scores = [s for s in manifest.column("oracle") if s is not None]
     pairs = {(d or "", i) for d, i in zip(manifest.column("dataset"), identity, strict=True) if i is not None}
     return Summary(
         rows=len(manifest),
-        images=len(set(_keys(manifest))),
+        images=len(set(keys)),
         identities=len(owned),
         unnamed=identity.count(None),
         per_identity=(min(sizes), float(median(sizes)), max(sizes)) if sizes else None,
@@ -90,20 +92,21 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
         found: of `idmetric.data.check.faults`.
         need_masks: rows without a mask are serious, also where no row has one.
     """
+    keys = image_keys(manifest)
     crossing = [f"{name}: {', '.join(parts)}" for name, parts in leaks(manifest).items()]
     absent = [str(f) for f in found if f.missing]
     broken = [str(f) for f in found if not f.missing]
     listed = [
         _problem("identities are in more than one split", crossing, True),
-        _problem("files are in more than one split", _shared(manifest, "split"), True),
-        _problem("files show more than one identity", _shared(manifest, "identity"), True),
+        _problem("files are in more than one split", _shared(manifest, keys, "split"), True),
+        _problem("files show more than one identity", _shared(manifest, keys, "identity"), True),
         _problem("files are missing", absent, True),
         _problem("images or masks cannot be read", broken, True),
         _problem("rows have no mask" + ("" if need_masks else ", where others of their dataset have one"),
                  _maskless(manifest, need_masks), need_masks),
         _problem("parents are not in the manifest", _orphans(manifest), False),
         _problem("groups have one row", _lone_groups(manifest), False),
-        _problem("identities have one image", _singles(manifest), False),
+        _problem("identities have one image", _singles(manifest, keys), False),
     ]  # fmt: skip
     return sorted((p for p in listed if p.count), key=lambda p: not p.serious)
 
@@ -145,32 +148,30 @@ def _problem(what: str, cases: Sequence[str], serious: bool, shown: int = 3) -> 
     return Problem(what, len(cases), examples, serious)
 
 
-def _keys(manifest: Manifest) -> list[str | int]:
-    """Path of each row's image, or the row's number where it is held as bytes."""
-    return [row if path is None else path for row, path in enumerate(manifest.column("path"))]
-
-
 def _has(manifest: Manifest, column: str) -> NDArray[np.bool_]:
     table = manifest.table
     held = np.asarray(table[column].is_valid()), np.asarray(table[f"{column}_bytes"].is_valid())
     return np.asarray(held[0] | held[1], dtype=bool)
 
 
-def _images_of(manifest: Manifest) -> dict[str, set[str | int]]:
-    found: dict[str, set[str | int]] = {}
-    for identity, key in zip(manifest.column("identity"), _keys(manifest), strict=True):
+def _images_of(manifest: Manifest, keys: Sequence[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for identity, key in zip(manifest.column("identity"), keys, strict=True):
         if identity is not None:
             found.setdefault(identity, set()).add(key)
     return found
 
 
-def _shared(manifest: Manifest, column: str) -> list[str]:
-    """Files with more than one value of a column."""
+def _shared(manifest: Manifest, keys: Sequence[str], column: str) -> list[str]:
+    """Files, and equal bytes, with more than one value of a column."""
     seen: dict[str, dict[str, None]] = {}
-    for path, value in zip(manifest.column("path"), manifest.column(column), strict=True):
-        if path is not None and value is not None:
-            seen.setdefault(path, {})[value] = None
-    return [f"{path}: {', '.join(values)}" for path, values in seen.items() if len(values) > 1]
+    names: dict[str, str] = {}
+    columns = (manifest.column(c) for c in ("path", "id", column))
+    for key, path, row, value in zip(keys, *columns, strict=True):
+        names.setdefault(key, path or f"bytes of {row}")
+        if value is not None:
+            seen.setdefault(key, {})[value] = None
+    return [f"{names[key]}: {', '.join(values)}" for key, values in seen.items() if len(values) > 1]
 
 
 def _maskless(manifest: Manifest, every: bool) -> list[str]:
@@ -190,9 +191,9 @@ def _lone_groups(manifest: Manifest) -> list[str]:
     return [g for g, n in Counter(manifest.column("group")).items() if g is not None and n == 1]
 
 
-def _singles(manifest: Manifest) -> list[str]:
+def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:
     """Identities that could have more than one image, and have one; a distractor is alone by nature."""
-    owned = _images_of(manifest)
+    owned = _images_of(manifest, keys)
     pairs = zip(manifest.column("identity"), manifest.column("role"), strict=True)
     own = dict.fromkeys(i for i, role in pairs if i is not None and role in _OWN)
     return [name for name in own if len(owned[name]) == 1]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate import hashed
-from idmetric.data.kin import kin, parent_rows
+from idmetric.data.kin import kin, parent_rows, with_parents_found
 from idmetric.data.manifest import Manifest, merge
 from idmetric.data.mine import grouped
 from idmetric.data.neighbours import nearest_other
@@ -117,7 +117,7 @@ def mixture(
     splits = sorted({s for part in parts for s in part.column("split")} - {None})
     if len(splits) > 1:
         raise TripletError(f"the subsets are of the splits {', '.join(splits)}: say which one to use")
-    return merge(parts, shared=True)
+    return with_parents_found(merge(parts, shared=True))
 
 
 def _one_split(manifest: Manifest, split: str | None, name: str) -> tuple[Manifest, NDArray[np.int64]]:

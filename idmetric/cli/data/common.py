@@ -38,6 +38,38 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
 
 
+def natural(text: str) -> int:
+    """A seed: a whole number from 0 on."""
+    return _at_least(text, 0)
+
+
+def positive(text: str) -> int:
+    """A number of things: a whole number from 1 on."""
+    return _at_least(text, 1)
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    return value
+
+
+def check_ending(path: Path) -> None:
+    """Check that a manifest can be written there, before the work and not after it.
+
+    Raises:
+        ValueError: for another ending than those of manifests.
+    """
+    from idmetric.data.manifest import FORMATS
+
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
+
+
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
     """The items, with a bar on stderr that shows count, rate and time left."""
     from tqdm import tqdm

@@ -9,6 +9,7 @@ examples:
   idmetric-data curate all.parquet --recipe idsim -o train.parquet
   idmetric-data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
   idmetric-data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
+  idmetric-data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
   idmetric-data curate --recipe idsim --print-filters > mine.json
   idmetric-data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
 """
@@ -21,16 +22,21 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_dry_run, add_on_error, progress, save, take_out
+from idmetric.cli.data.common import add_dry_run, add_on_error, check_ending, natural, progress, save, take_out
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from idmetric.data.curate import Strategy
     from idmetric.data.filters import Rule
     from idmetric.data.manifest import Manifest
-    from idmetric.data.recipes import Curated
+    from idmetric.data.recipes import Curated, Existing
 
 RECIPES = ("idsim", "nearid", "visme", "ilgen")
+# option -> the recipes that it is of
+ONLY = {"images": ("visme",), "strategy": ("idsim",), "variant": ("ilgen",), "split": ("nearid",),
+        "no_masks": ("nearid",), "keep_splits": ("idsim", "nearid"),
+        "overwrite_splits": ("idsim", "nearid")}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,29 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
     text = "identities: in all (idsim: 11000, nearid: all, ilgen: 20000); visme: of each dataset (7500)"
     parser.add_argument("--count", type=int, metavar="N", help=text)
-    parser.add_argument("--images", type=int, default=4, metavar="N", help="visme: images of an identity (default: 4)")
-    parser.add_argument("--strategy", choices=("balanced", "proportional"), default="balanced", help="idsim")
-    parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"), default="all",
-                        help="ilgen: domains")  # fmt: skip
+    parser.add_argument("--images", type=int, metavar="N", help="visme: images of an identity (default: 4)")
+    parser.add_argument("--strategy", choices=("balanced", "proportional"), help="idsim (default: balanced)")
+    parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"),
+                        help="ilgen: domains (default: all)")  # fmt: skip
     text = "nearid: identities of each split, -1 = all others (default: train=-1,val=100,test=500)"
     parser.add_argument("--split", type=_parts, metavar="NAME=N,...", help=text)
-    parser.add_argument("--seed", type=int, default=0)
+    splits = parser.add_mutually_exclusive_group()
+    text = "splits there are stay (nearid); images of split train, or of none, are taken, and no others (idsim)"
+    splits.add_argument("--keep-splits", action="store_true", help=text)
+    text = "splits there are go, and what was held out may become training data (idsim, nearid)"
+    splits.add_argument("--overwrite-splits", action="store_true", help=text)
+    parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--no-masks", action="store_true", help="nearid: rows may lack masks")
     parser.add_argument("--no-check", action="store_true", help="don't decode the chosen images")
     add_on_error(parser)
     add_dry_run(parser)
+    parser.set_defaults(wrong_usage=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Curate; returns the exit status."""
     from idmetric.data.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
 
+    for option, recipes in ONLY.items():
+        if getattr(args, option) not in (None, False) and args.recipe not in recipes:
+            args.wrong_usage(f"--{option.replace('_', '-')} is of --recipe {' or '.join(recipes)}, not {args.recipe}")
+    if args.keep_splits and args.split:
+        args.wrong_usage("--split makes new splits, --keep-splits keeps those there are: choose one")
     rules: Sequence[Rule] = {"idsim": IDSIM_RULES, "nearid": NEARID_RULES}.get(args.recipe, ())
     if args.print_filters:
         print(rules_json(rules), end="")
         return 0
     if args.manifest is None or args.out is None:
         raise ValueError("give the manifest to read and, with -o, the one to write")
+    check_ending(args.out)
     if args.no_filters:
         rules = ()
     elif args.filters is not None:
@@ -74,8 +92,9 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.manifest import read
 
     manifest = read(args.manifest)
-    if args.images < 1 or (args.count is not None and args.count < 1):
+    if any(number is not None and number < 1 for number in (args.count, args.images)):
         raise ValueError("--count and --images are at least 1")
+    _refuse_splits(manifest, args)
     result, skipped = _curate(manifest, rules, args)
     print(_table(manifest, result.manifest))
     for number, applied in enumerate(result.applied, 1):
@@ -95,14 +114,17 @@ def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 
     Choices hang on names, so taking an image out changes nothing but its own identity's images.
     """
+    from idmetric.data.recipes import causes
+
     checked: set[str] = set()
     skipped = False
     while True:
         result = _recipe(manifest, rules, args)
         if not len(result.manifest):
             had = len(manifest)
+            why = "".join(f"\n  {cause}" for cause in causes(result.applied, result.notes))
             raise ValueError(f"nothing is left of {had} images: look at the rules (--print-filters), the roles and the "
-                             "number of images per identity")  # fmt: skip
+                             f"number of images per identity{why}")  # fmt: skip
         problems = _problems(result.manifest, checked, args)
         if not problems:
             return result, skipped
@@ -114,13 +136,15 @@ def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> Curated:
     from idmetric.data import recipes
 
+    existing: Existing = "keep" if args.keep_splits else "overwrite" if args.overwrite_splits else "refuse"
     if args.recipe == "idsim":
-        return recipes.idsim(manifest, args.count or 11_000, args.seed, rules, args.strategy)
+        strategy: Strategy = args.strategy or "balanced"
+        return recipes.idsim(manifest, args.count or 11_000, args.seed, rules, strategy, existing)
     if args.recipe == "nearid":
-        return recipes.nearid(manifest, args.count, args.seed, rules, args.split)
+        return recipes.nearid(manifest, args.count, args.seed, rules, args.split, existing)
     if args.recipe == "visme":
-        return recipes.visme(manifest, args.count or 7500, args.images, args.seed, rules)
-    return recipes.ilgen(manifest, args.variant, args.count, args.seed, rules)
+        return recipes.visme(manifest, args.count or 7500, args.images or 4, args.seed, rules)
+    return recipes.ilgen(manifest, args.variant or "all", args.count, args.seed, rules)
 
 
 def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:
@@ -148,6 +172,17 @@ def _without(manifest: Manifest, ids: Collection[str]) -> Manifest:
     import numpy as np
 
     return manifest.take(np.array([name not in ids for name in manifest.column("id")], dtype=bool))
+
+
+def _refuse_splits(manifest: Manifest, args: argparse.Namespace) -> None:
+    from idmetric.data.recipes import splits_of
+
+    told = args.keep_splits or args.overwrite_splits or args.recipe not in ONLY["keep_splits"]
+    if not told and set(manifest.column("split")) - {None}:
+        raise ValueError(
+            f"{args.manifest}: has splits already ({splits_of(manifest)}). --keep-splits keeps them (idsim then takes "
+            "images of split train alone); --overwrite-splits splits all of it anew"
+        )
 
 
 def _refuse_leaks(manifest: Manifest) -> None:

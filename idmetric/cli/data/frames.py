@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import add_on_error, add_output, progress, save
+from idmetric.cli.data.common import add_on_error, add_output, check_ending, natural, positive, progress, save
 
 if TYPE_CHECKING:
     from idmetric.data.clips import Clip
@@ -62,15 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--coverage", type=float, nargs=2, metavar=("LEAST", "MOST"), help="of the object (0.1 0.9)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice among valid frames (0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the choice among valid frames (0)")
     parser.add_argument(
         "--form", choices=("png", "jpg"), default="png", help="png: lossless (default); jpg: quality 95"
     )
     parser.add_argument(
         "--dataset", help="dataset of the manifest, prefix of identities (default: the sampling's name)"
     )
-    parser.add_argument("--category-level", type=int, help="part of the clip's path, from 1, that is its category")
-    parser.add_argument("--workers", type=int, default=1, help="processes (1); the result does not depend on it")
+    parser.add_argument("--category-level", type=positive, help="part of the clip's path, from 1, that is its category")
+    parser.add_argument("--workers", type=positive, default=1, help="processes (1); the result does not depend on it")
     add_on_error(parser)
     add_output(parser)
 
@@ -79,14 +79,13 @@ def run(args: argparse.Namespace) -> int:
     """Sample all clips; 4 if some were skipped."""
     from idmetric.data.clips import ClipError, find_clips
     from idmetric.data.extract import to_manifest
-    from idmetric.data.manifest import FORMATS
 
-    if args.out.suffix not in FORMATS:
-        raise ClipError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
+    check_ending(args.out)
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)
     clips = [clip for clip in find_clips(args.clips, args.masks) if not _is_below(clip.frames, folder)]
     skip = args.on_error == "skip"
+    _check_level(clips, args.category_level)
     if args.dry_run:
         return _dry_run(clips, folder, settings, args)
     records: list[Record] = []
@@ -128,6 +127,17 @@ def _settings(args: argparse.Namespace) -> Settings:
     return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, args.form)
 
 
+def _check_level(clips: Sequence[Clip], level: int | None) -> None:
+    """Say where the clips' paths have no such part; the last part is the clip itself."""
+    from idmetric.data.clips import ClipError
+
+    short = [clip.name for clip in clips if level is not None and level > clip.name.count("/")]
+    if short and len(short) == len(clips):
+        raise ClipError(f"--category-level {level}: no clip has so many folders above it: {short[0]!r}")
+    if short:
+        print(f"{len(short)} clips have no category: fewer than {level} folders above {short[0]!r}", file=sys.stderr)
+
+
 def _is_below(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
@@ -160,7 +170,7 @@ def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argp
     from idmetric.data.frames import candidates, places, plan
 
     counts: Counter[str] = Counter()
-    problems = []
+    problems: list[str] = []
     for clip in progress(clips, len(clips), "clips", args.quiet):
         try:
             if finished(clip, folder, settings) is not None:
@@ -169,14 +179,16 @@ def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argp
             footage = open_for(clip, settings)
         except ClipError as error:
             problems.append(str(error))
+            counts["unusable"] += 1
             continue
+        problems += footage.problems
         at, count = places(footage.times, settings.sampling)
         counts["windows"] += len(plan(count, settings.sampling))
         counts["candidates"] += len(candidates(at, footage.annotated, settings.sampling.stride))
         counts["frames"] += len(at)
     for line in problems:
         print(f"cannot be used: {line}", file=sys.stderr)
-    new = len(clips) - counts["done"] - len(problems)
+    new = len(clips) - counts["done"] - counts["unusable"]
     print(
         f"would sample {new} of {len(clips)} clips ({counts['done']} are done): "
         f"{counts['frames']} frames, {counts['candidates']} of them to look at, at most one from each of "

@@ -22,32 +22,25 @@ Several workers or GPUs share a manifest and a folder, one command for each, the
   idmetric-data generate photos.parquet --task distractor --merge -o out.parquet
 
 Weights come from the Hub under licences of their own, which are printed and recorded with each image; FLUX.1 [dev]
-forbids commercial use. Gated ones need `hf auth login`.
+forbids commercial use. Gated ones need `hf auth login`. Without @revision they are the main branch of the day.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output
+from idmetric.cli.data.generate_options import TASKS, named, option, pairs, refuse_idle, shard, side
 from idmetric.cli.data.generate_work import Work
 
 if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Task, Wording
     from idmetric.data.generate.background import Remover
     from idmetric.data.manifest import Manifest
-
-# task -> its engines, the default first
-TASKS = {
-    "context": ("qwen_edit",),
-    "identity": ("flux_fill",),
-    "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"),
-    "ilgen": ("iclight",),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copies", type=int, help="images of each source (default 1; of ilgen 4)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
-    parser.add_argument("--resolution", default="512", metavar="512|native|SIDE", help=text)
+    parser.add_argument("--resolution", metavar="512|native|SIDE", help=text)
     text = "distractor: shorter side of results, brought there by Lanczos (512); 0 keeps each image's own size"
-    parser.add_argument("--side", type=int, default=512, help=text)
+    parser.add_argument("--side", type=int, help=text)
     text = "column with the object's name for prompts: category (default), or text for descriptions"
-    parser.add_argument("--class-from", choices=("category", "text"), default="category", help=text)
+    parser.add_argument("--class-from", choices=("category", "text"), help=text)
     parser.add_argument("--prompts", type=Path, metavar="DIR", help="folder of word files that stand in for ours")
-    text = "another value of an engine's setting, such as sdxl_inpaint.steps=20"
+    text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
     parser.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
     _add_ilgen(parser.add_argument_group("ilgen"))
     _add_machine(parser.add_argument_group("weights and machine"))
@@ -78,16 +71,14 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--categories", type=Path, help="text file, one category on each line; --ask writes it if absent"
     )
-    group.add_argument(
-        "--domain", default="generic", help="generic (default), art, landmark, product, or a description"
-    )
+    group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
     group.add_argument("--each", type=int, help="objects of each category (default: the paper's for the domain, or 10)")
     text = "what finds the object: clean (default; by colour, without a model) or clipseg"
-    group.add_argument("--remover", choices=("clean", "clipseg"), default="clean", help=text)
+    group.add_argument("--remover", choices=("clean", "clipseg"), help=text)
     group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
     group.add_argument("--ask-model", help="the model's name there")
     group.add_argument("--ask-count", type=int, help="categories to ask for (default: the paper's for the domain)")
-    text = "environment variable that holds the key (default OPENAI_API_KEY, if it is set)"
+    text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
     group.add_argument("--ask-key", metavar="VARIABLE", help=text)
 
 
@@ -100,9 +91,11 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--shard", type=_shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
+    group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
     group.add_argument("--merge", action="store_true", help="make nothing; write the manifest of what shards have made")
     group.add_argument("--limit", type=int, help="use only the first so many rows, or categories")
+    text = "compare all finished files with their SHA-256, not only those whose size or time of change differs"
+    group.add_argument("--verify", action="store_true", help=text)
     group.add_argument(
         "--with-sources", action="store_true", help="put the sources (ilgen: cut-out objects) in as well"
     )
@@ -119,9 +112,10 @@ def run(args: argparse.Namespace) -> int:
         raise GenerateError("--merge goes over all shards: leave --shard out")
     for name in ("copies", "each", "limit", "ask_count"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise GenerateError(f"--{name.replace('_', '-')} must be at least 1")
-    if args.side < 0 or args.seed < 0:
+            raise GenerateError(f"{option(name)} must be at least 1")
+    if (args.side or 0) < 0 or args.seed < 0:
         raise GenerateError("--side and --seed must not be negative")
+    refuse_idle(args)
     words = read_wording(args.prompts)
     work = Work(args)
     if args.task == "ilgen" and args.categories:
@@ -141,23 +135,22 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
     from idmetric.data.generate.identity import GUIDANCE
 
     own = {"guidance": GUIDANCE} if args.task == "identity" else {}
-    engine = _engine(args, _named(args), own)
-    common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from}
+    engine = _engine(args, named(args), own)
+    common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
     if args.task == "ilgen":
         return generate.relight_task(sources, engine, words, variants=args.copies or 4, **common), engine
     common["copies"] = args.copies or 1
     if args.task == "context":
         return generate.contextual_task(sources, engine, words, **common), engine
     if args.task == "identity":
-        return generate.identity_task(sources, engine, words, **common), engine
-    side = _side(args.resolution)
-    return generate.distractor_task(sources, engine, words, side=side, out_side=args.side, **common), engine
+        guidance = engine.settings["guidance"]
+        return generate.identity_task(sources, engine, words, guidance=guidance, **common), engine
+    common |= {"side": side(args.resolution or "512"), "out_side": 512 if args.side is None else args.side}
+    return generate.distractor_task(sources, engine, words, **common), engine
 
 
 def _ilgen(work: Work, words: Wording) -> int:
     """Objects, then their relit images; every shard relights the objects it made."""
-    from dataclasses import replace
-
     from idmetric.data.generate import GenerateError, object_task, relight_task
     from idmetric.data.generate.categories import COUNTS
     from idmetric.data.manifest import Manifest, Row
@@ -165,16 +158,17 @@ def _ilgen(work: Work, words: Wording) -> int:
     args = work.args
     if args.manifest is not None:
         raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
-    categories = _categories(args, words)[: args.limit]
-    each = args.each or COUNTS.get(args.domain, (0, 10))[1]
-    draw, relight = _engine(args, "sd_turbo"), _engine(args, _named(args))
-    objects = object_task(categories, each, draw, _remover(args), words, args.seed, args.domain)
+    domain = args.domain or "generic"
+    categories = _categories(args, domain, words)[: args.limit]
+    each = args.each or COUNTS.get(domain, (0, 10))[1]
+    draw, relight, remover = _engine(args, "sd_turbo"), _engine(args, named(args)), _remover(args)
+    objects = object_task(categories, each, draw, remover, words, args.seed, domain)
     planned = Manifest.from_rows(
         (Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png") for job in objects.jobs), work.images
     )
     blocks = [job.block for job in objects.jobs]
     images = relight_task(planned, relight, words, args.seed, args.copies or 4, blocks=blocks)
-    work.plan(objects, draw)
+    work.plan(objects, draw, remover=remover)
     work.plan(images, relight, check=False)  # their sources are yet to be made
     if not args.dry_run:
         go_on = work.make(objects)
@@ -191,77 +185,21 @@ def _engine(args: argparse.Namespace, name: str, settings: dict[str, Any] | None
     from idmetric.data.generate import Place, open_engine
 
     place = Place(args.device, args.dtype, args.offload)
-    given = {k: _value(v) for k, v in _pairs(args.set, name, "--set").items()}
-    return open_engine(name, place, _pairs(args.weights, name, "--weights"), **{**(settings or {}), **given})
-
-
-def _named(args: argparse.Namespace) -> str:
-    """The engine of the task that was asked for."""
-    from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.engine import engine_class
-
-    name: str = args.engine or TASKS[args.task][0]
-    engine_class(name)
-    if name not in TASKS[args.task]:
-        raise GenerateError(f"{args.task} is made by {', '.join(TASKS[args.task])}, not by {name}")
-    return name
+    given = {**(settings or {}), **pairs(args.set, name, "--set")}
+    return open_engine(name, place, pairs(args.weights, name, "--weights"), **given)
 
 
 def _remover(args: argparse.Namespace) -> Remover:
     from idmetric.data.generate import Place, open_remover
 
-    place = Place(args.device, args.dtype, args.offload)
-    return open_remover(args.remover, place, _pairs(args.weights, args.remover, "--weights"))
+    place, name = Place(args.device, args.dtype, args.offload), args.remover or "clean"
+    return open_remover(name, place, pairs(args.weights, name, "--weights"), **pairs(args.set, name, "--set"))
 
 
-def _pairs(given: Sequence[str], engine: str, option: str) -> dict[str, str]:
-    """Values for an engine of repeated options ENGINE.PART=VALUE; weights without a part are its base."""
-    from idmetric.data.generate import ENGINES, REMOVERS, GenerateError
-
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        who, dot, part = name.partition(".")
-        if not equals or not value or (option == "--set" and not part):
-            wanted = "ENGINE.SETTING=VALUE" if option == "--set" else "ENGINE[.PART]=PLACE"
-            raise GenerateError(f"{option} {text!r} is not {wanted}")
-        if who not in ENGINES and who not in REMOVERS:
-            raise GenerateError(f"{option} {text!r}: unknown engine {who!r}; there are {', '.join(ENGINES)}")
-        if who == engine:
-            found[part if dot else "base"] = value
-    return found
-
-
-def _value(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _side(text: str) -> int | None:
-    from idmetric.data.generate import GenerateError
-
-    if text == "native":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise GenerateError(f"--resolution {text!r} is neither native nor a number of pixels")
-    return int(text)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")
-    return int(number), int(count)
-
-
-def _categories(args: argparse.Namespace, words: Wording) -> list[str]:
+def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
     """The categories of the file; asked for and written there first, if it is absent."""
     from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.categories import COUNTS, Chat, ask_categories, read_categories, write_categories
+    from idmetric.data.generate.categories import COUNTS, Chat, file_categories, read_categories
 
     path: Path = args.categories
     if path.exists() or not args.ask:
@@ -272,12 +210,15 @@ def _categories(args: argparse.Namespace, words: Wording) -> list[str]:
         raise GenerateError(
             f"the environment variable {args.ask_key} is not set; it should hold the key for {args.ask}"
         )
-    count = args.ask_count or COUNTS.get(args.domain, (0,))[0]
+    count = args.ask_count or COUNTS.get(domain, (0,))[0]
     if not count:
-        raise GenerateError(f"domain {args.domain!r} is none of the paper's: say how many with --ask-count")
+        raise GenerateError(f"domain {domain!r} is none of the paper's: say how many with --ask-count")
     if args.dry_run:
         raise GenerateError(f"{path} is absent; without --dry-run, {count} categories would be asked for and written")
-    chat = Chat(args.ask, args.ask_model, os.environ.get(args.ask_key or "OPENAI_API_KEY"))
-    write_categories(path, ask_categories(chat, args.domain, count, words.domains))
+    chat = Chat(args.ask, args.ask_model)
+    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else None)
+    if variable is not None:
+        chat = replace(chat, key=os.environ.get(variable))
+    file_categories(path, chat, domain, count, words.domains)
     print(f"wrote {path}: {count} categories of {args.ask_model}")
     return read_categories(path)

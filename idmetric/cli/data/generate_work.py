@@ -12,6 +12,7 @@ from idmetric.cli.data.common import progress, save
 
 if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Task
+    from idmetric.data.generate.background import Remover
     from idmetric.data.generate.run import Collected
     from idmetric.data.manifest import Manifest
 
@@ -40,16 +41,17 @@ class Work:
         manifest = read(path)
         return manifest if self.args.limit is None else manifest.take(range(min(self.args.limit, len(manifest))))
 
-    def plan(self, task: Task, engine: Engine, check: bool = True) -> None:
+    def plan(self, task: Task, engine: Engine, check: bool = True, remover: Remover | None = None) -> None:
         """Say what weights are used; with --dry-run also what would be made, and which sources are unusable."""
         from idmetric.data.generate.run import finished, sharded, unusable_sources
 
-        for weights, licence in engine.licences.items():
-            print(f"{engine.name}: weights {weights}, licence {licence}", file=sys.stderr)
+        for name, used in ((engine.name, engine), ("background", remover)):
+            for weights, licence in used.licences.items() if used else ():
+                print(f"{name}: weights {weights}, licence {licence}", file=sys.stderr)
         if not self.args.dry_run:
             return
         mine = sharded(task.jobs, self.shard)
-        done = finished(task, self.images, mine)
+        done = finished(task, self.images, mine, self.args.verify)
         todo = [job for job in mine if job.name not in done]
         print(f"{engine.name}: {len(mine)} images, {len(done)} of them finished, {len(todo)} to make")
         print(f"  settings: {', '.join(f'{k}={v}' for k, v in engine.settings.items())}")
@@ -66,7 +68,9 @@ class Work:
 
         if self.args.merge:
             return True
-        outcome = run(task, self.images, self.shard, self.args.on_error, self.progress, frozenset(without))
+        outcome = run(
+            task, self.images, self.shard, self.args.on_error, self.progress, frozenset(without), self.args.verify
+        )
         for who, why in outcome.unusable:
             print(f"skipped: {who}: {why}", file=sys.stderr)
         self.left_out += len(outcome.unusable)
@@ -79,7 +83,7 @@ class Work:
         """What is finished, rejections told."""
         from idmetric.data.generate.run import collect
 
-        found = collect(task, self.images)
+        found = collect(task, self.images, self.args.verify and self.args.merge)
         if not self.args.shard:
             self._reject(found.rejected)
         return found
@@ -93,11 +97,11 @@ class Work:
             print(f"would write {self.args.out}: up to {len(task.jobs)} images")
             return self.status if self.args.on_error == "skip" or not self.left_out else 1
         found = self.collected(task)
-        if found.missing and self.args.merge:
+        if found.missing:
             if self.args.on_error == "stop":
                 raise GenerateError(
                     f"{len(found.missing)} of {len(task.jobs)} images are not finished, first {found.missing[0]}: run "
-                    "the shards that make them, or leave them out with --on-error skip"
+                    "the shards that make them, or this command without --merge; or leave them out with --on-error skip"
                 )
             self.left_out += len(found.missing)
             print(f"left out: {len(found.missing)} of {len(task.jobs)} images are not finished", file=sys.stderr)

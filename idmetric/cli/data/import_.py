@@ -7,7 +7,7 @@ examples:
   idmetric-data import pods chaenayo/PODS -o pods.parquet --embed
   idmetric-data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
   idmetric-data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
-  idmetric-data import table things.csv -o things.parquet --map identity=label --map path=photo
+  idmetric-data import table things.csv -o things.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
 become files in --images; a stopped import goes on where it was. Afterwards every image and mask is read once.
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
-    parser.add_argument("--name", help="of the dataset: identities start with it (default: the kind, or the folder)")
+    text = "of the dataset: identities start with it (default: the kind, or the folder or file)"
+    parser.add_argument("--name", help=text)
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder for images (default: OUT's name + _images)")
     text = "images that the source holds as bytes stay bytes, within a .parquet (small datasets); files stay files"
     parser.add_argument("--embed", action="store_true", help=text)
@@ -72,6 +73,12 @@ def run(args: argparse.Namespace) -> int:
     if job.images.folder is not None and (job.images.written or job.images.reused):
         verb = "would write" if args.dry_run else "wrote"
         print(f"{verb} {job.images.written} images to {job.images.folder}, {job.images.reused} were there already")
+    if job.images.replaced:
+        print(
+            f"note: {job.images.replaced} of them were there with another content. If another dataset's images are in "
+            "that folder, import it anew elsewhere (--images)",
+            file=sys.stderr,
+        )
     common.save(kept, args)
     return 4 if bad else 0
 

@@ -5,7 +5,7 @@
   triplets   real, context-edit and identity-edit triplets in a ratio (ID-Sim, A.1, A.2 and Table 6)
 
 examples:
-  idmetric-data mine negatives train.parquet -o mined.parquet --model dinov3_vitl16
+  idmetric-data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
   idmetric-data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
   idmetric-data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
   idmetric-data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
@@ -18,10 +18,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_input, add_on_error, add_output, progress_bar, save, take_out
+from idmetric.cli.data.common import (
+    add_input,
+    add_on_error,
+    add_output,
+    check_ending,
+    natural,
+    positive,
+    progress_bar,
+    save,
+    take_out,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,23 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                            help="roles of images that may be negatives (default: real)")  # fmt: skip
     negatives.add_argument("--relatives", action="store_true",
                            help="also take identities made from the anchor's, such as its identity-edits")  # fmt: skip
-    negatives.add_argument("--seed", type=int, default=0, help="of positives, where the manifest names none")
+    negatives.add_argument("--seed", type=natural, default=0, help="of positives, where the manifest names none")
     pairs = modes.add_parser("pairs", help="same text, different identity, nearest")
     add_input(pairs)
     _add_model(pairs, required=True)
     _add_search(pairs)
-    pairs.add_argument("--limit", type=int, metavar="N", help="only the closest pairs, at most N")
+    pairs.add_argument("--limit", type=positive, metavar="N", help="only the closest pairs, at most N")
     triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
     triplets.add_argument("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
     triplets.add_argument("--context", type=Path, help="originals and context-edits (default: the manifest)")
     triplets.add_argument("--identity", type=Path, help="originals and identity-edits (default: the manifest)")
-    triplets.add_argument("--count", type=int, default=10_000, help="triplets (default: 10000)")
+    triplets.add_argument("--count", type=positive, default=10_000, help="triplets (default: 10000)")
     triplets.add_argument("--ratio", default="1:1:1", help="real:context:identity, or even, real, context, identity "
                           "(one of them 0.7, the others 0.15), no-identity, real-only (default: 1:1:1)")  # fmt: skip
     triplets.add_argument("--split", help="take rows of this split; needed where there are several")
-    triplets.add_argument("--per-identity", type=int, default=1, metavar="N",
+    triplets.add_argument("--per-identity", type=positive, default=1, metavar="N",
                           help="at most N triplets of an instance in each of the three (default: 1)")  # fmt: skip
-    triplets.add_argument("--seed", type=int, default=0)
+    triplets.add_argument("--seed", type=natural, default=0)
     _add_model(triplets, required=False)
     for mode in (negatives, pairs, triplets):
         add_on_error(mode)
@@ -70,13 +81,13 @@ def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
     text += "" if required else "; with it context negatives are the nearest ones, without it random ones"
     parser.add_argument("--model", required=required, help=text)
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
+    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--embeddings", type=Path, metavar="FILE",
                         help="keep embeddings there (default: beside the output, one file per model)")  # fmt: skip
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--k", type=int, default=1, metavar="N", help="neighbours of each image (default: 1)")
+    parser.add_argument("--k", type=positive, default=1, metavar="N", help="neighbours of each image (default: 1)")
     parser.add_argument("--ceiling", type=float, metavar="S",
                         help="leave out what is at least this similar (cosine): likely the same thing")  # fmt: skip
     parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto",
@@ -85,8 +96,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mine; returns the exit status."""
-    if args.batch_size < 1:
-        raise ValueError("--batch-size must be at least 1")
+    check_ending(args.out)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 
@@ -96,6 +106,7 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data import mine
     from idmetric.data.kin import kin
     from idmetric.data.manifest import read
+    from idmetric.data.neighbours import check_index
     from idmetric.data.split import leaks
 
     manifest = read(args.manifest)
@@ -105,14 +116,19 @@ def _mine(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.manifest}: {len(crossing)} identities are in more than one split, such as {name!r} in "
                          f"{', '.join(parts)}; split anew: idmetric-data split")  # fmt: skip
     if args.mode == "negatives":
-        rows = np.union1d(mine.anchor_rows(manifest, args.roles), mine.pool_rows(manifest, args.roles))
+        pool = mine.pool_rows(manifest, args.roles)
+        rows = np.union1d(mine.anchor_rows(manifest, args.roles), pool)
+        splits = manifest.column("split")
+        sizes = list(Counter(splits[r] for r in pool.tolist()).values())
         needs = "rows of known identity and of roles " + ", ".join(args.roles)
     else:
         pools = mine.text_pools(manifest, kin(manifest))
         rows = np.unique(np.concatenate(pools)) if pools else np.array([], dtype=np.int64)
+        sizes = list(map(len, pools))
         needs = "two identities with the same text"
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
+    check_index(args.index, max(sizes, default=0))
     if args.dry_run:
         print(f"would embed at most {len(rows)} images with {args.model}, mine {args.mode}, and write {args.out}")
         return 0
@@ -168,12 +184,16 @@ def _triplets(args: argparse.Namespace) -> int:
     import numpy as np
 
     from idmetric.data.manifest import read
+    from idmetric.data.neighbours import check_index
     from idmetric.data.triplets import MIXTURES, mixture, parse_ratio
 
     ratio = parse_ratio(args.ratio)
     real = read(args.manifest)
     context = read(args.context) if args.context else real
     identity = read(args.identity) if args.identity else real
+    roles = [r for r, s in zip(context.column("role"), context.column("split"), strict=True) if args.split in (None, s)]
+    if args.model and ratio[1]:
+        check_index("auto", max(map(roles.count, ("real", "context-edit"))))
     vectors, skipped = None, False
     if args.model and ratio[1] and not args.dry_run:
         vectors, skipped = _embed(context, None, args)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SHARE",
         help="a split and its share of the identities (0..1), its number of them, or 'rest'; repeat for each split",
     )
-    parser.add_argument("--seed", type=int, default=0, help="another split (default: 0)")
+    parser.add_argument("--seed", type=common.natural, default=0, help="another split, 0 or more (default: 0)")
     parser.add_argument("--together", action="store_true", help="shares of all identities, not of each dataset's")
     parser.add_argument("--by-row", action="store_true", help="split rows whatever they show: identities may leak")
     parser.add_argument("--overwrite", action="store_true", help="replace splits that the manifest has already")
@@ -79,7 +79,10 @@ def read_parts(given: list[str]) -> dict[str, float]:
         parts[name] = value
     fractions = [s for s in parts.values() if s != -1 and (0 < s < 1)]
     if fractions and -1 in parts.values():
-        rest = 1 - sum(s for s in parts.values() if s != -1)
+        given_away = sum(s for s in parts.values() if s != -1)
+        if given_away > 1 + 1e-9:
+            raise ValueError(f"--part: the shares sum to {given_away:g}, more than 1; nothing is left for 'rest'")
+        rest = max(0.0, 1 - given_away)
         parts = {name: rest if s == -1 else s for name, s in parts.items()}
     return parts
 

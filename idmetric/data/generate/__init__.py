@@ -18,10 +18,11 @@ differ, and those of FLUX.1 [dev] forbid commercial use; each row's parameters n
 
 from __future__ import annotations
 
-from idmetric.data.generate.background import REMOVERS, CleanBackground, ClipSeg, Rejected, open_remover
+from idmetric.data.generate.background import REMOVERS, CleanBackground, ClipSeg, open_remover
 from idmetric.data.generate.contextual import contextual_task
 from idmetric.data.generate.distractor import distractor_task
-from idmetric.data.generate.engine import ENGINES, Engine, GenerateError, Request, open_engine
+from idmetric.data.generate.engine import ENGINES, Engine, Request, open_engine
+from idmetric.data.generate.errors import Flat, GenerateError, Rejected
 from idmetric.data.generate.identity import identity_task
 from idmetric.data.generate.ilgen import object_task, relight_task
 from idmetric.data.generate.job import Job, Made, Task
@@ -29,7 +30,7 @@ from idmetric.data.generate.weights import Place, Weights, WeightsError
 from idmetric.data.generate.wording import Wording, read_wording
 
 __all__ = [
-    "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "GenerateError", "Job", "Made", "Place", "Rejected",
-    "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task", "distractor_task", "identity_task",
-    "object_task", "open_engine", "open_remover", "read_wording", "relight_task",
+    "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "Flat", "GenerateError", "Job", "Made", "Place",
+    "Rejected", "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task", "distractor_task",
+    "identity_task", "object_task", "open_engine", "open_remover", "read_wording", "relight_task",
 ]  # fmt: skip

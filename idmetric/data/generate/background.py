@@ -15,7 +15,7 @@ Both give a mask of 0 and 255, RMBG a soft one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -23,17 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engine import GenerateError
+from idmetric.data.generate.errors import GenerateError, Rejected
 from idmetric.data.generate.regions import regions
-from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need
+from idmetric.data.generate.settings import typed
+from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need, version
 
 REMOVERS = ("clean", "clipseg")
-# the commit that added safetensors to the published weights
-CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0", "325a839908143a34b409ae6f2910fa015ea390e6")
-
-
-class Rejected(ValueError):
-    """A generated picture that cannot be used; the message says why."""
+CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0")
 
 
 class Remover(Protocol):
@@ -41,6 +37,18 @@ class Remover(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]: ...
+
+    @property
+    def licences(self) -> dict[str, str]:
+        """Repository -> licence of its weights."""
+        ...
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Commit or fingerprint of its weights by field; once they are loaded."""
+        ...
+
+    def load(self) -> None: ...
 
     def mask(self, image: Image.Image, category: str) -> Image.Image:
         """The object, "L", 0 or 255.
@@ -51,12 +59,21 @@ class Remover(Protocol):
         ...
 
 
-def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None) -> Remover:
-    """ "clean" or "clipseg"; nothing is loaded yet."""
+def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
+    """ "clean" or "clipseg"; nothing is loaded yet.
+
+    Raises:
+        GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
+    """
+    known = {"clean": (), "clipseg": ("base",)}
+    for part in weights or {}:
+        if part not in known.get(name, (part,)):
+            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(known[name]) or 'none'}")
     if name == "clean":
-        return CleanBackground()
+        return replace(CleanBackground(), **typed(name, CleanBackground(), settings))
     if name == "clipseg":
-        return ClipSeg(place, CLIPSEG.at(weights["base"]) if weights else CLIPSEG)
+        opened = ClipSeg(place, CLIPSEG.at(weights["base"]) if weights else CLIPSEG)
+        return replace(opened, **typed(name, opened, settings))
     raise GenerateError(f"unknown way to remove a background {name!r}; there are {', '.join(REMOVERS)}, or own masks")
 
 
@@ -84,6 +101,17 @@ class CleanBackground:
     def settings(self) -> dict[str, Any]:
         return {"remover": "clean", **{f.name: getattr(self, f.name) for f in fields(self)}}
 
+    @property
+    def licences(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {}
+
+    def load(self) -> None:
+        pass
+
     def mask(self, image: Image.Image, category: str) -> Image.Image:
         pixels = np.asarray(image.convert("RGB"), np.float64)
         rim = np.ones(pixels.shape[:2], dtype=bool)
@@ -95,35 +123,46 @@ class CleanBackground:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth colour")
         label = regions(near)
         outside = np.isin(label, np.setdiff1d(label[rim], [-1]))
-        bodies = regions(~outside)
-        if bodies.max(initial=-1) < 0:
+        body = _largest(~outside)
+        if not body.any():
             raise Rejected("there is nothing but background")
-        body = bodies == np.bincount(bodies[bodies >= 0]).argmax()
-        covered = float(body.mean())
-        if not self.least <= covered <= self.most:
-            raise Rejected(f"what is not background covers {covered:.1%} of the picture")
-        return Image.fromarray(body.astype(np.uint8) * 255)
+        return _mask(body, self.least, self.most, "what is not background")
 
 
 @dataclass(frozen=True)
 class ClipSeg:
     """The object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
 
+    The largest connected region that it finds is the object, with holes filled that do not reach the border.
+
     Attributes:
         threshold: of the probability that a pixel belongs to it.
-        least: share of the picture that an object must cover.
+        least, most: share of the picture that an object may cover.
     """
 
     place: Place = AUTO
     base: Weights = CLIPSEG
     threshold: float = 0.5
     least: float = 0.02
+    most: float = 0.9
 
     name: ClassVar[str] = "clipseg"
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"remover": "clipseg", "base": str(self.base), "threshold": self.threshold, "least": self.least}
+        values = {"threshold": self.threshold, "least": self.least, "most": self.most}
+        return {"remover": "clipseg", "base": self.base.key, **values}
+
+    @property
+    def licences(self) -> dict[str, str]:
+        return {self.base.key: self.base.licence}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        return {"base": version(self.base)}
+
+    def load(self) -> None:
+        _ = self.model
 
     @cached_property
     def model(self) -> tuple[Any, Any]:
@@ -149,11 +188,32 @@ class ClipSeg:
             logits = logits.reshape(1, 1, *logits.shape[-2:]).float()
             size = (image.height, image.width)
             found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
-        body: NDArray[np.bool_] = found.cpu().numpy()
-        covered = float(body.mean())
-        if covered < self.least:
-            raise Rejected(f"no {category} was found: {covered:.1%} of the picture")
-        return Image.fromarray(body.astype(np.uint8) * 255)
+        body = _largest(found.cpu().numpy())
+        outside = regions(~body)
+        rim = np.concatenate([outside[0], outside[-1], outside[:, 0], outside[:, -1]])
+        body |= ~np.isin(outside, np.setdiff1d(rim, [-1]))
+        return _mask(body, self.least, self.most, f"what was found as {category}")
+
+
+def _largest(body: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The largest connected region of a mask; nothing of an empty one."""
+    label = regions(body)
+    if label.max(initial=-1) < 0:
+        return np.zeros_like(body)
+    largest: NDArray[np.bool_] = label == np.bincount(label[label >= 0]).argmax()
+    return largest
+
+
+def _mask(body: NDArray[np.bool_], least: float, most: float, what: str) -> Image.Image:
+    """The mask as an image, "L", 0 or 255.
+
+    Raises:
+        Rejected: if it covers less or more of the picture than an object may.
+    """
+    covered = float(body.mean())
+    if not least <= covered <= most:
+        raise Rejected(f"{what} covers {covered:.1%} of the picture")
+    return Image.fromarray(body.astype(np.uint8) * 255)
 
 
 def _surface(pixels: NDArray[np.float64], rim: NDArray[np.bool_], tolerance: float) -> NDArray[np.float64]:

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.engine import GenerateError
+from idmetric.data.generate.errors import GenerateError
 
 # ILGen, table 1: number of categories C and of objects of each K
 COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}
 _MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines are talk
+_WORDS = 5  # of a category, as our prompt asks
+OPENAI = "api.openai.com"  # the one server that OPENAI_API_KEY is meant for
 
 
 def read_categories(path: str | os.PathLike[str]) -> list[str]:
@@ -93,6 +95,12 @@ class Chat:
                 wait(min(pause, 60.0))
         raise GenerateError(f"{self._address()} gave no answer in {self.retries + 1} attempts; the last: {problem}")
 
+    @property
+    def openai(self) -> bool:
+        """Whether the address is OpenAI's own, over https."""
+        parts = urllib.parse.urlsplit(self.url)
+        return (parts.scheme, parts.hostname, parts.port) in (("https", OPENAI, None), ("https", OPENAI, 443))
+
     def _address(self) -> str:
         scheme = urllib.parse.urlsplit(self.url).scheme
         if scheme not in ("http", "https"):
@@ -114,7 +122,8 @@ class Chat:
 
 def ask_categories(
     chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20,
-    wait: Callable[[float], None] = time.sleep,
+    wait: Callable[[float], None] = time.sleep, known: Sequence[str] = (),
+    keep: Callable[[list[str]], None] = lambda found: None,
 ) -> list[str]:  # fmt: skip
     """`count` categories of a domain, without repetitions (ILGen, section 3.2); asked on until there are enough.
 
@@ -122,41 +131,90 @@ def ask_categories(
         domain: a name in `domains`, such as generic, art, landmark, product, or a description of any other.
         domains: the words to ask with (`Wording.domains`).
         rounds: questions at most. Two in a row that bring nothing new end it as well.
+        known: categories of an earlier attempt, to go on from.
+        keep: called with all categories so far after each answer that brought new ones.
 
     Raises:
         GenerateError: if the model stops short of `count`.
     """
     spoken = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
-    messages = [{"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}]
-    found: dict[str, str] = {}
-    idle = 0
+    first = {"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}
+    found = {name.casefold(): name for name in known}
+    answer, idle = "", 0
     for _ in range(rounds):
+        if len(found) >= count:
+            break
+        messages = [first]
+        if listed := "\n".join(found.values()) or answer:
+            more = domains["*more"].format(count=count - len(found))
+            messages += [{"role": "assistant", "content": listed}, {"role": "user", "content": more}]
         answer = chat.say(messages, wait)
         before = len(found)
         for name in parse_categories(answer):
             found.setdefault(name.casefold(), name)
-        if len(found) >= count:
-            return list(found.values())[:count]
+        if len(found) > before:
+            keep(list(found.values()))
         idle = idle + 1 if len(found) == before else 0
         if idle == 2:
             break
-        listed = {"role": "assistant", "content": "\n".join(found.values()) or answer}
-        more = {"role": "user", "content": domains["*more"].format(count=count - len(found))}
-        messages = [messages[0], listed, more]
-    raise GenerateError(f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model")
+    if len(found) < count:
+        raise GenerateError(
+            f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model"
+        )
+    return list(found.values())[:count]
+
+
+def file_categories(
+    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any],
+    wait: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    """Ask for categories and write them to a file. What there is after each answer is kept in `<file>.partial`, which
+    the next attempt goes on from, so that nothing is lost if the model stops short or the connection breaks."""
+    partial = path.with_name(f"{path.name}.partial")
+    known = read_categories(partial) if partial.exists() else []
+    try:
+        found = ask_categories(chat, domain, count, domains, 20, wait, known, lambda n: write_categories(partial, n))
+    except GenerateError as error:
+        if not partial.exists():
+            raise
+        raise GenerateError(f"{error}; {partial} keeps those there are: run again to go on from them") from error
+    write_categories(path, found)
+    partial.unlink(missing_ok=True)
 
 
 def parse_categories(answer: str) -> list[str]:
-    """Names from a model's list: without numbers, bullets, emphasis and end marks; long lines and headings are talk."""
+    """Names from a model's list: without numbers, bullets, emphasis and end marks; long lines and headings are talk.
+
+    A list may also be a JSON array of texts, or lines of three or more names of at most five words between commas.
+    """
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
-    names = []
-    for line in answer.splitlines():
-        if line.rstrip().endswith(":") or line.lstrip().startswith(("#", "```")):
-            continue
-        name = " ".join(_MARKER.sub("", line).replace("*", "").replace("`", "").split()).strip(" .,;\"'")
-        if name and len(name) <= _LONGEST and any(c.isalpha() for c in name):
-            names.append(name)
-    return names
+    lines = _array(answer)
+    if lines is None:
+        lines = [line for line in answer.splitlines() if not _talk(line)]
+        lines = [part for line in lines for part in _parts(line)]
+    names = [" ".join(_MARKER.sub("", x).replace("*", "").replace("`", "").split()).strip(" .,;\"'") for x in lines]
+    return [n for n in names if n and len(n) <= _LONGEST and any(c.isalpha() for c in n)]
+
+
+def _array(answer: str) -> list[str] | None:
+    """The texts of the JSON array from the first bracket to the last, if there is one."""
+    start, end = answer.find("["), answer.rfind("]")
+    try:
+        value = json.loads(answer[start : end + 1])
+    except ValueError:
+        return None
+    return value if isinstance(value, list) and value and all(isinstance(v, str) for v in value) else None
+
+
+def _talk(line: str) -> bool:
+    return line.rstrip().endswith(":") or line.lstrip().startswith(("#", "```"))
+
+
+def _parts(line: str) -> list[str]:
+    """The names of a line of names between commas; any other line as it is."""
+    parts = [part.strip() for part in line.strip(" .,;").split(",")]
+    parts[-1] = parts[-1].removeprefix("and ")
+    return parts if len(parts) >= 3 and all(0 < len(part.split()) <= _WORDS for part in parts) else [line]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -15,6 +15,7 @@ from idmetric.data.generate.job import (
     Job,
     Made,
     Task,
+    check_seeds,
     frame_seed,
     job_from,
     provenance,
@@ -37,11 +38,13 @@ def contextual_task(
 
     Frames of one identity get different combinations of background and lighting, drawn without replacement from those
     that suit the category's supercategory, and begin anew once all are used up. Their scale mode, small or large, is
-    the identity's. The new row keeps the identity, and its mask is that of the object on its canvas.
+    the identity's. The new row keeps the identity, its mask is that of the object on its canvas, and its background
+    is its own: the same words give another picture each time. They stand in the parameters.
 
     Raises:
         GenerateError: if a row has no mask.
     """
+    check_seeds(seed, len(manifest), copies)
     require(manifest, "mask", "a contextual edit keeps what the mask selects; add masks or filter these rows out")
     uses_class = "{class}" in words.templates["context"]
     if uses_class:
@@ -64,9 +67,7 @@ def contextual_task(
                 "generator_seed": GENERATOR_SEED,
             }  # fmt: skip
             draw = frame_seed(seed, index, copy)
-            jobs.append(
-                job_from(row, index, "context-edit", engine, prompt, draw, settings, False, background=background)
-            )
+            jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, settings, False))
 
     def make(job: Job) -> Made:
         assert job.source is not None

@@ -13,6 +13,7 @@ from idmetric.data.generate.job import (
     Job,
     Made,
     Task,
+    check_seeds,
     frame_seed,
     job_from,
     paste,
@@ -49,6 +50,7 @@ def distractor_task(
     Raises:
         GenerateError: if a row has no mask or class.
     """
+    check_seeds(seed, len(manifest), copies)
     require(manifest, "mask", "a distractor replaces what the mask selects; add masks or filter these rows out")
     require(manifest, class_column, "the prompt of distractors names it; fill it in or filter these rows out")
     side = engine.native if side is None else side

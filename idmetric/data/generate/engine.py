@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from idmetric.data.generate.errors import Flat, GenerateError
+from idmetric.data.generate.settings import typed
 from idmetric.data.generate.weights import AUTO, Place, Weights, version
 
 if TYPE_CHECKING:
@@ -40,10 +42,6 @@ POWERPAINT = (
 )
 
 
-class GenerateError(ValueError):
-    """Generation that cannot go on; the message says why and what to do."""
-
-
 @dataclass(frozen=True)
 class Request:
     """One image to make.
@@ -55,6 +53,8 @@ class Request:
         mask: "L", of the image's size, 255 = repaint (inpainting) or the object (relighting), 0 elsewhere.
         strength: how far to leave the image, (0, 1]; None is the engine's own.
         negative: what not to show, for engines that take it.
+        guidance: by the prompt; None is the engine's own.
+        size: (width, height) of the result; None is the image's.
     """
 
     prompt: str
@@ -63,6 +63,8 @@ class Request:
     mask: Image.Image | None = None
     strength: float | None = None
     negative: str | None = None
+    guidance: float | None = None
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Engine:
     def settings(self) -> dict[str, Any]:
         """All that decides its pixels besides the request, as JSON can hold it."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
-        return {k: str(v) if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
+        return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
 
     @property
     def weights(self) -> dict[str, Weights]:
@@ -89,7 +91,7 @@ class Engine:
     @property
     def licences(self) -> dict[str, str]:
         """Repository -> licence of its weights."""
-        return {str(w): w.licence for w in self.weights.values()}
+        return {w.key: w.licence for w in self.weights.values()}
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -106,11 +108,12 @@ class Engine:
         _ = self.pipe
 
     def edit(self, request: Request) -> Image.Image:
-        """The image asked for, RGB, of the request's size where that has an image.
+        """The image asked for, RGB, of the size asked for, or else of the request's image where there is one.
 
         Raises:
             WeightsError: if its weights cannot be loaded.
-            GenerateError: if the device's memory is too small, or nothing but one flat colour comes out.
+            GenerateError: if the device's memory is too small.
+            Flat: if nothing but one flat colour comes out.
         """
         raise NotImplementedError
 
@@ -135,17 +138,14 @@ def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | Non
 
     Args:
         weights: other places of its weights by field ("base", "lora", ...): see `Weights.at`.
-        settings: other values of its fields.
+        settings: other values of its fields, as numbers or as text.
 
     Raises:
-        GenerateError: for an unknown engine, setting or kind of weights.
+        GenerateError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
     """
     kind = engine_class(name)
     engine = kind(place=place)
-    known = engine.settings.keys() - engine.weights.keys() - {"dtype"}
-    if unknown := sorted(settings.keys() - known):
-        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    changed: dict[str, Any] = dict(settings)
+    changed: dict[str, Any] = typed(name, engine, settings)
     for part, where in (weights or {}).items():
         if part not in engine.weights:
             raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(engine.weights)}")
@@ -157,7 +157,8 @@ def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | Non
 def drawing(request: Request, place: Place) -> Iterator[Any]:
     """A generator on the CPU for the request's seed: the same noise on every device.
 
-    Some pipelines draw from torch's global generator as well: it is seeded too, and given back as it was.
+    Some pipelines draw from torch's global generators as well: the CPU's and the device's are seeded too, and given
+    back as they were.
 
     Raises:
         GenerateError: if the device's memory is too small.
@@ -165,10 +166,8 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
     import torch
 
     device = place.torch_device()
-    devices = [device.index or 0] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), torch.inference_mode():
-            torch.manual_seed(request.seed)
+        with _seeded(request.seed, device), torch.inference_mode():
             yield torch.Generator("cpu").manual_seed(request.seed)
     except torch.OutOfMemoryError as error:
         raise GenerateError(
@@ -176,21 +175,44 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
         ) from error
 
 
+@contextmanager
+def _seeded(seed: int, device: Any) -> Iterator[None]:
+    """The global generators of the CPU and of one device, but of no other, seeded inside and restored afterwards."""
+    import torch
+
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    before = None if module is None else module.get_rng_state(device)  # a device without a number is the current one
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            if module is not None:
+                with module.device(device) if hasattr(module, "device") else nullcontext():
+                    module.manual_seed(seed)
+            yield
+        finally:
+            if module is not None:
+                module.set_rng_state(before, device)
+
+
 def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
-    """The image as RGB of the request's size.
+    """The image as RGB of the size that the request wants.
 
     Raises:
-        GenerateError: if it shows one flat colour, which is how numbers that are not finite show.
+        Flat: if it shows one flat colour.
     """
     from PIL import Image as PillowImage
 
     image = image.convert("RGB")
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
-        raise GenerateError(f"{name} made one flat colour, so its numbers overflowed: pass --dtype float32")
-    if request.image is not None and image.size != request.image.size:
-        image = image.resize(request.image.size, PillowImage.Resampling.LANCZOS)
-    return image
+        raise Flat(f"{name} made one flat colour; if its numbers overflowed, --dtype float32 helps")
+    size = request.size or (request.image.size if request.image is not None else image.size)
+    return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
+
+
+def given(value: float | None, own: float) -> float:
+    """The request's value, or where it has none the engine's own."""
+    return own if value is None else value
 
 
 def required(image: Image.Image | None, what: str, name: str) -> Image.Image:

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from idmetric.data.generate.edges import canny
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
+from idmetric.data.generate.errors import GenerateError
 from idmetric.data.generate.weights import Weights, load_pipeline
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class FluxCanny(Engine):
     native: ClassVar[int] = 1024
     multiple: ClassVar[int] = 16
 
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise GenerateError(f"flux_canny.low must not exceed flux_canny.high, got {self.low} and {self.high}")
+
     @cached_property
     def pipe(self) -> Any:
         return self.place.settle(load_pipeline("FluxControlInpaintPipeline", self.base, self.place))
@@ -41,7 +46,8 @@ class FluxCanny(Engine):
         with drawing(request, self.place) as generator:
             made = pipe(
                 prompt=request.prompt, image=image, mask_image=mask, control_image=canny(image, self.low, self.high),
-                width=image.width, height=image.height, num_inference_steps=self.steps, guidance_scale=self.guidance,
-                strength=self.strength if request.strength is None else request.strength, generator=generator,
+                width=image.width, height=image.height, num_inference_steps=self.steps,
+                guidance_scale=given(request.guidance, self.guidance),
+                strength=given(request.strength, self.strength), generator=generator,
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.weights import Weights, load_pipeline
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class FluxFill(Engine):
         with drawing(request, self.place) as generator:
             made = pipe(
                 prompt=request.prompt, image=image, mask_image=mask, width=image.width, height=image.height,
-                num_inference_steps=self.steps, guidance_scale=self.guidance, generator=generator,
-                strength=self.strength if request.strength is None else request.strength,
+                num_inference_steps=self.steps, generator=generator,
+                guidance_scale=given(request.guidance, self.guidance),
+                strength=given(request.strength, self.strength),
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.weights import Weights, WeightsError, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
@@ -32,7 +32,8 @@ _SCHEDULE = {  # DPM++ 2M SDE Karras, as IC-Light's demo has it
 @dataclass(frozen=True)
 class ICLight(Engine):
     """IC-Light "fc" with the defaults of its demo, as ILGen says (appendix A): 25 steps, CFG 2, then enlarged 1.5 times
-    and denoised anew by half. The demo's 512 x 640 becomes the image's own shape; the result gets its size.
+    and denoised anew by half. The demo's 512 x 640 becomes the image's own shape; the enlarged result is
+    resized once, to the size asked for.
     """
 
     base: Weights = BASE
@@ -75,12 +76,12 @@ class ICLight(Engine):
         image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front = on_grey(image, mask)
+        front, guidance = on_grey(image, mask), given(request.guidance, self.guidance)
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
                 low = first(
                     **words, width=front.width, height=front.height, num_inference_steps=self.steps,
-                    guidance_scale=self.guidance, generator=generator, output_type="latent",
+                    guidance_scale=guidance, generator=generator, output_type="latent",
                 ).images  # fmt: skip
             width, height = (max(64, round(s * self.highres_scale / 64) * 64) for s in front.size)
             large = (width, height)
@@ -88,7 +89,7 @@ class ICLight(Engine):
             with conditioned(again.unet, self._latent(front.resize(large, Image.Resampling.LANCZOS))):
                 high = again(
                     **words, image=self._latent(enlarged), strength=self.highres_strength,
-                    num_inference_steps=round(self.steps / self.highres_strength), guidance_scale=self.guidance,
+                    num_inference_steps=round(self.steps / self.highres_strength), guidance_scale=guidance,
                     generator=generator, output_type="latent",
                 ).images  # fmt: skip
             made = self._decode(high)

@@ -8,7 +8,19 @@ import numpy as np
 
 from idmetric.data.compose import FIT_LONGEST, fit, partial_mask
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.job import Job, Made, Task, frame_seed, job_from, paste, provenance, read_source, require
+from idmetric.data.generate.job import (
+    Job,
+    Made,
+    Task,
+    area,
+    check_seeds,
+    frame_seed,
+    job_from,
+    paste,
+    provenance,
+    read_source,
+    require,
+)  # fmt: skip
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
@@ -20,19 +32,25 @@ GENERATOR_SEED = 0  # "the generation step uses a fixed internal seed of zero"
 
 
 def identity_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
-) -> Task:
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
+    guidance: float = GUIDANCE,
+) -> Task:  # fmt: skip
     """One edit (or several copies) of each row: FLUX.1 Fill repaints the mask less 40-60 % of it, cut off at one side.
 
     Strength and partial mask are drawn by the frame's seed, `seed + row`; the generator's is 0. The image is worked on
     at 720 px at most. The paper wants sides divisible by 8; FLUX packs latents two by two, so it is the engine's 16.
     The result is resized back, and put into the original where the partial mask is: all else stays bit by bit.
 
-    The new row is an identity of its own; its mask is the object's, its part_mask what was repainted.
+    The new row is an identity of its own; its mask is the object's, its part_mask what was repainted, and its oracle
+    score the share of the object that was not (NearID, section 3.4).
+
+    Args:
+        guidance: of FLUX.1 Fill, in the place of its own.
 
     Raises:
         GenerateError: if a row has no mask or class.
     """
+    check_seeds(seed, len(manifest), copies)
     require(manifest, "mask", "an identity edit repaints a part of it; add masks or filter these rows out")
     require(manifest, class_column, "the prompt of identity edits names it; fill it in or filter these rows out")
     settings = {
@@ -40,6 +58,7 @@ def identity_task(
         "strength": list(STRENGTH),
         "longest": FIT_LONGEST,
         "generator_seed": GENERATOR_SEED,
+        "guidance": float(guidance),
     }
     jobs = [
         job_from(
@@ -57,8 +76,10 @@ def identity_task(
         strength = float(rng.uniform(*STRENGTH))
         part, cut = partial_mask(mask, rng)
         small, small_part = fit(image, part, FIT_LONGEST, engine.multiple)
-        made = engine.edit(Request(job.prompt, GENERATOR_SEED, small, small_part, strength))
+        request = Request(job.prompt, GENERATOR_SEED, small, small_part, strength, guidance=float(guidance))
+        made = engine.edit(request)
         parameters = {"strength": strength, "partial_mask": cut, "size": list(small.size), **provenance(engine)}
-        return Made(paste(made, image, part), mask, part, parameters)
+        oracle = 1 - area(part) / area(mask)
+        return Made(paste(made, image, part), mask, part, parameters, oracle)
 
     return Task(jobs, make, engine.load, manifest)

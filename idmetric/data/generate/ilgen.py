@@ -7,9 +7,9 @@ The second step takes any images with masks, such as renderings (the paper's "Ob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -18,6 +18,7 @@ from idmetric.data.compose import PADDING, pad_randomly
 from idmetric.data.generate.background import Remover
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.iclight import on_grey
 from idmetric.data.generate.job import (
     Job,
     Made,
@@ -27,6 +28,7 @@ from idmetric.data.generate.job import (
     read_source,
     require,
     scaled_mask,
+    short_hash,
     text_seed,
 )
 from idmetric.data.generate.wording import Wording
@@ -44,28 +46,41 @@ def object_task(
     """`each` (K) objects of every category, "a <category> in a clean background", with their masks.
 
     Seeds depend on category and number alone, so a longer list of categories, or a larger K, adds to what there is.
-    An object whose background cannot be removed is rejected; the paper does not say what it does with those.
+    An object whose background cannot be removed is rejected; the paper does not say what it does with those. Its
+    identity holds the hash of all that made it, so that runs with other seeds, weights or settings can be merged.
     """
-    settings = {**engine.settings, **remover.settings, "task": "object"}
+    settings = {**engine.settings, **prefixed(remover.settings), "task": "object"}
     jobs = []
     for category in categories:
         prompt = words.prompt("object", **{"class": category})
         for number in range(each):
             block = f"ilgen/{domain}/{category}/{number}"
             row = {
-                "identity": block, "role": "real", "dataset": "ilgen", "domain": domain, "category": category,
+                "role": "real", "dataset": "ilgen", "domain": domain, "category": category,
                 "engine": engine.name, "text": prompt,
             }  # fmt: skip
             draw = text_seed(seed, domain, category, number)
             job = Job(engine.name, prompt, draw, settings, block, row)
-            jobs.append(replace(job, row={**row, "id": job.name, "seed": draw}))
+            identity = f"{block}/{short_hash(job.name)}"
+            jobs.append(replace(job, row={**row, "identity": identity, "id": job.name, "seed": draw}))
 
     def make(job: Job) -> Made:
         image = engine.edit(Request(job.prompt, job.seed))
         mask = remover.mask(image, str(job.row["category"]))
-        return Made(image, mask, parameters=provenance(engine))
+        versions = {**engine.versions, **{f"remover.{k}": v for k, v in remover.versions.items()}}
+        licences = {**engine.licences, **remover.licences}
+        return Made(image, mask, parameters={"versions": versions, "licences": licences})
 
-    return Task(jobs, make, engine.load)
+    def load() -> None:
+        engine.load()
+        remover.load()
+
+    return Task(jobs, make, load)
+
+
+def prefixed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The remover's settings beside an engine's, which may have the same names."""
+    return {k if k == "remover" else f"remover.{k}": v for k, v in settings.items()}
 
 
 def relight_task(
@@ -96,10 +111,9 @@ def relight_task(
         image, mask = read_source(manifest, job.source)
         padded = pad_randomly(image, mask, np.random.default_rng(job.seed), padding)
         size = working_size(image.size, engine.native, engine.multiple)
-        small = padded.image.resize(size, Image.Resampling.LANCZOS)
-        made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size)))
-        if made.size != image.size:
-            made = made.resize(image.size, Image.Resampling.LANCZOS)
+        grey = on_grey(padded.image, padded.mask)  # before it is resized: no white gets into the object's edge
+        small = grey.resize(size, Image.Resampling.LANCZOS)
+        made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
         return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
 
     return Task(jobs, make, engine.load, manifest)

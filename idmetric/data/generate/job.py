@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.compose import ComposeError
-from idmetric.data.generate.engine import Engine, GenerateError
+from idmetric.data.generate.engine import Engine
+from idmetric.data.generate.errors import GenerateError
 from idmetric.images import describe, read_image, read_mask
 
 if TYPE_CHECKING:
@@ -56,12 +57,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What comes of a job: the image, its masks ("L", 0 or 255), and what was drawn and measured on the way."""
+    """What comes of a job: the image, its masks ("L", 0 or 255), what was drawn and measured on the way, and the oracle
+    score where only a part was repainted."""
 
     image: Image.Image
     mask: Image.Image | None = None
     part_mask: Image.Image | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    oracle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,16 @@ class Task:
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
     """ID-Sim's per-frame seed, `seed + row_id` (A.2.2), rows counted from 0; further copies of a row are 2^32 apart."""
     return seed + row + (copy << 32)
+
+
+def check_seeds(seed: int, rows: int, copies: int) -> None:
+    """Check that the seeds of all frames are ones that a manifest and a generator can hold.
+
+    Raises:
+        GenerateError: if not.
+    """
+    if seed < 0 or seed + rows + (copies << 32) >= 2**63:
+        raise GenerateError(f"seed {seed} with {rows} rows and {copies} copies leaves 0..2^63 - 1: take a smaller seed")
 
 
 def text_seed(seed: int, *names: object) -> int:
@@ -138,25 +151,27 @@ def require(manifest: Manifest, column: str, why: str) -> None:
 
 
 def child(parent: Row, role: str, job: Job, own: bool) -> dict[str, Any]:
-    """Values of the row of an image made from another; `own` says that it shows an identity of its own."""
-    identity = parent.identity
+    """Values of the row of an image made from another. `own` says that it shows an identity of its own, in its parent's
+    place; otherwise it keeps the identity, and the background is its own."""
+    identity: str | None = parent.identity
+    background: str | None = job.name
     if own:
-        identity = f"{parent.identity or parent.id}/{role}/{_hash(job.name)[:12]}"
+        identity, background = f"{parent.identity or parent.id}/{role}/{short_hash(job.name)}", parent.background
     return {
         "id": job.name, "identity": identity, "role": role, "dataset": parent.dataset, "split": parent.split,
-        "domain": parent.domain, "category": parent.category, "background": parent.background, "parent": parent.id,
+        "domain": parent.domain, "category": parent.category, "background": background, "parent": parent.id,
         "engine": job.engine, "text": job.prompt, "seed": job.seed,
     }  # fmt: skip
 
 
 def job_from(
     parent: Row, index: int, role: str, engine: Engine, prompt: str, seed: int, settings: Mapping[str, Any],
-    own: bool, **values: Any,
+    own: bool,
 ) -> Job:  # fmt: skip
     """The job that makes an image from a row of a manifest."""
     settings = {**engine.settings, **settings}
     job = Job(engine.name, prompt, seed, settings, parent.id, {}, parent.id, index)
-    return replace(job, row={**child(parent, role, job, own), **values})
+    return replace(job, row=child(parent, role, job, own))
 
 
 def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
@@ -164,6 +179,11 @@ def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.
     if made.size != original.size:
         made = made.resize(original.size, Image.Resampling.LANCZOS)
     return Image.composite(made.convert("RGB"), original, mask)
+
+
+def area(mask: Image.Image) -> int:
+    """Pixels that a mask selects."""
+    return int(np.count_nonzero(np.asarray(mask)))
 
 
 def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -181,6 +201,11 @@ def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
 def provenance(engine: Engine) -> dict[str, Any]:
     """What a row tells about its engine's weights."""
     return {"versions": engine.versions, "licences": engine.licences}
+
+
+def short_hash(value: object) -> str:
+    """12 hex digits of a value's SHA-256."""
+    return _hash(value)[:12]
 
 
 def _hash(value: object) -> str:

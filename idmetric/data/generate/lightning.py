@@ -28,14 +28,25 @@ def fuse(pipe: Any, weights: Weights) -> Any:
     """The pipeline with the LoRA folded into its transformer.
 
     Raises:
-        WeightsError: if the file cannot be read or does not fit the transformer.
+        WeightsError: if the file cannot be read or does not fit the transformer, or not each of its layers does.
     """
     need("peft")
     state = load_tensors(weights)
+    there = sum(key.endswith((".lora_down.weight", ".lora_A.weight")) for key in state)
     try:
         pipe.load_lora_weights(state)
+        found = _layers(pipe.transformer)
         pipe.fuse_lora()
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
+    if not found or found != there:  # layers without a match are passed over with no more than a warning
+        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers are there")
     pipe.unload_lora_weights()
     return pipe
+
+
+def _layers(transformer: Any) -> int:
+    """How many of the model's layers a LoRA was put on."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return sum(isinstance(module, BaseTunerLayer) for module in transformer.modules())

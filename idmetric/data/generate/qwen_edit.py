@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from idmetric.data.generate import lightning
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.weights import Weights, load_pipeline
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ BASE = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
 LORA = Weights(
     "lightx2v/Qwen-Image-Lightning", "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors"
 )
+POSITIONS = "rows and columns"  # of the image's tokens, in the text encoder
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class QwenEdit(Engine):
 
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio: 1248 x 832 for ratio 3:2, ID-Sim's
     canvas. Results of smaller canvases are resized to them. Nothing is pasted back: the object takes on the new light.
+
+    The text encoder gets rows and columns of the image's tokens as positions: see `place_image_tokens`.
     """
 
     base: Weights = BASE
@@ -36,9 +40,14 @@ class QwenEdit(Engine):
     native: ClassVar[int] = 1024
     multiple: ClassVar[int] = 1
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings, "positions": POSITIONS}
+
     @cached_property
     def pipe(self) -> Any:
         pipe = load_pipeline("QwenImageEditPipeline", self.base, self.place, scheduler=lightning.scheduler())
+        place_image_tokens(pipe.text_encoder)
         return self.place.settle(lightning.fuse(pipe, self.lora))
 
     def edit(self, request: Request) -> Image.Image:
@@ -46,7 +55,26 @@ class QwenEdit(Engine):
         pipe = self.pipe
         with drawing(request, self.place) as generator:
             made = pipe(
-                image=image, prompt=request.prompt, num_inference_steps=self.steps, true_cfg_scale=self.guidance,
-                generator=generator,
+                image=image, prompt=request.prompt, num_inference_steps=self.steps,
+                true_cfg_scale=given(request.guidance, self.guidance), generator=generator,
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)
+
+
+def place_image_tokens(encoder: Any) -> None:
+    """Make Qwen2.5-VL see where its image's tokens lie, whatever the versions of transformers and diffusers.
+
+    transformers 5 numbers tokens by rows and columns only if it is told which ones are the image's; diffusers (0.42 and
+    before) does not tell, and they were numbered in a line, which the model was never trained on
+    (huggingface/diffusers#14194). transformers 4 finds out by itself.
+    """
+    if "mm_token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
+        return
+
+    def tell(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        ids = kwargs.get("input_ids")
+        if ids is None or kwargs.get("image_grid_thw") is None or kwargs.get("mm_token_type_ids") is not None:
+            return None
+        return args, {**kwargs, "mm_token_type_ids": (ids == encoder.config.image_token_id).int()}
+
+    encoder.register_forward_pre_hook(tell, with_kwargs=True)

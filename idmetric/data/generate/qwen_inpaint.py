@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from idmetric.data.generate import lightning
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.weights import Weights, load_model, load_pipeline
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class QwenInpaint(Engine):
         with drawing(request, self.place) as generator:
             made = pipe(
                 prompt=request.prompt, control_image=image, control_mask=mask, width=image.width, height=image.height,
-                num_inference_steps=self.steps, true_cfg_scale=self.guidance,
+                num_inference_steps=self.steps, true_cfg_scale=given(request.guidance, self.guidance),
                 controlnet_conditioning_scale=self.scale, generator=generator,
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)

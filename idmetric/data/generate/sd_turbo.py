@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given
+from idmetric.data.generate.errors import GenerateError
 from idmetric.data.generate.weights import Weights, load_pipeline
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class SDTurbo(Engine):
     native: ClassVar[int] = 512
     multiple: ClassVar[int] = 8
 
+    def __post_init__(self) -> None:
+        if self.side % self.multiple:
+            raise GenerateError(f"sd_turbo.side must be divisible by {self.multiple}, got {self.side}")
+
     @cached_property
     def pipe(self) -> Any:
         # a checker that paints images black would put black images into the data
@@ -39,6 +44,6 @@ class SDTurbo(Engine):
         with drawing(request, self.place) as generator:
             made = pipe(
                 prompt=request.prompt, width=self.side, height=self.side, num_inference_steps=self.steps,
-                guidance_scale=self.guidance, generator=generator,
+                guidance_scale=given(request.guidance, self.guidance), generator=generator,
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.weights import Weights, load_pipeline
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class SDXLInpaint(Engine):
         with drawing(request, self.place) as generator:
             made = pipe(
                 prompt=request.prompt, negative_prompt=request.negative, image=image, mask_image=mask,
-                width=image.width, height=image.height, num_inference_steps=self.steps, guidance_scale=self.guidance,
-                strength=self.strength if request.strength is None else request.strength, generator=generator,
+                width=image.width, height=image.height, num_inference_steps=self.steps,
+                guidance_scale=given(request.guidance, self.guidance),
+                strength=given(request.strength, self.strength), generator=generator,
             ).images[0]  # fmt: skip
         return checked(made, request, self.name)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from idmetric.data.generate.fingerprint import fingerprint
+from idmetric.data.generate.index import refused
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -35,9 +39,18 @@ class Weights:
         return Path(self.repo).is_dir()
 
     def __str__(self) -> str:
-        """A name that does not depend on where a folder lies, so that names of images do not either."""
+        """A name for messages."""
         name = Path(self.repo).resolve().name if self.local else self.repo
         return name + (f"@{self.revision}" if self.revision else "") + (f":{self.file}" if self.file else "")
+
+    @cached_property
+    def key(self) -> str:
+        """The name that names of images depend on: it does not tell where a folder lies, but what is in it.
+
+        On the Hub it is the repository with the revision that was asked for: without one, or with a branch, the commit
+        that was used stands in `version` alone.
+        """
+        return f"{self}#{version(self)}" if self.local else str(self)
 
     def at(self, place: str) -> Weights:
         """The same weights from another place: a folder, a file, or `owner/name` with an optional `@revision`."""
@@ -121,7 +134,9 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
     import diffusers
 
     dtype = place.torch_dtype() if dtype is None else dtype
-    folder = _pipeline_folder(weights)
+    folder = _pipeline_folder(weights, parts)
+    if reason := refused(folder):
+        raise WeightsError(f"cannot load {weights} as {kind}: {reason}")
     try:
         return getattr(diffusers, kind).from_pretrained(folder, **_dtype(dtype), use_safetensors=True, **parts)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
@@ -159,14 +174,11 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
 
 
 def version(weights: Weights) -> str:
-    """Which weights these are: their commit on the Hub, or for local ones 12 hex digits of a SHA-256 over the names and
-    sizes of their files. They must have been fetched."""
+    """Which weights these are: their commit on the Hub, where they must have been fetched, or for local ones 12 hex
+    digits of their content (`fingerprint`)."""
     if not weights.local:
         return _commit(weights)
-    root = _file(weights) if weights.file else Path(weights.repo)
-    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
-    listed = [f"{p.relative_to(root.parent if root.is_file() else root).as_posix()} {p.stat().st_size}" for p in files]
-    return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:12]
+    return fingerprint(_file(weights) if weights.file else Path(weights.repo))
 
 
 def _commit(weights: Weights) -> str:
@@ -181,13 +193,14 @@ def _commit(weights: Weights) -> str:
     raise WeightsError(f"{weights} is not in the Hub's cache")
 
 
-def _pipeline_folder(weights: Weights) -> Path:
+def _pipeline_folder(weights: Weights, parts: Mapping[str, Any]) -> Path:
     if weights.local:
         return Path(weights.repo)
     from diffusers import DiffusionPipeline
 
-    try:  # fetches only what the pipeline's index names
-        return Path(DiffusionPipeline.download(weights.repo, revision=weights.revision, use_safetensors=True))
+    options = {**parts, "revision": weights.revision, "use_safetensors": True}
+    try:  # fetches only what the pipeline's index names, less the parts that stand in
+        return Path(DiffusionPipeline.download(weights.repo, **options))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise WeightsError(_no_fetch(weights, error)) from error
 

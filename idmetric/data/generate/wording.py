@@ -4,7 +4,7 @@
 * categories.json: category -> supercategory; "*" is that of all others.
 * backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
 * negative.json: engine -> negative prompt.
-* domains.json: domain -> how to ask a language model for its categories.
+* domains.json: domain -> what it is and examples; "*prompt" and "*more" ask a language model for its categories.
 
 The slots are the papers' (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), and so are the short templates "Photo of a
 {class}" and "a {class} in a clean background"; all longer text is our own.
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.engine import GenerateError
+from idmetric.data.generate.engine import ENGINES
+from idmetric.data.generate.errors import GenerateError
 
 FOLDER = Path(__file__).parent / "prompts"
 FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains")
@@ -28,6 +29,7 @@ SLOTS = {
     "context": {"class", "background", "lighting"}, "identity": {"class"}, "distractor": {"class"},
     "object": {"class"}, "relight": {"class"},
 }  # fmt: skip
+DOMAIN_SLOTS = {"*prompt": {"count", "domain", "examples"}, "*more": {"count"}}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Wording:
 def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     """The words; files in `folder` stand in for ours of the same name.
 
+    A domains.json without "*prompt" or "*more" gets ours.
+
     Raises:
         GenerateError: naming the file and entry that is wrong.
     """
@@ -70,8 +74,15 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
         own = None if folder is None else Path(folder, f"{name}.json")
         where[name] = own if own is not None and own.is_file() else FOLDER / f"{name}.json"
     data = {name: _read(path) for name, path in where.items()}
+    ours = _read(FOLDER / "domains.json")
+    data["domains"] = {**{k: ours[k] for k in DOMAIN_SLOTS}, **data["domains"]}
     _check_templates(data["templates"], where["templates"])
     _check_scenes(data, where)
+    _check_domains(data["domains"], where["domains"])
+    for engine, text in data["negative"].items():
+        _text(text, where["negative"], engine)
+        if engine not in ENGINES:
+            raise GenerateError(f"{where['negative']}: unknown engine {engine!r}; there are {', '.join(ENGINES)}")
     data["categories"] = {_key(k): v for k, v in data["categories"].items()}
     data["lighting"] = {k: tuple(v) for k, v in data["lighting"].items()}
     return Wording(**data)
@@ -91,17 +102,45 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
+def _text(value: Any, path: Path, *entry: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise GenerateError(f"{path}: {', '.join(map(repr, entry))} must hold a text, not {value!r}")
+
+
+def _check_slots(text: str, path: Path, what: str, needed: set[str], slots: set[str]) -> None:
+    """Check that a text with {slots} has those that are needed, and none but those it may have."""
+    try:
+        parsed = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(text)]
+    except ValueError as error:
+        raise GenerateError(f"{path}: {what}: {error}") from error
+    found = {name for name, _, _ in parsed if name is not None}
+    if unknown := sorted(found - slots):
+        raise GenerateError(f"{path}: {what} has no slot {{{unknown[0]}}}; it has {sorted(slots)}")
+    if any(spec or conversion for _, spec, conversion in parsed):
+        raise GenerateError(f"{path}: {what}: a slot is a name in braces and nothing else")
+    if lacking := sorted(needed - found):
+        raise GenerateError(f"{path}: {what} lacks the slot {{{lacking[0]}}}")
+
+
 def _check_templates(templates: Mapping[str, Any], path: Path) -> None:
-    for task, slots in SLOTS.items():
-        text = templates.get(task)
-        if not isinstance(text, str):
+    for task in SLOTS:
+        if not isinstance(templates.get(task), str):
             raise GenerateError(f"{path}: no template for {task!r}")
-        try:
-            found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
-        except ValueError as error:
-            raise GenerateError(f"{path}: template {task!r}: {error}") from error
-        if unknown := sorted(found - slots):
-            raise GenerateError(f"{path}: template {task!r} has no slot {{{unknown[0]}}}; it has {sorted(slots)}")
+    for task, slots in SLOTS.items():
+        needed = slots - {"class"} if task == "context" else slots
+        _check_slots(templates[task], path, f"template {task!r}", needed, slots)
+
+
+def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
+    for name, slots in DOMAIN_SLOTS.items():
+        _text(domains[name], path, name)
+        _check_slots(domains[name], path, repr(name), slots - {"examples"}, slots)
+    for name in domains.keys() - DOMAIN_SLOTS.keys():
+        entry = domains[name]
+        if not isinstance(entry, dict) or entry.keys() != {"domain", "examples"}:
+            raise GenerateError(f'{path}: {name!r} must hold an object of "domain" and "examples"')
+        for key, text in entry.items():
+            _text(text, path, name, key)
 
 
 def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
@@ -112,10 +151,12 @@ def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
         if not isinstance(backgrounds, dict) or not backgrounds:
             raise GenerateError(f"{where['backgrounds']}: {kind!r} must hold an object of one or more backgrounds")
         for background, scene in backgrounds.items():
+            _text(scene, where["backgrounds"], kind, background)
             if scene not in data["lighting"]:
                 raise GenerateError(
                     f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
                 )
     for category, kind in data["categories"].items():
+        _text(kind, where["categories"], category)
         if kind not in data["backgrounds"]:
             raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
+from idmetric.data.importers.walk import files
 from idmetric.data.manifest import Row
 
 IMAGE_ENDINGS = (
@@ -62,15 +63,17 @@ def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
 
 
 def pictures(root: Path) -> list[Picture]:
-    """All images below a folder with their masks, sorted; hidden files and folders are passed over.
+    """All images below a folder with their masks, sorted; hidden files and folders are passed over, links followed.
 
     Raises:
         SourceError: if there are none, or one image has two masks.
     """
-    files = [PurePosixPath(p.relative_to(root).as_posix()) for p in sorted(root.rglob("*")) if _is_image(root, p)]
     masks: dict[PurePosixPath, PurePosixPath] = {}
     images = []
-    for path in files:
+    for file in files(root):
+        if file.suffix.lower() not in IMAGE_ENDINGS:
+            continue
+        path = PurePosixPath(file.relative_to(root).as_posix())
         masked = _masked(path)
         if masked is None:
             images.append(path)
@@ -82,18 +85,15 @@ def pictures(root: Path) -> list[Picture]:
     lone = [path for masked, path in masks.items() if masked not in stems]
     if lone:
         shown = ", ".join(map(str, lone[:_SHOWN]))
-        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}", stacklevel=2)
+        advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
+        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}; {advice}", stacklevel=2)
     return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
-
-
-def _is_image(root: Path, path: Path) -> bool:
-    parts = path.relative_to(root).parts
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
-    return not hidden and path.suffix.lower() in IMAGE_ENDINGS and path.is_file()
 
 
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
     """Path without ending of the image that this is the mask of; None for an image."""
+    if len(path.parts) == 2 and path.parts[0].lower() == "masks":
+        return None  # an identity of that name: images beside the folders of identities are none, so have no masks
     folders, is_mask = [], False
     for part in path.parts[:-1]:
         plain = part.lower()

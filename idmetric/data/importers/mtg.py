@@ -7,7 +7,6 @@ oracle score: 1 - |part| / |object|.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,7 +55,7 @@ def _view(
             id=f"{name}/edit",
             role="part-edit",
             engine=ENGINE,
-            oracle=_oracle_of(cells, source.root),
+            oracle=_oracle_of(cells, source),
             parent=name if image else None,
             **shared,
             **edited,
@@ -83,9 +82,9 @@ def oracle_score(thing: torch.Tensor, part: torch.Tensor) -> float:
     return max(0.0, 1 - int((part >= 0.5).sum()) / area)
 
 
-def _oracle_of(cells: dict[str, Any], root: Path) -> float | None:
+def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
     """None where a mask is absent, empty or unreadable: the check of the files names it."""
-    sources = [_mask_source(cells[name], root) for name in ("object_mask", "part_mask")]
+    sources = [_mask_source(cells[name], source) for name in ("object_mask", "part_mask")]
     if sources[0] is None or sources[1] is None:
         return None
     try:
@@ -95,6 +94,6 @@ def _oracle_of(cells: dict[str, Any], root: Path) -> float | None:
         return None
 
 
-def _mask_source(cell: Any, root: Path) -> bytes | str | None:
+def _mask_source(cell: Any, source: Source) -> bytes | str | None:
     data, path = content(cell)
-    return data if path is None else str(root / path)
+    return data if path is None else str(source.locate(path))

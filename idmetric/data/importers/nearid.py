@@ -2,7 +2,11 @@
 
 The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3 (a card says img1..3: accepted too),
 each set of distractors (`NearID-Flux`, `-SDXL`, ...) nimg1..3; the third view may be empty. The sets are given
-together. They are matched by their shared column `id`, and by row where a set has none.
+together. They are matched by their shared column `id`, or, where none of them has it, by the row's number, counted
+within its split where a set is stored in several. A distractor without its positive is reported as left out.
+
+The split is the column `split`, else the published positions, else the part of the set (train, test) that a row is
+stored in; a set stored in one part says nothing by that, since the Hub calls any table "train".
 
 A positive's id is NAME/ID/view1; its distractors have it as parent and share its background and mask, since a
 distractor is the parent's scene with another object in the masked place. Each distractor is an identity of its own.
@@ -12,17 +16,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars, where
-from idmetric.data.importers.source import Source, SourceError
+from idmetric.data.importers.source import Shard, Source, SourceError
 from idmetric.data.manifest import Row
 
 VIEWS = (1, 2, 3)
 _POSITIVES = ("images", "img")
 _PLACES = ("train", "val", "test")
+
+
+@dataclass
+class Positive:
+    """What distractors take over: the split, and for each view the columns of its mask."""
+
+    split: str | None
+    masks: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+Seen = dict[str, Positive]  # identity -> its positives
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -31,7 +49,8 @@ def rows(job: Job) -> Iterator[Row]:
     for source in sources:
         if _positive_column(job, source) is None and not job.has(source, "nimg1"):
             job.need(source, "images1")
-    seen: dict[str, dict[int, dict[str, Any]]] = {}  # identity -> view -> columns of its mask
+    _check_ids(job, sources)
+    seen: Seen = {}
     for source in sources:
         if _positive_column(job, source) is not None:
             yield from _positives(job, source, seen)
@@ -40,27 +59,37 @@ def rows(job: Job) -> Iterator[Row]:
             yield from _distractors(job, source, seen)
 
 
-def _positives(job: Job, source: Source, seen: dict[str, dict[int, dict[str, Any]]]) -> Iterator[Row]:
+def _check_ids(job: Job, sources: Sequence[Source]) -> None:
+    """Rows are matched by id in all sets or in none."""
+    without = [source.name for source in sources if not job.has(source, "id")]
+    if 0 < len(without) < len(sources):
+        column = job.column("id")
+        having = next(source.name for source in sources if source.name not in without)
+        raise SourceError(
+            f"{without[0]} has no column {column!r}, but {having} has: distractors cannot be matched with their "
+            "positives. If the column has another name, say so: --map id=NAME; else import the sets one by one"
+        )
+
+
+def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     prefix = _positive_column(job, source)
-    splits = _positions(job, source)
     read = [c for c in source.columns if not c.startswith("nimg")]
-    for number, shard, values in job.rows(source, [_expected(job, c) for c in read]):
-        identity = _identity(job, values, number)
+    for number, shard, identity, split, values in _numbered(job, source, [_expected(job, c) for c in read]):
         if identity in seen:
-            raise SourceError(f"{where(source, shard, number)}, column 'id': {values['id']} occurs twice")
-        seen[identity] = {}
+            raise SourceError(f"{where(source, shard, number)}, column 'id': {values.get('id')} occurs twice")
+        seen[identity] = Positive(split)
         for view in VIEWS:
             name = f"{identity}/view{view}"
             image = job.keep(source, values.get(f"{prefix}{view}"), name)
             if not image:
                 continue
             mask = job.keep(source, values.get(f"masks{view}"), f"{name}_mask", "mask")
-            seen[identity][view] = mask
+            seen[identity].masks[view] = mask
             yield Row(
                 identity=identity,
                 id=name,
                 dataset=job.name,
-                split=values.get("split") or splits.get(number),
+                split=split,
                 domain="objects",
                 category=values.get("category"),
                 background=name,
@@ -76,24 +105,28 @@ def _positives(job: Job, source: Source, seen: dict[str, dict[int, dict[str, Any
             )
 
 
-def _distractors(job: Job, source: Source, seen: dict[str, dict[int, dict[str, Any]]]) -> Iterator[Row]:
+def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     engine = job.options.get("engine") or _engine(source.name)
-    splits = _positions(job, source)
+    lone = 0
     read = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
-    for number, _, values in job.rows(source, read):
-        identity = _identity(job, values, number)
-        views = seen.get(identity)
+    for number, shard, identity, split, values in _numbered(job, source, read):
+        positive = seen.get(identity)
+        if seen and positive is None:
+            job.reject(source, shard, number, f"no positive {identity!r} for this distractor")
+            continue
         for view in VIEWS:
-            if seen and (views is None or view not in views):
-                continue  # a scene whose positive is not there
+            cell = values.get(f"nimg{view}")
+            if positive is not None and view not in positive.masks:
+                lone += content(cell) != (None, None)
+                continue
             name = f"{identity}/view{view}/{engine}"
-            image = job.keep(source, values.get(f"nimg{view}"), name)
+            image = job.keep(source, cell, name)
             if image:
                 yield Row(
                     identity=name,
                     id=name,
                     dataset=job.name,
-                    split=values.get("split") or splits.get(number),
+                    split=positive.split if positive else split,
                     domain="objects",
                     category=values.get("category"),
                     role="distractor",
@@ -102,8 +135,26 @@ def _distractors(job: Job, source: Source, seen: dict[str, dict[int, dict[str, A
                     parent=f"{identity}/view{view}",
                     parameters={"source": source.label, "row": number, "x_view": view},
                     **image,
-                    **(views[view] if views else {}),
+                    **(positive.masks[view] if positive else {}),
                 )
+    if lone:
+        warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
+
+
+def _numbered(
+    job: Job, source: Source, columns: Sequence[str]
+) -> Iterator[tuple[int, Shard, str, str | None, dict[str, Any]]]:
+    """Number, shard, identity, split and values of each row; rows whose id is empty are left out."""
+    splits, several = _positions(job, source), len({shard.split for shard in source.shards}) > 1
+    for position, (number, shard, values) in enumerate(job.rows(source, columns)):
+        key = values.get("id")
+        if key is None and job.has(source, "id"):
+            job.reject(source, shard, number, "column 'id' is empty")
+            continue
+        if key is None:
+            key = f"{shard.split}/{number:05d}" if several else f"{number:05d}"
+        split = values.get("split") or splits.get(position) or (shard.split if several else None)
+        yield number, shard, f"{job.name}/{key}", split, values
 
 
 def _positive_column(job: Job, source: Source) -> str | None:
@@ -112,11 +163,6 @@ def _positive_column(job: Job, source: Source) -> str | None:
 
 def _expected(job: Job, column: str) -> str:
     return next((expected for expected, name in job.columns.items() if name == column), column)
-
-
-def _identity(job: Job, values: dict[str, Any], number: int) -> str:
-    key = values.get("id")
-    return f"{job.name}/{number:05d}" if key is None else f"{job.name}/{key}"
 
 
 def _engine(name: str) -> str:

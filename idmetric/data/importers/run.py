@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ class Job:
         kind: its name in `KINDS`.
         sources: files, folders or Hub ids.
         name: of the dataset; identities and ids start with it, so that manifests can be merged.
+        named: whether the user gave the name.
         images: where images go.
         revision, files: as for `open_source`.
         columns: expected column -> its name in the source (`--map`).
@@ -46,6 +48,7 @@ class Job:
     columns: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
+    named: bool = False
     progress: Progress = lambda items, total, what: items
     rejected: list[str] = field(default_factory=list)
 
@@ -74,16 +77,17 @@ class Job:
         Args:
             columns: those to read, by their expected names, where the table has them; None reads all.
         """
-        wanted = None if columns is None else [c for c in (self.column(c) for c in columns) if c in source.columns]
+        names = None if columns is None else dict.fromkeys(self.column(c) for c in columns)
+        wanted = None if names is None else [c for c in names if c in source.columns]
         total = source.count if self.limit is None else min(self.limit, source.count)
         shown = self.progress(islice(source.rows(wanted), self.limit), total, source.name)
-        back = {name: expected for expected, name in self.columns.items()}
+        renamed = set(self.columns.values())
         counts: dict[str | None, int] = {}
         for shard, values in shown:
             number = counts.get(shard.split, 0)
             counts[shard.split] = number + 1
-            kept = {c: value for c, value in values.items() if c in back or c not in self.columns}
-            yield number, shard, {back.get(c, c): value for c, value in kept.items()}
+            mapped = {expected: values[name] for expected, name in self.columns.items() if name in values}
+            yield number, shard, {c: v for c, v in values.items() if c not in renamed | self.columns.keys()} | mapped
 
     def column(self, expected: str) -> str:
         """The source's name of a column."""
@@ -119,9 +123,9 @@ class Job:
         except ValueError as error:
             raise SourceError(f"option {option}={text}: not a number") from error
 
-    def keep(self, source: Source | Path, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
+    def keep(self, source: Source, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
         """`Images.keep` of an image of a source."""
-        return self.images.keep(value, name, source if isinstance(source, Path) else source.root, column)
+        return self.images.keep(value, name, source.locate, column)
 
 
 def import_dataset(
@@ -196,11 +200,11 @@ def make_job(
     if unknown:
         known = ", ".join(KINDS[kind].options) or "none"
         raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {known}")
-    if name is None:
-        name = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
+    own = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
     job = Job(
-        kind, tuple(os.fspath(s) for s in given), name, images if isinstance(images, Images) else Images(_path(images)),
-        revision, files, columns or {}, options or {}, limit,
+        kind, tuple(os.fspath(s) for s in given), own if name is None else name,
+        images if isinstance(images, Images) else Images(_path(images)),
+        revision, files, columns or {}, options or {}, limit, name is not None,
     )  # fmt: skip
     return job if progress is None else replace(job, progress=progress)
 
@@ -208,7 +212,7 @@ def make_job(
 def run(job: Job) -> Manifest:
     """Do a job; what it had to leave out is in `job.rejected` then."""
     module = importlib.import_module(f"{PACKAGE}.{KINDS[job.kind].module}")
-    return _manifest(list(module.rows(job)), job)
+    return _manifest(module.rows(job), job)
 
 
 def listed(problems: Sequence[str], what: str, shown: int = 10) -> str:
@@ -225,29 +229,36 @@ def where(source: Source, shard: Shard, number: int) -> str:
 
 
 def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
-    """What else a source says about a row, short and plain, for its parameters."""
+    """What else a source says about a row, short and plain, for its parameters; NaN and infinity are left out."""
     return {
         name: value
         for name, value in values.items()
         if name not in used and isinstance(value, _PLAIN) and len(str(value)) <= _LONGEST
-    }
+        and not (isinstance(value, float) and not math.isfinite(value))
+    }  # fmt: skip
 
 
 def _path(folder: str | os.PathLike[str] | None) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _manifest(rows: list[Row], job: Job) -> Manifest:
-    """Rows as a manifest; parameters named x_... become free columns."""
-    if not rows:
+def _manifest(rows: Iterable[Row], job: Job) -> Manifest:
+    """Rows as a manifest, held as columns as they come; parameters named x_... become free columns."""
+    free: dict[str, list[Any]] = {}
+    manifest = Manifest.from_rows(_without_free(rows, free), name=job.name)
+    if not len(manifest):
         why = f"; {job.rejected[0]}" if job.rejected else ""
         raise SourceError(f"{', '.join(job.sources)}: nothing to import ({KINDS[job.kind].line}){why}")
-    free = sorted({key for row in rows for key in row.parameters or {} if key.startswith("x_")})
-    plain = [
-        replace(row, parameters={k: v for k, v in row.parameters.items() if not k.startswith("x_")} or None)
-        if row.parameters else row
-        for row in rows
-    ]  # fmt: skip
-    manifest = Manifest.from_rows(plain, name=job.name)
-    columns = {key: [(row.parameters or {}).get(key) for row in rows] for key in free}
-    return manifest.replace(**columns) if free else manifest
+    return manifest.replace(**dict(sorted(free.items()))) if free else manifest
+
+
+def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[Row]:
+    """The rows, without their parameters x_..., which go to `free` (name -> value of each row)."""
+    for number, row in enumerate(rows):
+        given = row.parameters or {}
+        mine = {key: value for key, value in given.items() if key.startswith("x_")}
+        for key in mine.keys() - free.keys():
+            free[key] = [None] * number
+        for key, values in free.items():
+            values.append(mine.get(key))
+        yield replace(row, parameters={k: v for k, v in given.items() if k not in mine} or None) if mine else row

@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
+
+from idmetric.data.importers.walk import files as files_below
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
+_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
 
 
@@ -72,6 +75,15 @@ class Source:
         """Number of rows."""
         return sum(_open(shard).count() for shard in self.shards)
 
+    def locate(self, path: str) -> Path:
+        """A file that a row names, relative to the root or, in local tables, absolute.
+
+        Raises:
+            SourceError: for a URL, and in a table of the Hub for a path that leaves the dataset's folder: whoever wrote
+                the table has no business with other files here.
+        """
+        return locate(path, self.root, self.name, self.revision is not None)
+
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
         """Each row with these columns (None: all); a column that a file lacks is None."""
         wanted = self.columns if columns is None else tuple(columns)
@@ -80,6 +92,19 @@ class Source:
             here = [c for c in wanted if c in table.columns]
             for row in table.rows(here):
                 yield shard, {c: row.get(c) for c in wanted}
+
+
+def locate(path: str, root: Path, name: str, inside: bool) -> Path:
+    """As `Source.locate`; `name` is the table's, for messages, and `inside` refuses paths that leave the root."""
+    if _ADDRESS.match(path):
+        shown = path if len(path) <= 100 else path[:100] + "..."
+        raise SourceError(f"{name}: {shown}: URLs are not fetched; download the images and name their files")
+    there, depth = PureWindowsPath(path), 0  # it knows both kinds of slashes, drives and servers
+    for part in there.parts if inside else ():
+        depth += -1 if part == ".." else 1
+        if depth < 0 or there.anchor:
+            raise SourceError(f"{name}: {path!r} leads out of the dataset's folder, which a table of the Hub may not")
+    return root / path
 
 
 def open_source(source: str | os.PathLike[str], revision: str | None = None, files: str | None = None) -> Source:
@@ -165,14 +190,14 @@ def _ask(repo: str, request: Callable[[], Any]) -> Any:
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
     """The tables below a folder, sorted; folders of `save_to_disk` count as one."""
     found = []
-    saved = [p.parent for p in sorted(folder.rglob(_STATE)) if "_data_files" in _json(p)]
+    below = list(files_below(folder))
+    saved = [p.parent for p in below if p.name == _STATE and "_data_files" in _json(p)]
     for path in saved:
         split = _json(path / _STATE).get("_split") or (path.name if path != folder else None)
         found.append(Shard(path, split))
-    for path in sorted(folder.rglob("*")):
+    for path in below:
         name = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if path.suffix not in ENDINGS or hidden or not path.is_file() or any(s in path.parents for s in saved):
+        if path.suffix not in ENDINGS or any(s in path.parents for s in saved):
             continue
         if files is None or fnmatch(name.as_posix(), files):
             found.append(Shard(path, _split_of(name)))
@@ -226,7 +251,7 @@ def _parquet(path: Path) -> _Table:
 
     def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         for batch in file.iter_batches(_BATCH, columns=list(columns)):
-            yield from (_named(row, names) for row in batch.to_pylist())
+            yield from (_named(row, names, path) for row in batch.to_pylist())
 
     return _Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
 
@@ -244,7 +269,7 @@ def _arrow(path: Path) -> _Table:
             yield from ({} for _ in range(len(whole)))
             return
         for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
-            yield from (_named(row, names) for row in table.to_pylist())
+            yield from (_named(row, names, path) for row in table.to_pylist())
 
     return _Table(tuple(whole.column_names), lambda: len(whole), rows)
 
@@ -280,6 +305,8 @@ def _lines(path: Path) -> _Table:
     def _line(line: str, number: int) -> dict[str, Any]:
         try:
             row = json.loads(line)
+        except RecursionError as error:
+            raise SourceError(f"{path}: line {number} is not JSON: nested too deeply") from error
         except ValueError as error:
             raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
@@ -296,8 +323,10 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
     return {name: f["names"] for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
 
 
-def _named(row: dict[str, Any], names: dict[str, list[str]]) -> dict[str, Any]:
+def _named(row: dict[str, Any], names: dict[str, list[str]], path: Path) -> dict[str, Any]:
     for column in names.keys() & row.keys():
         number = row[column]
+        if number is not None and number >= len(names[column]):
+            raise SourceError(f"{path}, column {column!r}: class {number}, but it names only {len(names[column])}")
         row[column] = None if number is None or number < 0 else names[column][number]
     return row

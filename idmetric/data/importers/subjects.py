@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.images import content
@@ -75,7 +74,7 @@ def _composites(job: Job, source: Source) -> Iterator[Row]:
         group = f"{job.name}/{number:06d}"
         about = values.get("description") or {}
         try:
-            sides = split_composite(_whole(values["image"], source.root))
+            sides = split_composite(_whole(values["image"], source))
         except (SourceError, ImageReadError) as error:
             job.reject(source, shard, number, str(error))
             continue
@@ -102,11 +101,11 @@ def _composites(job: Job, source: Source) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _whole(cell: Any, root: Path) -> bytes | str:
+def _whole(cell: Any, source: Source) -> bytes | str:
     data, path = content(cell)
     if data is None and path is None:
         raise SourceError("no image")
-    return str(root / str(path)) if data is None else data
+    return str(source.locate(str(path))) if data is None else data
 
 
 def split_composite(image: bytes | str) -> tuple[bytes, bytes]:

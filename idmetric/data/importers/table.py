@@ -1,7 +1,11 @@
 """Any table: a column of images, a column of identities, and whatever else the manifest knows.
 
 Columns that have a manifest column's name are taken as they are, `image` is taken for `path`; others are named by
-`--map`: `--map identity=label --map path=photo`. What remains goes to the parameters, as far as it is short and plain.
+`--map`: `--map identity=label --map path=photo`, and `--map x_shop=seller` for a free column. What remains goes to the
+parameters, as far as it is short and plain.
+
+Where the user names the dataset (`--name`), all rows are of it, and what the table's column `dataset` says goes to the
+free column `x_subset`: tables that join several sets (WildlifeReID-10k) name them there.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ TARGETS = ("identity", "dataset", "split", *_FILES, *_TEXT, *_NUMBERS, *_NAMED)
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each row."""
-    wrong = [c for c in job.columns if c not in TARGETS]
+    wrong = [c for c in job.columns if c not in TARGETS and not c.startswith("x_")]
     if wrong:
-        raise SourceError(f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)})")
+        raise SourceError(
+            f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
+        )
     for given in job.sources:
         source = job.open(given)
         job.need(source, *job.columns)
@@ -41,6 +47,9 @@ def rows(job: Job) -> Iterator[Row]:
             )
         for number, shard, values in job.rows(source):
             values["path"] = values.pop(image, None)
+            if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
+                values.setdefault("x_subset", str(values["dataset"]))
+                values["dataset"] = None
             yield from _row(job, source, shard, number, values)
 
 
@@ -62,16 +71,23 @@ def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, 
         elif column in job.columns and values[column] is not None:
             raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is no number")
     used = {"identity", "dataset", "split", *_FILES, *known}
+    free = {c: _free(values[c], c, where(source, shard, number)) for c in job.columns if c.startswith("x_")}
     identity = values.get("identity")
     split, dataset = values.get("split"), values.get("dataset")
     yield Row(
         identity=None if identity is None else f"{job.name}/{identity}",
         dataset=job.name if dataset is None else str(dataset),
         split=shard.split if split is None else str(split),
-        parameters={"source": source.label, "row": number, **scalars(values, *used)},
+        parameters={"source": source.label, "row": number, **scalars(values, *used), **free},
         **{"id": name, **known},
         **files,
     )
+
+
+def _free(value: Any, column: str, place: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise SourceError(f"{place}, column {column!r}: a {type(value).__name__}; a free column holds texts and numbers")
 
 
 def _number(value: Any, column: str) -> float | int | None:

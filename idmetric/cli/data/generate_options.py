@@ -1,0 +1,103 @@
+"""Options of `idmetric-data generate`: their values, and which of them go together."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+# task -> its engines, the default first
+TASKS = {
+    "context": ("qwen_edit",),
+    "identity": ("flux_fill",),
+    "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"),
+    "ilgen": ("iclight",),
+}
+_LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
+
+
+def option(name: str) -> str:
+    """The option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_idle(args: argparse.Namespace) -> None:
+    """Refuse options that what was asked for has no use for, rather than pass them over."""
+    from idmetric.data.generate import GenerateError
+
+    drawn = args.task == "ilgen" and args.categories is not None
+    idle: dict[str, tuple[str, ...]] = {
+        "for --task distractor": () if args.task == "distractor" else ("resolution", "side"),
+        "for --task ilgen": () if args.task == "ilgen" else ("categories",),
+        "with --categories": () if drawn else ("domain", "each", "remover", "ask"),
+        "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key"),
+        "with a manifest": ("class_from",) if drawn else (),
+    }
+    for where, names in idle.items():
+        for name in names:
+            if getattr(args, name) is not None:
+                raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
+    if args.task == "identity" and "strength" in pairs(args.set, named(args), "--set"):
+        raise GenerateError("--set flux_fill.strength has no use here: identity edits draw it for each image")
+    used = _used(args, drawn)
+    for given, texts in (("--set", args.set), ("--weights", args.weights)):
+        for text in texts:
+            who = text.partition("=")[0].partition(".")[0]
+            pairs([text], who, given)
+            if who not in used:
+                raise GenerateError(f"{given} {text!r}: {who} is not used here, only {', '.join(sorted(used))}")
+
+
+def _used(args: argparse.Namespace, drawn: bool) -> tuple[str, ...]:
+    """The engines and remover that the task works with."""
+    engine = named(args)
+    return (engine, "sd_turbo", args.remover or "clean") if drawn else (engine,)
+
+
+def named(args: argparse.Namespace) -> str:
+    """The engine of the task that was asked for."""
+    from idmetric.data.generate import GenerateError
+    from idmetric.data.generate.engine import engine_class
+
+    name: str = args.engine or TASKS[args.task][0]
+    engine_class(name)
+    if name not in TASKS[args.task]:
+        raise GenerateError(f"{args.task} is made by {', '.join(TASKS[args.task])}, not by {name}")
+    return name
+
+
+def pairs(given: Sequence[str], engine: str, option: str) -> dict[str, str]:
+    """Values for an engine of repeated options ENGINE.PART=VALUE; weights without a part are its base."""
+    from idmetric.data.generate import ENGINES, REMOVERS, GenerateError
+
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        who, dot, part = name.partition(".")
+        if not equals or not value or (option == "--set" and not part):
+            wanted = "ENGINE.SETTING=VALUE" if option == "--set" else "ENGINE[.PART]=PLACE"
+            raise GenerateError(f"{option} {text!r} is not {wanted}")
+        if who not in ENGINES and who not in REMOVERS:
+            there = ", ".join((*ENGINES, *REMOVERS))
+            raise GenerateError(f"{option} {text!r}: unknown engine {who!r}; there are {there}")
+        if who == engine:
+            found[part if dot else "base"] = value
+    return found
+
+
+def side(text: str) -> int | None:
+    """The value of --resolution; None is the engine's native one."""
+    from idmetric.data.generate import GenerateError
+
+    if text == "native":
+        return None
+    if not (text.isdecimal() and len(text) <= 4 and 16 <= int(text) <= _LARGEST):
+        raise GenerateError(f"--resolution {text!r} is neither native nor a number of pixels from 16 to {_LARGEST}")
+    return int(text)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """The value of --shard."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")
+    return int(number), int(count)

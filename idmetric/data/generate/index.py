@@ -1,0 +1,43 @@
+"""What the index of a pipeline's folder may name: classes of diffusers and transformers, and nothing that runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+LIBRARIES = ("diffusers", "transformers")
+
+
+def refused(folder: Path) -> str | None:
+    """Why the folder must not be loaded, None if it may.
+
+    Some versions of diffusers import a module of the folder that its `model_index.json` names, or one that has the
+    name of a component's library. An index that is absent or no JSON is left to diffusers.
+    """
+    try:
+        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(index, dict) or not isinstance(index.get("_class_name"), str):
+        return "its model_index.json names no class of diffusers"
+    if (folder / "None.py").exists():  # taken for the pipeline's code
+        return "it holds None.py, which some versions of diffusers run"
+    for component, value in index.items():
+        if component.startswith("_") or not isinstance(value, list):
+            continue
+        library = value[0] if len(value) == 2 else None
+        if value == [None, None]:
+            continue
+        if not (isinstance(library, str) and isinstance(value[1], str) and _known(library)):
+            return f"its model_index.json takes {component!r} from {library!r}, neither diffusers nor transformers"
+        if (folder / component / f"{library}.py").exists():
+            return f"it holds {component}/{library}.py, and code of a folder of weights is not run"
+    return None
+
+
+def _known(library: str) -> bool:
+    """Whether it is diffusers, transformers, or a folder of diffusers' pipelines such as stable_diffusion."""
+    import diffusers
+
+    pipelines = Path(diffusers.__file__).parent / "pipelines"
+    return library in LIBRARIES or (library.isidentifier() and (pipelines / library / "__init__.py").is_file())

@@ -1,0 +1,111 @@
+"""The journals of a folder of generated images: one line for each job that is done, one file for each worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from idmetric.data.generate.errors import GenerateError
+
+Entry = dict[str, Any]
+_PLACE = 48  # bits of a line's place within its file; the file's number is above them
+
+
+class Journals:
+    """What all workers wrote down. Only names and places are held in memory, so that there may be millions of lines.
+
+    A name may have several lines: a worker whose part of the jobs changed leaves its old journal behind. Which of them
+    hold is for the reader to say. Lines cut off by a stop are passed over.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._paths = sorted(Path(folder).glob("journal*.jsonl"))
+        self._files: dict[int, BinaryIO] = {}
+        self._places: dict[str, tuple[int, ...]] = {}
+        for number, path in enumerate(self._paths):
+            place = number << _PLACE
+            with path.open("rb") as file:
+                for line in file:
+                    if entry := _parsed(line):
+                        self._places[entry["name"]] = (*self._places.get(entry["name"], ()), place)
+                    place += len(line)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __enter__(self) -> Journals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def entries(self, name: str) -> Iterator[Entry]:
+        """All entries of a job, each file's last one first."""
+        for place in reversed(self._places.get(name, ())):
+            number = place >> _PLACE
+            if number not in self._files:
+                self._files[number] = self._paths[number].open("rb")
+            self._files[number].seek(place - (number << _PLACE))
+            if entry := _parsed(self._files[number].readline()):
+                yield entry
+
+
+@contextmanager
+def open_journal(folder: Path, shard: tuple[int, int]) -> Iterator[BinaryIO]:
+    """The worker's journal, to be added to, for this process alone; a line that a stop cut off is ended first.
+
+    Raises:
+        GenerateError: if another process has it open.
+    """
+    name = f"journal-{shard[0]}-of-{shard[1]}"
+    with (folder / f".{name}.lock").open("ab") as lock:
+        if not _locked(lock):
+            raise GenerateError(
+                f"another run is using {folder}: wait for it to end, or share the work out with --shard I/N"
+            )
+        with (folder / f"{name}.jsonl").open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            yield file
+
+
+def add(journal: BinaryIO, entry: Entry) -> None:
+    """Write an entry down, on the disk when this returns."""
+    journal.write(json.dumps(entry, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    journal.flush()
+    os.fsync(journal.fileno())
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("name"), str) else None
+
+
+def _locked(file: BinaryIO) -> bool:
+    """Lock the file until it is closed, or the process ends. Where a file system has no locks, nobody is kept out."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True

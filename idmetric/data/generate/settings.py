@@ -1,0 +1,57 @@
+"""Values that a user gives for settings: brought to the type of their field, and held to their range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from idmetric.data.generate.errors import GenerateError
+
+# setting -> least and largest value
+RANGES: dict[str, tuple[float, float]] = {
+    "steps": (1, 1000), "guidance": (0, 100), "strength": (0.01, 1), "scale": (0, 10), "side": (8, 4096),
+    "highres_scale": (1, 4), "highres_strength": (0.01, 1), "low": (0, 10_000), "high": (0, 10_000),
+    "tolerance": (0, 442), "border": (0, 0.5), "clean": (0, 1), "threshold": (0, 1), "least": (0, 1), "most": (0, 1),
+}  # fmt: skip
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text"}
+
+
+def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given settings as their fields hold them, so that 30 and "30.0" for one of numbers are the same.
+
+    Args:
+        name: of the engine, for messages. owner: the engine, a dataclass; its settings are its numbers and texts.
+
+    Raises:
+        GenerateError: for an unknown setting, a value of another type, or one out of range.
+    """
+    types = {f.name: str(f.type) for f in fields(owner) if str(f.type) in _WORDS}
+    if unknown := sorted(given.keys() - types.keys()):
+        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(types)) or 'none'}")
+    found = {}
+    for setting, value in given.items():
+        try:
+            found[setting] = converted = _converted(value, types[setting])
+        except (TypeError, ValueError, OverflowError):
+            raise GenerateError(f"{name}.{setting} must be {_WORDS[types[setting]]}, not {value!r}") from None
+        low, high = RANGES.get(setting, (-math.inf, math.inf))
+        if not isinstance(converted, str) and not low <= converted <= high:
+            raise GenerateError(f"{name}.{setting} must be within {low:g}..{high:g}, not {value!r}")
+    return found
+
+
+def _converted(value: Any, kind: str) -> int | float | str:
+    if kind == "str":
+        if isinstance(value, str):
+            return value
+    elif isinstance(value, bool):
+        raise TypeError
+    elif kind == "int":
+        whole = int(value)
+        if isinstance(value, str) or whole == value:
+            return whole
+    elif math.isfinite(number := float(value)):
+        return number
+    raise TypeError
