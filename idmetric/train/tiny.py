@@ -11,8 +11,8 @@ one identity, another photo of its folder = the distractor), for the statistics 
 Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same, and
 an interrupted training goes on where its last checkpoint was.
 
-On two cores of an AMD EPYC server (no GPU) rendering took 26 minutes and training 32, with a peak of 1.9 GB of memory;
-the rendered groups take 1.5 GB of disk. Where there is a GPU, training runs on it.
+On two cores of an AMD EPYC server (no GPU) that did other work as well, rendering took 14 minutes and training 39; the
+rendered groups take 2.8 GB of disk. Where there is a GPU, training runs on it.
 """
 
 from __future__ import annotations
