@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -375,3 +378,30 @@ def test_simplified_meshes_look_the_same() -> None:
     assert np.abs(pictures[0][1] - pictures[1][1]).mean() < 0.02
     both = (pictures[0][1] == 1) & (pictures[1][1] == 1)
     assert np.abs(pictures[0][0] - pictures[1][0])[both].mean() < 0.06
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="concerns Linux")
+def test_rendering_without_opengl_says_what_to_install() -> None:
+    code = (
+        "import ctypes.util, os\n"
+        "ctypes.util.find_library = lambda name: None\n"
+        "for name in ('DISPLAY', 'VTK_DEFAULT_OPENGL_WINDOW'): os.environ.pop(name, None)\n"
+        "from idmetric.data.world import World\n"
+        "next(World(0, None, 32).views(0, 1))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RuntimeError: no OpenGL to render with off screen: install Debian's libegl1" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="concerns Linux")
+def test_a_forked_process_renders_the_same(tmp_path: Path) -> None:
+    first = next(World(3, None, 32).views(4, 1)).shot.picture
+    child = os.fork()
+    if child == 0:
+        try:
+            np.save(tmp_path / "child.npy", next(World(3, None, 32).views(4, 1)).shot.picture)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert np.array_equal(np.load(tmp_path / "child.npy"), first)

@@ -265,6 +265,7 @@ def test_a_folder_holds_one_plan(written: Path) -> None:
         ({"grids": ("weather",)}, "no grid 'weather'"),
         ({"strengths": (0.0,)}, "strength 0.0"),
         ({"size": 4}, "16 pixels"),
+        ({"strengths": (0.5, 0.501)}, "must differ by 0.01"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:

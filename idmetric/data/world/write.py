@@ -7,14 +7,14 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest import PATHS, Manifest, Row, read
-from idmetric.data.world.structures import FACTORS, Take, World
+from idmetric.data.manifest import PATHS, Manifest, Row
+from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
 
 _SETTINGS = "world.json"
 
@@ -49,13 +49,15 @@ class Plan:
         for strength in self.strengths:
             if not 0 < strength <= 1:
                 raise ValueError(f"strength {strength} is not within (0, 1]")
+        if len({f"{s:.2f}" for s in self.strengths}) < len(self.strengths):
+            raise ValueError(f"strengths {self.strengths} must differ by 0.01 at least: names tell them apart")
         if self.size < 16 or self.views < 1 or not 1 <= self.quality <= 100:
             raise ValueError("a world needs pictures of at least 16 pixels, at least one view, and a quality of 1..100")
 
     @property
     def pictures(self) -> int:
         """Pictures of one identity, where every part edit can be seen."""
-        grid = 30 * len(self.grids)
+        grid = len(LEVELS) * len(STRENGTHS) * len(self.grids)
         edits = self.distractors * len(self.strengths) + self.context_edits + self.identity_edits
         return self.views * (1 + edits) + self.parts * min(2, self.views) + grid
 
@@ -131,9 +133,9 @@ def collect(folder: Path) -> Manifest:
     rows = []
     for path in sorted(folder.glob("*/*/rows.jsonl")):
         place = path.parent.relative_to(folder).as_posix()
-        for row in read(path):
-            files = {c: f"{place}/{name}" for c in PATHS if (name := getattr(row, c)) is not None}
-            rows.append(replace(row, **files))  # type: ignore[arg-type]
+        for line in path.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            rows.append(Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}))
     return Manifest.from_rows(rows, folder, str(folder))
 
 
@@ -189,13 +191,14 @@ def _place(number: int) -> str:
 
 def _claim(folder: Path, plan: Plan, assets: Path | None) -> None:
     """Note the plan in the folder, or compare it with the note."""
-    files = [] if assets is None else sorted(str(p.relative_to(assets)) for p in assets.rglob("*") if p.is_file())
+    found = [] if assets is None else [p for p in sorted(assets.rglob("*")) if p.is_file()]
+    files = [[p.relative_to(assets).as_posix(), p.stat().st_size] for p in found if assets is not None]
     settings = json.loads(json.dumps({"plan": asdict(plan), "assets": files}))
     note = folder / _SETTINGS
     if note.is_file():
-        found = json.loads(note.read_text(encoding="utf-8"))
-        if found != settings:
-            changed = [k for k, v in settings["plan"].items() if found.get("plan", {}).get(k) != v] or ["assets"]
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        if noted != settings:
+            changed = [k for k, v in settings["plan"].items() if noted.get("plan", {}).get(k) != v] or ["assets"]
             raise ValueError(f"{folder} holds a world with other settings ({', '.join(changed)}); take another folder")
         return
     if any(folder.glob("*/*/rows.jsonl")):
