@@ -52,3 +52,8 @@ def test_three_views_give_six_margins_and_a_tie_loses() -> None:
     rates = margin_rates([margins])
     assert rates.ssr == 0
     assert rates.pa == pytest.approx(4 / 6)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(3, 3\) of 2 views"):
+        directed_margins(np.zeros((3, 3)), np.zeros(2))

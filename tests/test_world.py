@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from idmetric.data.world import Assets, Edit, Identity, World, render_scene
 from idmetric.data.world.context import Background, Context, Occluder, draw_background, turn
@@ -303,6 +304,18 @@ def test_given_meshes_and_photos_are_used(assets: Assets) -> None:
     assert len(world.assets.photos) > 100
     kinds = {world.identity(i).kind for i in range(150)}
     assert {"mesh", "shape", "garment", "animal"} <= kinds
+
+
+def test_stray_files_among_the_assets_are_passed_over(tmp_path: Path) -> None:
+    for name in ("backgrounds", "meshes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.txt").write_text("no image")
+    Image.new("RGB", (40, 30), (9, 99, 200)).save(tmp_path / "backgrounds" / "sea.png")
+    found = Assets(tmp_path)
+    assert [p.shape for p in found.photos] == [(30, 40, 3)]
+    assert found.meshes == []
+    with pytest.raises(ValueError, match="holds none of the folders meshes, shapes"):
+        Assets(tmp_path / "backgrounds")
 
 
 def test_no_assets_means_procedural_things() -> None:

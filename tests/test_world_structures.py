@@ -20,7 +20,7 @@ from idmetric.data.manifest import read
 from idmetric.data.split import blocks
 from idmetric.data.world import FACTORS, LEVELS, STRENGTHS, World
 from idmetric.data.world.structures import Take
-from idmetric.data.world.write import Plan, write_world
+from idmetric.data.world.write import Plan, takes, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
 
 SIZE = 64
@@ -140,6 +140,15 @@ def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> N
         assert differs == [{"background": "background", "viewpoint": "yaw", "light": "light"}[factor]]
 
 
+def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
+    plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
+    for number in range(2):
+        things: dict[str, set[object]] = {}
+        for take in takes(world, number, plan):
+            things.setdefault(take.key, set()).add(take.identity)
+        assert all(len(found) == 1 for found in things.values())
+
+
 def test_an_unknown_factor_is_named(world: World) -> None:
     with pytest.raises(ValueError, match="no factor 'weather'; there are background, viewpoint, light"):
         next(world.grid(0, "weather"))
@@ -234,16 +243,37 @@ def test_a_killed_run_goes_on_where_it_was(written: Path, tmp_path: Path) -> Non
                "world", "-o", str(folder), "-n", "4", "--seed", "2", "--size", "32", "--views", "2", "--parts", "1",
                "--context-edits", "1", "--identity-edits", "1", "--grid", "light", "--quiet"]  # fmt: skip
     process = subprocess.Popen(command, start_new_session=True)
-    while not list(folder.glob("*/*/rows.jsonl")) and process.poll() is None:
+    while not list(folder.glob("[0-9]*/[0-9]*/rows.jsonl")) and process.poll() is None:
         time.sleep(0.01)
     assert process.poll() is None, "finished before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    finished = {p: p.stat().st_mtime_ns for p in folder.glob("*/*/rows.jsonl")}
+    finished = {p: p.stat().st_mtime_ns for p in folder.glob("[0-9]*/[0-9]*/rows.jsonl")}
     assert 1 <= len(finished) < 4
     assert subprocess.run(command, capture_output=True, check=True).returncode == 0
     assert all(p.stat().st_mtime_ns == t for p, t in finished.items())  # not rendered again
     assert contents(folder) == contents(written)
+
+
+def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "from multiprocessing import active_children\n"
+        "from pathlib import Path\n"
+        "from idmetric.cli.data import main\n"
+        "def kill():\n"
+        "    while not active_children() or not list(Path(sys.argv[1]).glob('[0-9]*/[0-9]*/rows.jsonl')):\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(active_children()[0].pid, signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    threading.Thread(target=kill, daemon=True).start()\n"
+        "    sys.exit(main(['world', '-o', sys.argv[1], '-n', '40', '--size', '32', '--workers', '2', '--quiet']))\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "world")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "a rendering process died; what is finished is kept" in done.stderr
 
 
 def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) -> None:
@@ -265,6 +295,8 @@ def test_a_folder_holds_one_plan(written: Path) -> None:
         ({"grids": ("weather",)}, "no grid 'weather'"),
         ({"strengths": (0.0,)}, "strength 0.0"),
         ({"size": 4}, "16 pixels"),
+        ({"distractors": -1}, "0 or more"),
+        ({"grids": ("light", "light")}, "name a factor twice"),
         ({"strengths": (0.5, 0.501)}, "must differ by 0.01"),
     ],
 )

@@ -38,8 +38,13 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
 
     Returns:
         (V * (V - 1),) margins; NaN where any of the images is missing.
+
+    Raises:
+        ValueError: if the shapes don't fit.
     """
     views = len(distractors)
+    if positives.shape != (views, views):
+        raise ValueError(f"similarities {positives.shape} of {views} views: ({views}, {views}) is needed")
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     margins: Array = positives[own, other] - distractors[own]
     return margins

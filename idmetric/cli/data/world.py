@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default 224)")
     parser.add_argument("--views", type=int, default=3, help="images of each thing in different contexts (default 3)")
     text = "of each view at each strength: another thing in its very context (default 1)"
-    text = "of each view at each strength: another thing in its very context (default 1)"
     parser.add_argument("--distractors", type=int, default=1, help=text)
     text = "how different edited things are, 0..1; 1 = another of its kind (default 1.0 0.5)"
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0, 0.5], help=text)

@@ -50,6 +50,8 @@ _SECOND: Mapping[str, tuple[str, ...]] = {
     "animal": ("fur",), "bear": ("fur", "cloth"), "chair": ("wood", "paint"), "lamp": ("wood", "glaze", "paint"),
     "cup": ("paint", "glaze"), "bag": ("cloth", "paint"), "shoe": ("paint", "cloth"),
 }  # fmt: skip
+_FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
 _LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
 
@@ -96,6 +98,8 @@ class Assets:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None and folder.is_dir() and not any((folder / name).is_dir() for name in _FOLDERS):
+            raise ValueError(f"{folder} holds none of the folders {', '.join(_FOLDERS)}")
         self.folder = folder
         self._built = lru_cache(maxsize=24)(self._build)
 
@@ -118,27 +122,30 @@ class Assets:
     def _files(self, pattern: str) -> list[Path]:
         return sorted(self.folder.glob(pattern)) if self.folder else []
 
+    def _images(self, pattern: str) -> list[Path]:
+        return [p for p in self._files(pattern) if p.suffix.lower() in _IMAGES]
+
     @cached_property
     def photos(self) -> list[Texture]:
         """Backgrounds, textures and every fourth produce photo, at most 256 pixels a side."""
-        return [*self.scenes, *self.surfaces, *(load_texture(p) for p in self._files("produce/*/*")[::4])]
+        return [*self.scenes, *self.surfaces, *(load_texture(p) for p in self._images("produce/*/*")[::4])]
 
     @cached_property
     def scenes(self) -> list[Texture]:
         """Background photos, at most 384 pixels a side."""
-        return [load_texture(p, 384) for p in self._files("backgrounds/*")]
+        return [load_texture(p, 384) for p in self._images("backgrounds/*")]
 
     @cached_property
     def surfaces(self) -> list[Texture]:
         """Photos of wood, tiles, plaster, cloth."""
-        return [load_texture(p) for p in self._files("textures/*")]
+        return [load_texture(p) for p in self._images("textures/*")]
 
     @cached_property
     def meshes(self) -> list[tuple[Mesh, Texture]]:
         """Textured objects: the first OBJ file of a folder that has a texture image."""
         found = []
-        for folder in self._files("meshes/*"):
-            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in (".jpg", ".jpeg", ".png")]
+        for folder in filter(Path.is_dir, self._files("meshes/*")):
+            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES]
             for path in sorted(folder.glob("*.obj")):
                 mesh = load_obj(path)
                 if mesh is not None and images:

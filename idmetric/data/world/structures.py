@@ -210,7 +210,7 @@ class World:
         base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
         base = replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
         steps = self._steps(base, factor, identity.kind, rng)
-        other = int(rng.integers(1 << 31))
+        other = int(np.random.default_rng([self.seed, number, 6, 1]).integers(1 << 31))  # the same in all grids
         anchor: Take | None = None
         for change, context in zip(LEVELS, steps, strict=True):
             for strength in STRENGTHS:

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from idmetric.data.manifest import PATHS, Manifest, Row
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
 
 _SETTINGS = "world.json"
+_ROWS = "[0-9]*/[0-9]*/rows.jsonl"  # of finished identities; those in the making have hidden folders
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Plan:
     quality: int = 95
 
     def __post_init__(self) -> None:
+        if min(self.distractors, self.parts, self.context_edits, self.identity_edits, self.seed) < 0:
+            raise ValueError("numbers of edits and the seed are 0 or more")
+        if len(set(self.grids)) < len(self.grids):
+            raise ValueError(f"grids {self.grids} name a factor twice")
         for name in self.grids:
             if name not in FACTORS:
                 raise ValueError(f"no grid {name!r}; there are {', '.join(FACTORS)}")
@@ -120,9 +127,16 @@ def write_world(
             done(_render(number))
     else:
         context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
-        with context.Pool(min(workers, len(missing)), _prepare, (folder, plan, assets)) as pool:
-            for pictures in pool.imap_unordered(_render, missing):
-                done(pictures)
+        with ProcessPoolExecutor(min(workers, len(missing)), context, _prepare, (folder, plan, assets)) as pool:
+            try:
+                for future in as_completed([pool.submit(_render, number) for number in missing]):
+                    done(future.result())
+            except BrokenProcessPool as error:
+                text = "a rendering process died; what is finished is kept: run again, perhaps with fewer workers"
+                raise ChildProcessError(text) from error
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
     manifest = collect(folder)
     manifest.write(folder / "manifest.parquet")
     return manifest
@@ -131,7 +145,7 @@ def write_world(
 def collect(folder: Path) -> Manifest:
     """The manifest of all finished identities of a folder, in order of their numbers."""
     rows = []
-    for path in sorted(folder.glob("*/*/rows.jsonl")):
+    for path in sorted(folder.glob(_ROWS)):
         place = path.parent.relative_to(folder).as_posix()
         for line in path.read_text(encoding="utf-8").splitlines():
             values = json.loads(line)
@@ -201,6 +215,8 @@ def _claim(folder: Path, plan: Plan, assets: Path | None) -> None:
             changed = [k for k, v in settings["plan"].items() if noted.get("plan", {}).get(k) != v] or ["assets"]
             raise ValueError(f"{folder} holds a world with other settings ({', '.join(changed)}); take another folder")
         return
-    if any(folder.glob("*/*/rows.jsonl")):
+    if any(folder.glob(_ROWS)):
         raise ValueError(f"{folder} holds images but no {_SETTINGS}; take another folder")
-    note.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    making = note.with_name(f".{note.name}-{os.getpid()}")
+    making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    os.replace(making, note)
