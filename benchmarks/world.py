@@ -80,7 +80,7 @@ def speed(assets: Path | None, count: int, size: int = 224) -> None:
         done = 0
         for number in range(first, last):
             views = list(world.views(number, 3))
-            done += len(views) + len([world.near(v, number, s) for s in (1.0, 0.5) for v in views])
+            done += len(views) + sum(len(world.near(views, s)) for s in (1.0, 0.5))
         return done
 
     whole(10_000, 10_008)  # load files, compile shaders
@@ -127,7 +127,7 @@ def hardness(assets: Path | None, count: int) -> None:
     for number in range(count):
         views = list(world.views(number, 3))
         for strength in STRENGTHS:
-            near = [world.near(v, number, strength) for v in views]
+            near = world.near(views, strength)
             for name, feature in features.items():
                 both = feature([*views, *near])
                 a, b = both[:3], both[3:]

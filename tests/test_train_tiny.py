@@ -33,14 +33,14 @@ def test_the_command_trains_a_model_that_loads(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["steps"] == 2
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors", "recipe.json"]
     groups = np.load(tmp_path / "cache" / "groups.npy")
-    assert groups.shape == (6, 4, 32, 32, 3)
-    scores = model(groups[0, 0], list(groups[0]), "joint")
+    assert groups.shape == (6, 2, 3, 32, 32, 3)
+    scores = model(groups[0, 0, 0], list(groups[0].reshape(6, 32, 32, 3)), "joint")
     assert scores[0].item() == pytest.approx(0, abs=1e-5)
     assert (scores[1:] > 0).all()
 
 
 def test_seeds_reproduce_training_bit_for_bit() -> None:
-    groups = np.random.default_rng(0).integers(0, 256, (6, 4, 32, 32, 3), dtype=np.uint8)
+    groups = np.random.default_rng(0).integers(0, 256, (6, 2, 3, 32, 32, 3), dtype=np.uint8)
     states = []
     for seed in (0, 0, 1):
         config = Config(seed=seed, steps=3, batch=3, warmup=1, patch_negatives=1, large_size=32, small_size=24)
@@ -53,7 +53,7 @@ def test_seeds_reproduce_training_bit_for_bit() -> None:
 
 
 def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
-    groups = np.random.default_rng(0).integers(0, 256, (7, 4, 32, 32, 3), dtype=np.uint8)
+    groups = np.random.default_rng(0).integers(0, 256, (7, 2, 3, 32, 32, 3), dtype=np.uint8)
     config = Config(steps=5, batch=3, warmup=1, patch_negatives=1, large_size=32, small_size=24, save_every=3)
     whole = train(config, groups, torch.device("cpu")).state_dict()
     file = tmp_path / "new" / "training.safetensors"
@@ -75,15 +75,15 @@ def test_batches_cover_the_groups_and_hold_none_twice() -> None:
     assert not set(batches[0]) & set(batches[1])  # one epoch
     assert [list(b) for b in batches[2:]] != [list(b) for b in batches[:2]]  # the next one is shuffled anew
     with pytest.raises(ValueError, match="do not fill a batch"):
-        train(config, np.zeros((2, 4, 32, 32, 3), np.uint8), torch.device("cpu"))
+        train(config, np.zeros((2, 2, 3, 32, 32, 3), np.uint8), torch.device("cpu"))
 
 
 def test_training_lowers_the_loss_on_a_simple_world(capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
-    colours = rng.integers(0, 256, (12, 1, 1, 1, 3))
-    noise = rng.integers(-20, 20, (12, 4, 32, 32, 3))
+    colours = rng.integers(0, 256, (12, 1, 1, 1, 1, 3))
+    noise = rng.integers(-20, 20, (12, 2, 3, 32, 32, 3))
     groups = (colours + noise).clip(0, 255).astype(np.uint8)
-    groups[:, -1] = 255 - groups[:, -1]  # distractors: the opposite colour
+    groups[:, 1] = 255 - groups[:, 1]  # twins: the opposite colour
     train(
         Config(steps=40, batch=6, warmup=4, patch_negatives=1, large_size=32, small_size=32),
         groups,
@@ -111,10 +111,41 @@ def test_photo_groups_are_crops(tmp_path: Path) -> None:
         files.append(tmp_path / f"{k}.png")
         Image.new("RGB", (90, 60), colour).save(files[-1])
     group = photo_group(files, 0, 3, 3, 16)
-    means = group.reshape(4, -1, 3).mean(1)
-    assert group.shape == (4, 16, 16, 3)
-    assert np.ptp(means[:3], axis=0).max() < 1
-    assert np.abs(means[3] - means[0]).max() > 100
+    means = group.reshape(2, 3, -1, 3).mean(2)
+    assert group.shape == (2, 3, 16, 16, 3)
+    assert np.ptp(means, axis=1).max() < 1
+    assert np.abs(means[1] - means[0]).max() > 100
+
+
+def test_a_step_shows_thing_and_twin_in_the_same_contexts() -> None:
+    groups = np.zeros((5, 2, 3, 1, 1, 3), np.uint8)
+    for group in range(5):
+        for twin in range(2):
+            for view in range(3):
+                groups[group, twin, view] = (group, twin, view)
+    config = Config(batch=4)
+    drawn = tiny.draw(groups, 0, config)[:, :, :, 0, 0]
+    assert drawn.shape == (4, 2, 2, 3)
+    assert np.array_equal(drawn[:, 0, :, 2], drawn[:, 1, :, 2])
+    assert (drawn[:, 0, 0, 2] != drawn[:, 0, 1, 2]).all()
+    assert (drawn[..., 0] == drawn[:, :1, :1, 0]).all()
+    assert np.array_equal(drawn, tiny.draw(groups, 0, config)[:, :, :, 0, 0])
+
+
+def test_the_global_loss_is_info_nce_over_ordered_pairs_of_views() -> None:
+    features = torch.nn.functional.normalize(
+        torch.randn(3, 2, 3, 5, generator=torch.Generator().manual_seed(0)), dim=-1
+    )
+    flat = [(b, t, v) for b in range(3) for t in range(2) for v in range(3)]
+    terms = []
+    for b, t, v in flat:
+        anchor = features[b, t, v]
+        wrong = sum((anchor @ features[k] / 0.1).exp() for k in flat if k[:2] != (b, t))
+        for w in range(3):
+            if w != v:
+                right = (anchor @ features[b, t, w] / 0.1).exp()
+                terms.append(-(right / (right + wrong)).log())
+    assert tiny.global_loss(features, 0.1).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-5)
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

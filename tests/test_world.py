@@ -23,6 +23,7 @@ from idmetric.data.world.render import Light, Part, Pose, renderer
 from idmetric.data.world.scene import names
 from idmetric.data.world.shapes import SHAPES
 from idmetric.data.world.solids import ball
+from idmetric.images import ImageReadError
 
 FRONT = Light((0, 0, 1), ambient=0.5)
 SAME = np.eye(3, dtype=np.float32)
@@ -228,6 +229,40 @@ def test_a_part_edit_changes_that_part_alone() -> None:
     assert changed >= 12
 
 
+def test_another_thing_bears_another_label_or_none() -> None:
+    def label(thing: Identity) -> tuple[object, object]:
+        """Where the label is and what stands on it."""
+        main = next((p for p in NONE.build(thing) if p.region is not None), None)
+        return (None, None) if main is None else (main.region.tobytes(), main.texture[main.region].tobytes())
+
+    places, designs, kept = [], [], []
+    for seed in range(40):
+        thing = Identity("bottle", seed)
+        before, after = label(thing), label(thing.edited(Edit("all", 1.0, 1000 + seed)))
+        if before[0] is not None:
+            places.append(before[0] == after[0])
+            designs.append(before[1] == after[1])
+            kept.append(label(thing.edited(Edit("print", 0.5, 7)))[0] == before[0])
+    assert len(places) > 10
+    assert not any(designs)
+    assert not any(places)
+    assert all(kept)  # a smaller edit of the print leaves it where it is
+
+
+def test_a_mesh_becomes_another_thing_of_its_kind(assets: Assets) -> None:
+    """Printed or photographed like the meshes themselves, not plain paint."""
+    colours = []
+    for seed in range(12):
+        thing = Identity("mesh", seed)
+        [before], [after] = assets.build(thing), assets.build(thing.edited(Edit("all", 1.0, 50 + seed)))
+        assert (
+            before.texture.shape != after.texture.shape
+            or np.abs(before.texture - after.texture.astype(int)).mean() > 10
+        )
+        colours.append(len(np.unique(after.texture.reshape(-1, 3) // 32, axis=0)))
+    assert np.median(colours) > 10
+
+
 def test_a_worn_garment_is_masked_without_its_figure() -> None:
     thing = Identity("garment", 4)
     worn = replace(PLAIN, figure=7, noise=0.0)
@@ -318,10 +353,42 @@ def test_stray_files_among_the_assets_are_passed_over(tmp_path: Path) -> None:
         Assets(tmp_path / "backgrounds")
 
 
+def test_assets_are_read_as_other_images_are(tmp_path: Path) -> None:
+    (tmp_path / "backgrounds").mkdir()
+    turned = Image.new("RGB", (40, 30), (9, 99, 200))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # to be shown a quarter turned
+    turned.save(tmp_path / "backgrounds" / "a.jpg", exif=exif)
+    Image.new("RGBA", (20, 20), (0, 0, 0, 0)).save(tmp_path / "backgrounds" / "b.png")
+    Image.fromarray(np.full((8, 8), 65535, np.uint16)).save(tmp_path / "backgrounds" / "c.png")
+    (tmp_path / "backgrounds" / "d.png").write_bytes(b"no image")
+    photos = Assets(tmp_path).photos
+    assert photos[0].shape == (40, 30, 3)
+    assert photos[1].min() == 255  # white shows through
+    assert photos[2].min() == 255
+    with pytest.raises(ImageReadError, match=r"d\.png"):
+        photos[3]
+
+
+def test_photos_are_loaded_when_they_are_needed(assets: Assets, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def load(path: Path, size: int) -> np.ndarray:
+        seen.append(path)
+        return np.zeros((size, size, 3), np.uint8)
+
+    monkeypatch.setattr("idmetric.data.world.identity.load_texture", load)
+    fresh = Assets(assets.folder)
+    assert len(fresh.photos) > 100
+    assert seen == []
+    assert fresh.photos[5] is fresh.photos[5]
+    assert len(seen) == 1
+
+
 def test_no_assets_means_procedural_things() -> None:
     world = World(0, None, 32)
     assert {world.identity(i).kind for i in range(60)} <= set(SHAPES) | {"garment"}
-    assert world.assets.photos == []
+    assert not world.assets.photos
     assert not any(world.context(i, 0).background.kind == "photo" for i in range(40))
 
 

@@ -56,7 +56,7 @@ def test_distractors_differ_in_the_thing_and_share_the_context(world: World) -> 
     for number in range(12):
         view = next(world.views(number, 1))
         for strength in (1.0, 0.3):
-            near = world.near(view, number, strength)
+            [near] = world.near([view], strength)
             assert near.context == view.context
             assert near.key != view.key
             assert near.parent == view.name
@@ -72,21 +72,34 @@ def test_distractors_differ_in_the_thing_and_share_the_context(world: World) -> 
 
 def test_a_distractor_is_one_thing_in_all_views(world: World) -> None:
     views = list(world.views(3, 3))
-    near = [world.near(v, 3, 0.5) for v in views]
+    near = world.near(views, 0.5)
     assert len({n.identity for n in near}) == len({n.key for n in near}) == 1
-    assert world.near(views[0], 3, 0.5, copy=1).identity != near[0].identity
+    assert world.near(views, 0.5, copy=1)[0].identity != near[0].identity
 
 
 def test_stronger_distractors_are_further_away(world: World) -> None:
-    mean = {s: np.mean([world.near(next(world.views(n, 1)), n, s).change for n in range(25)]) for s in (0.2, 0.5, 1.0)}
+    mean = {s: np.mean([world.near(list(world.views(n, 1)), s)[0].change for n in range(25)]) for s in (0.2, 0.5, 1.0)}
     assert mean[0.2] < mean[0.5] < mean[1.0]
+
+
+@pytest.mark.parametrize("strength", [0.3, 0.5, 0.75, 1.0])
+def test_a_distractor_shows_in_each_of_its_views(world: World, strength: float) -> None:
+    """At least a tenth of the thing's pixels change by 16 of 255 or more: else no metric could tell it apart."""
+    for number in range(20):
+        views = list(world.views(number, 3))
+        assert all(0.02 <= v.shot.coverage <= 0.85 for v in views)
+        others = [*world.near(views, strength), world.identity_edit(views[0], strength)]
+        for view, other in zip([*views, views[0]], others, strict=True):
+            either = (view.shot.mask > 0) | (other.shot.mask > 0)
+            moved = np.abs(view.shot.picture.astype(int) - other.shot.picture).max(2)[either]
+            assert (moved >= 16).mean() >= 0.1, (number, view.name, other.name)
 
 
 def test_part_edits_have_the_oracle_of_their_masks(world: World) -> None:
     found = 0
     for number in range(12):
         views = list(world.views(number, 2))
-        for take in world.part_edit(views, number):
+        for take in world.part_edit(views):
             found += 1
             assert take.shot.part_mask is not None
             part, whole = take.shot.part_mask > 0, take.shot.mask > 0
@@ -104,7 +117,7 @@ def test_part_edits_have_the_oracle_of_their_masks(world: World) -> None:
 def test_a_context_edit_keeps_the_thing_and_its_pose(world: World) -> None:
     for number in range(5):
         view = next(world.views(number, 1))
-        edit = world.context_edit(view, number)
+        edit = world.context_edit(view)
         assert edit.identity == view.identity
         assert edit.key == view.key
         assert edit.context.background != view.context.background
@@ -115,14 +128,15 @@ def test_a_context_edit_keeps_the_thing_and_its_pose(world: World) -> None:
 
 def test_identity_edits_keep_the_context(world: World) -> None:
     views = list(world.views(4, 2))
-    edits = [world.identity_edit(v, 4, 0.75) for v in views]
+    edits = [world.identity_edit(v, 0.75) for v in views]
     assert all(e.context == v.context and e.key != v.key for e, v in zip(edits, views, strict=True))
     assert edits[0].identity != edits[1].identity
 
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> None:
-    takes = list(world.grid(2, factor))
+    takes = list(world.grid(2, [factor]))
+    assert [t.about["factor"] for t in takes] == ["none"] * 6 + [factor] * 24
     cells = [(t.about["factor_change"], t.about["identity_change"]) for t in takes]
     assert cells == [(level, strength) for level in LEVELS for strength in STRENGTHS]
     assert [t.parent for t in takes] == [None, *[takes[0].name] * (len(takes) - 1)]
@@ -140,6 +154,14 @@ def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> N
         assert differs == [{"background": "background", "viewpoint": "yaw", "light": "light"}[factor]]
 
 
+def test_grids_of_several_factors_repeat_no_picture(world: World) -> None:
+    takes = list(world.grid(2))
+    assert len(takes) == 6 * (1 + 4 * len(FACTORS))
+    assert len({t.name for t in takes}) == len({t.shot.picture.tobytes() for t in takes}) == len(takes)
+    assert [t for t in takes if t.role == "real"] == takes[:1]
+    assert all((t.change is None) == (t.about["identity_change"] == 0) for t in takes)
+
+
 def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
     plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
     for number in range(2):
@@ -151,10 +173,11 @@ def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
 
 def test_an_unknown_factor_is_named(world: World) -> None:
     with pytest.raises(ValueError, match="no factor 'weather'; there are background, viewpoint, light"):
-        next(world.grid(0, "weather"))
+        list(world.grid(0, ["weather"]))
 
 
-def test_colours_and_pixels_fail_on_the_distractors() -> None:
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_colours_and_pixels_fail_on_the_distractors(strength: float) -> None:
     """The world's bench is about identity: a colour histogram and raw pixels win less than 30 % of the samples."""
     world = World(0, None, 96)
 
@@ -169,7 +192,7 @@ def test_colours_and_pixels_fail_on_the_distractors() -> None:
     margins: dict[str, list[np.ndarray]] = {"histogram": [], "pixels": []}
     for number in range(40):
         views = list(world.views(number, 2))
-        near = [world.near(v, number, 1.0) for v in views]
+        near = world.near(views, strength)
         for name, feature in (("histogram", histogram), ("pixels", pixels)):
             a, b = (_unit(feature, takes) for takes in (views, near))
             margins[name].append(directed_margins(a @ a.T, (a * b).sum(1)))
@@ -225,7 +248,7 @@ def test_the_manifest_tells_all_about_each_image(written: Path) -> None:
         assert (row.part_mask is not None) == (row.role == "part-edit") == (row.oracle is not None)
         assert row.parent is None or row.parent in rows
     assert len(set(blocks(manifest))) == 4  # all that was made from a thing stays with it in a split
-    grid = [r for r in manifest if r.group == "world-2-000003/grid-light"]
+    grid = [r for r in manifest if r.group == "world-2-000003/grid"]
     assert len(grid) == len(LEVELS) * len(STRENGTHS)
     assert [r.slot for r in grid].count("anchor") == 1
 

@@ -2,17 +2,16 @@
 
     python -m idmetric.train.tiny --assets DATA/train --cache CACHE --out idmetric/weights/tiny
 
-Three steps: render groups of images (several views of one identity in different contexts, and a similar but different
-identity in the first view's context), train on them with the ID-Sim objective (Eq. 1: InfoNCE on the global features
-plus InfoNCE on the negative Sinkhorn distance of the patches, from Eq. 2 and 3), save in the public format. Without
---assets everything is procedural. A part of the groups are crops of single photos of the assets instead (one photo =
-one identity, another photo of its folder = the distractor), for the statistics of real cameras.
+Three steps: render groups of images (an identity and its twin, almost alike, in the same contexts), train on them with
+the ID-Sim objective (Eq. 1: InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance of the
+patches, from Eq. 2 and 3), save in the public format. Without --assets everything is procedural. A part of the groups
+are crops of single photos of the assets instead (one photo = one identity, another photo of its folder = the twin), for
+the statistics of real cameras.
 
 Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same, and
 an interrupted training goes on where its last checkpoint was.
 
-On two cores of an AMD EPYC server (no GPU) that did other work as well, rendering took 14 minutes and training 39; the
-rendered groups take 2.8 GB of disk. Where there is a GPU, training runs on it.
+The rendered groups take 3 GB of disk. Where there is a GPU, training runs on it. docs/tiny.md tells what was measured.
 """
 
 from __future__ import annotations
@@ -65,12 +64,13 @@ class Config:
     """Settings of the recipe; each is a flag of the command."""
 
     seed: int = 0
-    groups: int = 10000  # rendered identities
-    photo_groups: int = 1200  # groups cropped from the assets' photos, if there are assets
-    views: int = 3
+    groups: int = 7000  # rendered identities, each with its twin
+    photo_groups: int = 1000  # groups cropped from the assets' photos, if there are assets
+    views: int = 3  # contexts of a group
+    shown: int = 2  # of them, in a step
     render_size: int = 144
-    steps: int = 2600
-    batch: int = 48  # groups per step
+    steps: int = 3000
+    batch: int = 64  # groups per step
     rate: float = 2e-3
     weight_decay: float = 0.05
     warmup: int = 100
@@ -89,20 +89,15 @@ class Config:
 
 
 def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
-    """Crops of one photo as views, and one of another photo of its folder as distractor: (views + 1, size, size, 3)."""
+    """Crops of one photo, and the same crops of another photo of its folder: (2, views, size, size, 3)."""
     rng = np.random.default_rng([seed, 7, index])
     path = files[int(rng.integers(len(files)))]
     siblings = [p for p in files if p.parent == path.parent and p != path] or [p for p in files if p != path]
-    other = siblings[int(rng.integers(len(siblings)))]
-    photo = _open(path)
-    side = min(photo.size)
+    photos = [_open(path), _open(siblings[int(rng.integers(len(siblings)))])]
     # views of one region: their centres stay near each other, so that they overlap
     centre = rng.uniform(0.3, 0.7, 2)
-    crops = [
-        _crop(photo, centre + rng.uniform(-0.12, 0.12, 2), side * rng.uniform(0.4, 0.95), size) for _ in range(views)
-    ]
-    crops.append(_crop(_open(other), centre, side * rng.uniform(0.4, 0.95), size))
-    return np.stack(crops)
+    crops = [(centre + rng.uniform(-0.12, 0.12, 2), rng.uniform(0.4, 0.95)) for _ in range(views)]
+    return np.stack([[_crop(photo, at, min(photo.size) * part, size) for at, part in crops] for photo in photos])
 
 
 def _open(path: Path) -> Image.Image:
@@ -122,12 +117,12 @@ def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: in
 
 
 def _world_group(world: World, index: int, views: int) -> Images:
-    images, _, distractors = world.group(index, views=views, distractors=1)
-    return np.concatenate([images, distractors])
+    images, _, twins = world.group(index, views=views, distractors=views)
+    return np.stack([images, twins])
 
 
 def render(config: Config, assets: Path | None, cache: Path) -> Images:
-    """All groups, (G, views + 1, size, size, 3) uint8, the distractor last; memory-mapped from the cache folder."""
+    """All groups, (G, 2, views, size, size, 3) uint8: thing and twin; memory-mapped from the cache folder."""
     cache.mkdir(parents=True, exist_ok=True)
     wanted = {k: getattr(config, k) for k in ("seed", "groups", "photo_groups", "views", "render_size")}
     wanted["assets"] = assets is not None
@@ -137,7 +132,7 @@ def render(config: Config, assets: Path | None, cache: Path) -> Images:
         photos = sorted(assets.glob("produce/*/*")) if assets else []
         photos += sorted(assets.glob("backgrounds/*")) + sorted(assets.glob("textures/*")) if assets else []
         count = config.groups + (config.photo_groups if photos else 0)
-        shape = (count, config.views + 1, config.render_size, config.render_size, 3)
+        shape = (count, 2, config.views, config.render_size, config.render_size, 3)
         out = np.lib.format.open_memmap(data, "w+", np.uint8, shape)
         job = partial(_group, config, World(config.seed, assets, config.render_size), photos)
         start = time.monotonic()
@@ -228,22 +223,19 @@ def global_loss(features: Tensor, temperature: float) -> Tensor:
     """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
 
     Args:
-        features: (B, V + 1, D), unit length; the last of each group is its distractor. An anchor's negatives are every
-            image of other groups, and every distractor, its own included.
+        features: (B, 2, V, D), unit length: thing and twin of each group. An anchor's negatives are all images of other
+            things, its own twin's included.
     """
-    count, slots, _ = features.shape
-    views = slots - 1
-    flat = features.flatten(0, 1)
-    group = torch.arange(count, device=flat.device).repeat_interleave(slots)
-    is_view = (torch.arange(slots, device=flat.device) < views).repeat(count)
-    similarity = flat[is_view] @ flat.T
-    negative = (group[is_view][:, None] != group[None]) | ~is_view[None]
-    own = similarity.view(count, views, count, slots)[torch.arange(count), :, torch.arange(count), :views]
-    losses = [
-        info_nce(own[:, v, w], similarity.view(count, views, -1)[:, v], temperature=temperature,
-                 valid=negative.view(count, views, -1)[:, v])
-        for v in range(views) for w in range(views) if v != w
-    ]  # fmt: skip
+    views = features.shape[2]
+    flat = features.flatten(0, 2)
+    thing = torch.arange(len(flat), device=flat.device) // views
+    similarity = flat @ flat.T
+    negative = thing[:, None] != thing[None]
+    place = torch.arange(len(flat), device=flat.device)
+    losses = []
+    for step in range(1, views):  # the positives of each view: the others of its thing, one after another
+        positive = thing * views + (place + step) % views
+        losses.append(info_nce(similarity[place, positive], similarity, temperature=temperature, valid=negative))
     return torch.stack(losses).mean()
 
 
@@ -251,11 +243,11 @@ def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
     """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
 
     Args:
-        patches: (B, V + 1, P, D), unit length. Anchor: the first view; positive: the second; negatives: the distractor
-            and the second view of the next `others` groups.
+        patches: (B, 2, V, P, D), unit length. Anchor: the thing's first view; positive: its second; negatives: the twin
+            in the anchor's context, and the second view of the next `others` groups' things.
     """
-    anchor = patches[:, 0]
-    candidates = [patches[:, 1], patches[:, -1], *(patches[:, 1].roll(-k, 0) for k in range(1, others + 1))]
+    anchor, positive = patches[:, 0, 0], patches[:, 0, 1]
+    candidates = [positive, patches[:, 1, 0], *(positive.roll(-k, 0) for k in range(1, others + 1))]
     distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
     similarity = -distance.view(len(candidates), len(anchor)).T
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature)
@@ -264,7 +256,7 @@ def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
 def train(
     config: Config, groups: Images, device: torch.device, *, checkpoint: Path | None = None, report: int = 50
 ) -> IDSim:
-    """Train a new model on rendered groups (G, V + 1, H, W, 3).
+    """Train a new model on rendered groups (G, 2, V, H, W, 3).
 
     Args:
         checkpoint: file to which the state of training goes every `save_every` steps. If it is there already, training
@@ -294,16 +286,15 @@ def train(
             part["lr"] = config.rate * _schedule(step, config)
         # every step draws from its own seed, so that a resumed run sees the same images
         generator.manual_seed(config.seed * 1_000_000 + step)
-        batch = torch.from_numpy(groups[_batch(step, len(groups), config)]).to(device)
-        slots = batch.shape[1]
+        batch = torch.from_numpy(draw(groups, step, config)).to(device)
         size = config.small_size if step < config.small_part * config.steps else config.large_size
-        pixels = augment(batch.flatten(0, 1).permute(0, 3, 1, 2).float() / 255, size, generator)
+        pixels = augment(batch.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
         with torch.autocast(device.type, torch.bfloat16):
             # not model(pixels), which would resize them to the model's size
             out = model._encode(pixels.contiguous(memory_format=torch.channels_last))
         assert out.patches is not None
-        first = global_loss(out.cls.float().view(-1, slots, out.cls.shape[-1]), config.temperature)
-        tokens = out.patches.float().view(-1, slots, *out.patches.shape[1:])
+        first = global_loss(out.cls.float().view(*batch.shape[:3], -1), config.temperature)
+        tokens = out.patches.float().view(*batch.shape[:3], *out.patches.shape[1:])
         second = patch_loss(tokens, config.patch_temperature, config.patch_negatives)
         optimizer.zero_grad(set_to_none=True)
         (first + config.patch_weight * second).backward()  # type: ignore[no-untyped-call]  # torch's
@@ -318,6 +309,14 @@ def train(
             _save(checkpoint, config, groups, model, optimizer, step + 1)
     model.requires_grad_(False).eval()
     return model
+
+
+def draw(groups: Images, step: int, config: Config) -> Images:
+    """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
+    rows = _batch(step, len(groups), config)
+    rng = np.random.default_rng([config.seed, 2, step])
+    contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
+    return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
 
 
 def _batch(step: int, groups: int, config: Config) -> NDArray[np.int64]:

@@ -13,7 +13,9 @@ examples:
       the same on eight processes, with meshes and photos of your own (folders meshes, shapes, backgrounds, textures,
       produce)
 
-A stopped run is taken up by the same command. The files depend on the seed, the settings and the assets alone.
+A stopped run is taken up by the same command. The files depend on the seed, the settings and the assets alone. A folder
+holds one world and serves one run at a time; the same command with another --start adds identities to it. For several
+machines, give each a folder and a --start of its own, and merge the manifests with idmetric-data merge.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric-data world`."""
-    parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images and manifest.parquet")
+    parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
     parser.add_argument("--identities", "-n", type=int, default=100, help="how many things (default 100)")
     parser.add_argument("--start", type=int, default=0, help="number of the first thing (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
@@ -41,34 +43,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="identity changes crossed with this factor; may be repeated")  # fmt: skip
     parser.add_argument("--quality", type=int, default=95, help="of JPEG files; 100 writes PNG (default 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--workers", type=int, default=1, help="processes; 0 = one for each core (default 1)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be rendered, write nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     """Render, and write the manifest."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import Plan, render_world
 
+    _check(args)
     plan = Plan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
         strengths=tuple(args.strengths), parts=args.parts, context_edits=args.context_edits,
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
     )  # fmt: skip
     total = plan.pictures * args.identities
-    if args.identities < 1 or args.start < 0 or args.seed < 0:
-        raise ValueError("--identities must be at least 1, --start and --seed at least 0")
-    if args.assets is not None and not args.assets.is_dir():
-        raise ValueError(f"--assets {args.assets} is not a folder")
     if args.dry_run:
         print(f"would render up to {total} images of {args.identities} things to {args.out} ({plan.pictures} of each)")
         return 0
     from tqdm import tqdm
 
     with tqdm(total=total, unit="img", desc="world", disable=args.quiet) as bar:
-        manifest = write_world(
+        images, identities = render_world(
             args.out, plan, args.identities, args.assets, args.start, args.workers, lambda n: bar.update(n)
         )
-    identities = len(set(manifest.column("identity")))
-    print(f"wrote {args.out / 'manifest.parquet'}: {len(manifest)} images of {identities} identities")
+    print(f"wrote {args.out / 'manifest.parquet'}: {images} images of {identities} identities")
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name, least in (("identities", 1), ("start", 0), ("seed", 0), ("workers", 0)):
+        if getattr(args, name) < least:
+            raise ValueError(f"--{name} {getattr(args, name)}: it must be at least {least}")
+    if args.assets is not None and not args.assets.is_dir():
+        raise ValueError(f"--assets {args.assets} is not a folder")

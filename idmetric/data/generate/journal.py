@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from idmetric.data.generate.errors import GenerateError
+from idmetric.data.lock import lock
 
 Entry = dict[str, Any]
 _PLACE = 48  # bits of a line's place within its file; the file's number is above them
@@ -65,8 +65,8 @@ def open_journal(folder: Path, shard: tuple[int, int]) -> Iterator[BinaryIO]:
         GenerateError: if another process has it open.
     """
     name = f"journal-{shard[0]}-of-{shard[1]}"
-    with (folder / f".{name}.lock").open("ab") as lock:
-        if not _locked(lock):
+    with (folder / f".{name}.lock").open("ab") as held:
+        if lock(held) is False:  # where a file system has no locks, nobody is kept out
             raise GenerateError(
                 f"another run is using {folder}: wait for it to end, or share the work out with --shard I/N"
             )
@@ -91,21 +91,3 @@ def _parsed(line: bytes) -> Entry | None:
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("name"), str) else None
-
-
-def _locked(file: BinaryIO) -> bool:
-    """Lock the file until it is closed, or the process ends. Where a file system has no locks, nobody is kept out."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:
-        return True
-    return True

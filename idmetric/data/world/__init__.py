@@ -6,7 +6,7 @@ sensor noise. Rendered by VTK from a seed, without weights or downloads.
     from idmetric.data.world import World
     world = World(seed=0)
     views = list(world.views(7, 4))  # thing number 7, four times
-    decoy = world.near(views[0], 7, strength=0.5)  # another thing in the first view's context
+    decoys = world.near(views, strength=0.5)  # another thing in the same four contexts
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from idmetric.data.world.solids import Solid
 
 # how often each kind of thing occurs: things of the shop and the house, clothes, animals, toys
 ODDS: Mapping[str, float] = {
-    "box": 4, "carton": 2, "book": 2, "can": 2, "bottle": 4, "vase": 2, "pouch": 3, "fruit": 4, "bananas": 1, "cup": 2,
+    "box": 6, "carton": 4, "book": 2, "can": 3, "bottle": 5, "vase": 2, "pouch": 4, "fruit": 4, "bananas": 1, "cup": 2,
     "teapot": 1, "pan": 1, "lamp": 1, "chair": 1.5, "bag": 2, "soap": 1, "animal": 4, "bear": 2, "robot": 1.5, "car": 3,
     "shoe": 2, "hat": 1, "compound": 1, "garment": 8, "mesh": 4, "shape": 2,
 }  # fmt: skip
@@ -44,7 +44,7 @@ _MAIN: Mapping[str, tuple[str, ...]] = {
     "soap": ("paint", "package", "photo"), "animal": ("fur",), "bear": ("fur", "fur", "cloth"),
     "robot": ("paint", "package"), "car": ("paint", "paint", "package"), "shoe": ("paint", "cloth", "photo"),
     "hat": ("cloth", "paint"), "compound": ("paint", "photo", "wood", "glaze"), "garment": ("garment",),
-    "shape": ("package", "photo", "paint"),
+    "mesh": ("package", "package", "photo"), "shape": ("package", "photo", "paint"),
 }  # fmt: skip
 _SECOND: Mapping[str, tuple[str, ...]] = {
     "animal": ("fur",), "bear": ("fur", "cloth"), "chair": ("wood", "paint"), "lamp": ("wood", "glaze", "paint"),
@@ -53,6 +53,7 @@ _SECOND: Mapping[str, tuple[str, ...]] = {
 _FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
+_LOADED = 512  # photos kept in memory
 _LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
 
 
@@ -91,6 +92,22 @@ class Identity:
         return replace(self, edits=(*self.edits, *edits))
 
 
+class Photos(Sequence[Texture]):
+    """Image files as textures of at most `size` pixels a side, loaded when they are needed."""
+
+    def __init__(self, paths: Sequence[Path], size: int = 256) -> None:
+        self.paths, self.size = tuple(paths), size
+        self._load = lru_cache(maxsize=_LOADED)(load_texture)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Photos(self.paths[index], self.size)
+        return self._load(self.paths[index], self.size)
+
+
 class Assets:
     """What things are built from: a folder with meshes/, shapes/, backgrounds/, textures/ and produce/, or nothing.
 
@@ -123,22 +140,22 @@ class Assets:
         return sorted(self.folder.glob(pattern)) if self.folder else []
 
     def _images(self, pattern: str) -> list[Path]:
-        return [p for p in self._files(pattern) if p.suffix.lower() in _IMAGES]
+        return [p for p in self._files(pattern) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
 
     @cached_property
-    def photos(self) -> list[Texture]:
+    def photos(self) -> Photos:
         """Backgrounds, textures and every fourth produce photo, at most 256 pixels a side."""
-        return [*self.scenes, *self.surfaces, *(load_texture(p) for p in self._images("produce/*/*")[::4])]
+        return Photos([*self.scenes.paths, *self.surfaces.paths, *self._images("produce/*/*")[::4]])
 
     @cached_property
-    def scenes(self) -> list[Texture]:
+    def scenes(self) -> Photos:
         """Background photos, at most 384 pixels a side."""
-        return [load_texture(p, 384) for p in self._images("backgrounds/*")]
+        return Photos(self._images("backgrounds/*"), 384)
 
     @cached_property
-    def surfaces(self) -> list[Texture]:
+    def surfaces(self) -> Photos:
         """Photos of wood, tiles, plaster, cloth."""
-        return [load_texture(p) for p in self._images("textures/*")]
+        return Photos(self._images("textures/*"))
 
     @cached_property
     def meshes(self) -> list[tuple[Mesh, Texture]]:
@@ -225,15 +242,21 @@ class _Surfaces:
                 self.main = texture
         return self._made[key]
 
+    @property
+    def _owner(self) -> int:
+        """The seed of the materials: that of the last edit that made every one another, else the thing's."""
+        edits = reversed(self.identity.edits)
+        return next((e.seed for e in edits if e.what == "all" and e.strength >= 1), self.identity.seed)
+
     def _slot(self, slot: str, seed: int) -> tuple[Texture, float, float]:
         identity = self.identity
         if seed == identity.seed:
-            seed = next((e.seed for e in reversed(identity.edits) if e.what == "all" and e.strength >= 1), seed)
+            seed = self._owner
         if slot not in ("main", "second"):
             shade = _plain(slot, seed)
             return shade, _ROUGH[slot], 0.7 if slot == "metal" else 0.0
         rng = stream(seed, slot, "material")
-        if identity.kind == "mesh" and seed == identity.seed:
+        if identity.kind == "mesh" and (seed == identity.seed or rng.random() < 0.5):
             texture, name = self._photographed(seed), "photo"
         else:
             names = _MAIN.get(identity.kind, ("paint",)) if slot == "main" else _SECOND.get(identity.kind, ("paint",))
@@ -247,10 +270,11 @@ class _Surfaces:
         return texture, float(rng.uniform(low, high)), float(rng.random() < 0.3) * metal
 
     def _photographed(self, seed: int) -> Texture:
+        """The mesh's own texture, which alone fits it, in hues of the seed, edits stuck on."""
         pool = self.assets.meshes
-        texture = pool[int(stream(seed, "mesh").integers(len(pool)))][1]
+        texture = pool[int(stream(self.identity.seed, "mesh").integers(len(pool)))][1]
         pick = stream(seed, "hue")
-        if pick.random() < 0.8:  # a few dozen meshes make many identities
+        if pick.random() < 0.8 or seed != self.identity.seed:  # a few dozen meshes make many identities
             texture = shift_hue(texture, pick.uniform(0.08, 0.92))
         for edit in self.identity.edits:
             if edit.what in ("print", "all"):
@@ -259,18 +283,20 @@ class _Surfaces:
 
     def _labelled(self, texture: Texture) -> Texture:
         """With a label stuck on, for kinds that may bear one, or by an edit of the part "label"."""
-        own = stream(self.identity.seed, "label")
+        seed = self._owner
+        own = stream(seed, "label")
         bears = self.identity.kind in _LABELLED and own.random() < 0.5
         seeds = [e.seed for e in self.identity.edits if e.what == "part" and e.part == "label"]
         if not bears and not seeds:
             return texture
-        rng = stream(self.identity.seed if bears else seeds[-1], "label place")
+        rng = stream(seed if bears else seeds[-1], "label place")
         height, wide = texture.shape[0], texture.shape[1] // (2 if self.identity.kind == "garment" else 1)
         w, h = (max(int(x * wide), 2) for x in rng.uniform(0.2, 0.45, 2))
         left = int((wide - w) * rng.uniform(0.35, 0.65))
         top = int((height - h) * rng.uniform(0.25, 0.65))
+        prints = tuple((e.seed, e.strength) for e in self.identity.edits if e.what in ("print", "all"))
         design = MATERIALS[("package", "photo", "paint")[int(rng.integers(3))]](
-            Dice(seeds[-1] if seeds else self.identity.seed), self.assets.photos
+            Dice(seeds[-1]) if seeds else Dice(seed, prints), self.assets.photos
         )
         mask = Image.new("L", (texture.shape[1], height), 0)
         pen = ImageDraw.Draw(mask)
@@ -324,7 +350,7 @@ def _recolour(texture: Texture, edit: Edit) -> Texture:
     return changed
 
 
-def _patched(texture: Texture, edit: Edit, photos: list[Texture]) -> Texture:
+def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture:
     """A share of the texture covered by pieces of other designs."""
     image = Image.fromarray(np.ascontiguousarray(texture))
     rng = stream(edit.seed, "patches")

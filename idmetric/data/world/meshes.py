@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 Floats = NDArray[np.float32]
 
@@ -123,9 +122,13 @@ def simplify(mesh: Mesh, cells: int = 40) -> Mesh:
 
 
 def load_texture(path: Path, size: int = 256) -> NDArray[np.uint8]:
-    """An image file as a texture of at most `size` pixels a side."""
-    with Image.open(path) as image:
-        image.draft("RGB", (size, size))
-        rgb = image.convert("RGB")
+    """An image file as a texture of at most `size` pixels a side.
+
+    Raises:
+        ImageReadError: if it can't be read.
+    """
+    from idmetric.images import read_image  # loads torch, which the world otherwise does without
+
+    rgb = read_image(path)
     rgb.thumbnail((size, size))
     return np.asarray(rgb)

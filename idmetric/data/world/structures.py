@@ -1,13 +1,14 @@
 """What the papers train and test on, rendered: views, matched distractors, part edits, context edits, edit grids.
 
-Every picture follows from (seed, number, place in the structure, assets): not from what else was rendered, in which
-order or by how many processes.
+Every picture follows from (seed, number, place in the structure, assets), and a distractor also from the views that it
+is to be seen in: not from what else was rendered, in which order or by how many processes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from idmetric.data.world.context import (
-    Background,
     Context,
     draw_background,
     sample_background,
@@ -29,13 +30,15 @@ from idmetric.data.world.identity import DOMAINS, Edit, Identity, shared_assets
 from idmetric.data.world.render import Light, Picture
 from idmetric.data.world.scene import Shot, names, render_scene
 
+VERSION = 2  # of what a seed gives: changes when pictures do
 FACTORS = ("background", "viewpoint", "light")
 STRENGTHS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)  # identity changes of the edit grid
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # context changes of the edit grid
 _TRIES = 12
-_SEEN = 3.0  # mean change of the thing's pixels, 8-bit values, below which an edit can't be seen
+_STEP = 16  # 8-bit values by which a pixel must change for the change to be seen
+_SEEN = 0.1  # share of the thing's pixels that an edit must change so
+_COVERAGE = (0.02, 0.85)  # share of a picture that shows the thing
 _TURN = float(np.radians(75))  # viewpoint change of level 1
-_PLAIN = Context(Background("studio", 0), 0.0, 0.15, 0.0, 0.8, (0.5, 0.5), 20.0, Light((0.3, 0.6, 1.0)), shadow=0.0)
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,15 @@ class Take:
     """One picture of a structure and what it shows.
 
     Attributes:
-        name: within the identity, such as view-0, near-1-0.50. identity, context: what was rendered.
-        key: whose identity it is: equal for views of one thing. role, parent, oracle: as in a manifest's `Row`.
-        change: mean absolute change of the thing's pixels from the parent, 0..255; None where it isn't an edit.
+        number: of the thing that it is or was made from. name: within the number, such as view-0, view-1-near-0.50.
+        identity, context: what was rendered. key: whose identity it is: equal for views of one thing.
+        role, parent, oracle: as in a manifest's `Row`.
+        change: of an edit of the identity, mean absolute change of the thing's pixels, 0..255, from the thing as it was
+            in the same context. None for other pictures.
         about: further parameters.
     """
 
+    number: int
     name: str
     identity: Identity
     context: Context
@@ -81,7 +87,7 @@ class World:
     def __init__(self, seed: int, assets: Path | None = None, size: int = 224) -> None:
         self.seed, self.size = seed, size
         self.assets = shared_assets(assets)
-        self._alike = lru_cache(maxsize=64)(self._find_alike)
+        self._graded = lru_cache(maxsize=16)(self._find_graded)
 
     def __reduce__(self) -> tuple[Any, ...]:  # without what it remembers
         return World, (self.seed, self.assets.folder, self.size)
@@ -110,56 +116,63 @@ class World:
         return render_scene(identity, context, self.assets, self.size, part)
 
     def views(self, number: int, count: int) -> Iterator[Take]:
-        """The thing in different contexts (multi-view positives); it shows at least 2 % of each picture."""
+        """The thing in different contexts (multi-view positives); it shows on 2 to 85 % of each picture."""
         identity, key = self.identity(number), self.key(number)
         for view in range(count):
             context = self.context(number, view)
             shot = self.render(identity, context)
-            for again in range(_TRIES):  # hidden or out of the frame: smaller and in the middle
-                if shot.coverage >= 0.02:
+            for again in range(_TRIES):
+                if shot.coverage < _COVERAGE[0]:  # hidden or out of the frame: in the middle
+                    context = replace(context, occluders=(), centre=(0.5, 0.5), scale=0.6 + 0.02 * again, figure=None)
+                elif shot.coverage > _COVERAGE[1]:  # one side of it fills the frame: from further away
+                    context = replace(context, scale=0.75 * context.scale, repeat=0.75 * context.repeat)
+                else:
                     break
-                scale = 0.6 + 0.02 * again
-                context = replace(context, occluders=(), centre=(0.5, 0.5), scale=scale, figure=None)
                 shot = self.render(identity, context)
-            yield Take(f"view-{view}", identity, context, shot, key)
+            yield Take(number, f"view-{view}", identity, context, shot, key)
 
-    def near(self, view: Take, number: int, strength: float, copy: int = 0) -> Take:
-        """A distractor: another thing in the very context of a view (NearID, section 3.3).
+    def near(self, views: Sequence[Take], strength: float, copy: int = 0) -> list[Take]:
+        """Distractors: one other thing in the very contexts of the views, where it can be told apart in each.
+
+        As NearID's (section 3.3), which however may be another thing in each view; for that, give views one by one.
 
         Args:
             strength: 1 = another thing of the same kind and silhouette family; less = the thing itself with its
                 colours, print or proportions, or all of them, changed that much.
-            copy: several distractors of one view differ by it.
+            copy: several distractors of the same views differ by it.
         """
         level = round(strength * 1000)
-        seed = np.random.default_rng([self.seed, number, 2, level, copy]).integers(1 << 31)  # one thing for all views
-        other = self._alike(view.identity, strength, int(seed))
-        shot = self.render(other, view.context)
-        about = {"strength": strength}
-        name = f"{view.name}-near-{strength:.2f}" + (f"-{copy}" if copy else "")
-        key = f"{view.key}~near-{strength:.2f}" + (f"-{copy}" if copy else "")
-        return Take(
-            name, other, view.context, shot, key, "distractor", view.name, None, _change(view.shot, shot), about
-        )
+        tail = f"near-{strength:.2f}" + (f"-{copy}" if copy else "")
+        other, shots, changes = self._alike(views, strength, [self.seed, views[0].number, 2, level, copy])
+        return [
+            Take(v.number, f"{v.name}-{tail}", other, v.context, shot, f"{v.key}~{tail}", "distractor", v.name, None,
+                 change, {"strength": strength})
+            for v, shot, change in zip(views, shots, changes, strict=True)
+        ]  # fmt: skip
 
-    def _find_alike(self, identity: Identity, strength: float, seed: int) -> Identity:
-        """The thing edited so that it can be seen: from the front, in plain light."""
-        first = self._glance(identity)
+    def _alike(
+        self, views: Sequence[Take], strength: float, seed: list[int]
+    ) -> tuple[Identity, list[Shot], list[float]]:
+        """An edited thing that shows in each view, or of some tries that which shows best where it shows least."""
+        best, least = None, -1.0
         for again in range(_TRIES):
-            other = edit(identity, strength, stream(seed, again))
-            if _change(first, self._glance(other)) >= _SEEN:
+            thing = edit(views[0].identity, strength, np.random.default_rng([*seed, again]))
+            shots = [self.render(thing, v.context) for v in views]
+            judge = _reshaped if thing.edits[-1].what == "shape" else _shown
+            shown = min(judge(v.shot, shot) for v, shot in zip(views, shots, strict=True))
+            if shown > least:
+                best, least = (thing, shots), shown
+            if least >= _SEEN:
                 break
-        return other
+        assert best is not None
+        return *best, [_change(v.shot, shot) for v, shot in zip(views, best[1], strict=True)]
 
-    def _glance(self, identity: Identity) -> Shot:
-        return render_scene(identity, _PLAIN, self.assets, 64)
-
-    def part_edit(self, views: list[Take], number: int, copy: int = 0) -> list[Take]:
+    def part_edit(self, views: Sequence[Take], copy: int = 0) -> list[Take]:
         """One part of the thing made of something else, in each view, with the part's mask and the oracle score.
 
         As in MTG: views 1 and 2 of a thing, each with its edit. A view in which the part doesn't show has none.
         """
-        rng = np.random.default_rng([self.seed, number, 3, copy])
+        rng = np.random.default_rng([self.seed, views[0].number, 3, copy])
         identity = views[0].identity
         parts = self.assets.build(identity)
         options = rng.permutation([n for n in names(parts) if n not in ("body", "cloth")]).tolist()
@@ -167,92 +180,117 @@ class World:
             options.insert(int(rng.integers(len(options) + 1)), "label")
         for name in [*options, *["label"] * _TRIES]:  # what bears no label, or shows no part, gets a label stuck on
             changed = identity.edited(Edit("part", 1.0, int(rng.integers(1 << 31)), name))
-            takes = []
-            for view in views:
-                shot = self.render(changed, view.context, name)
-                moved = _change(view.shot, shot, shot.part_mask)
-                if 0.01 <= 1 - shot.oracle <= 0.7 and moved >= 4 * _SEEN:
-                    takes.append(
-                        Take(f"{view.name}-part-{copy}", changed, view.context, shot, f"{view.key}~part-{copy}",
-                             "part-edit", view.name, shot.oracle, moved, {"part": name})
-                    )  # fmt: skip
+            takes = [take for view in views if (take := self._part(view, changed, name, copy))]
             if takes:
                 return takes
         return []
 
-    def context_edit(self, view: Take, number: int, copy: int = 0) -> Take:
+    def _part(self, view: Take, changed: Identity, part: str, copy: int) -> Take | None:
+        shot = self.render(changed, view.context, part)
+        assert shot.part_mask is not None
+        large_enough = (shot.part_mask > 127).mean() >= 0.001 and 0.01 <= 1 - shot.oracle <= 0.7
+        if not large_enough or _shown(view.shot, shot, shot.part_mask) < 0.5:
+            return None
+        return Take(view.number, f"{view.name}-part-{copy}", changed, view.context, shot, f"{view.key}~part-{copy}",
+                    "part-edit", view.name, shot.oracle, _change(view.shot, shot, shot.part_mask),
+                    {"part": part})  # fmt: skip
+
+    def context_edit(self, view: Take, copy: int = 0) -> Take:
         """The same thing in the same pose before another background in another light (ID-Sim, subset 2a)."""
-        rng = np.random.default_rng([self.seed, number, 4, _number(view.name), copy])
+        rng = np.random.default_rng([self.seed, view.number, 4, _place(view), copy])
         context = replace(
             view.context, background=sample_background(rng, view.identity.kind, self.assets), light=sample_light(rng),
             occluders=(), seed=int(rng.integers(1 << 31)),
         )  # fmt: skip
         shot = self.render(view.identity, context)
-        return Take(f"{view.name}-context-{copy}", view.identity, context, shot, view.key, "context-edit", view.name)
+        return Take(view.number, f"{view.name}-context-{copy}", view.identity, context, shot, view.key, "context-edit",
+                    view.name)  # fmt: skip
 
-    def identity_edit(self, view: Take, number: int, strength: float, copy: int = 0) -> Take:
+    def identity_edit(self, view: Take, strength: float, copy: int = 0) -> Take:
         """The thing changed in the same context (ID-Sim, subset 2b): like `near`, another change for each view."""
-        place = [self.seed, number, 5, _number(view.name), round(strength * 1000), copy]
-        other = self._alike(view.identity, strength, int(np.random.default_rng(place).integers(1 << 31)))
-        shot = self.render(other, view.context)
-        tail = f"{strength:.2f}-{copy}"
-        return Take(f"{view.name}-edit-{tail}", other, view.context, shot, f"{view.key}~{view.name}-edit-{tail}",
-                    "identity-edit", view.name, None, _change(view.shot, shot), {"strength": strength})  # fmt: skip
+        place = [self.seed, view.number, 5, _place(view), round(strength * 1000), copy]
+        other, [shot], [change] = self._alike([view], strength, place)
+        name = f"{view.name}-edit-{strength:.2f}-{copy}"
+        return Take(view.number, name, other, view.context, shot, f"{view.key}~{name}", "identity-edit", view.name,
+                    None, change, {"strength": strength})  # fmt: skip
 
-    def grid(self, number: int, factor: str) -> Iterator[Take]:
-        """Identity changes crossed with changes of one context factor (ID-Sim, section 4.4 and supplement F).
+    def grid(self, number: int, factors: Sequence[str] = FACTORS) -> Iterator[Take]:
+        """Identity changes crossed with changes of context factors, one at a time (ID-Sim, 4.4 and supplement F).
 
-        Each picture's parameters hold factor, factor_change and identity_change in 0..1; the first picture, unchanged,
-        is the anchor and every other's parent. Backgrounds are ordered by how far they are from the anchor's.
+        Each picture's parameters hold factor, factor_change and identity_change in 0..1. The pictures without a change
+        of context come first and count for every factor (theirs is "none"); the first of all, unchanged, is the anchor
+        and every other's parent. Backgrounds are ordered by how far they are from the anchor's.
         """
-        identity, key = self.identity(number), self.key(number)
-        rng = np.random.default_rng([self.seed, number, 6])
-        base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
-        base = replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
-        steps = self._steps(base, factor, identity.kind, rng)
-        other = int(np.random.default_rng([self.seed, number, 6, 1]).integers(1 << 31))  # the same in all grids
-        anchor: Take | None = None
-        for change, context in zip(LEVELS, steps, strict=True):
+        identity, base = self.identity(number), self._base(number)
+        other = self._graded(number)
+        cells = [("none", 0.0, base)]
+        for factor in factors:
+            rng = np.random.default_rng([self.seed, number, 6, zlib.crc32(factor.encode())])
+            steps = self._steps(base, factor, identity.kind, rng)
+            cells += [(factor, level, context) for level, context in zip(LEVELS[1:], steps, strict=True)]
+        anchor = f"grid-none-{0:.2f}-{0:.2f}"
+        for factor, level, context in cells:
+            plain = self.render(identity, context)
             for strength in STRENGTHS:
                 thing = identity.edited(Edit("all", strength, other)) if strength else identity
-                shot = self.render(thing, context)
-                about = {"factor": factor, "factor_change": change, "identity_change": strength}
-                take = Take(
-                    f"grid-{factor}-{change:.2f}-{strength:.2f}", thing, context, shot,
-                    key if not strength else f"{key}~grid-{strength:.2f}",
-                    "real" if anchor is None else "identity-edit" if strength else "context-edit",
-                    anchor.name if anchor else None, about=about,
+                shot = self.render(thing, context) if strength else plain
+                name = f"grid-{factor}-{level:.2f}-{strength:.2f}"
+                yield Take(
+                    number, name, thing, context, shot,
+                    key=self.key(number) + (f"~grid-{strength:.2f}" if strength else ""),
+                    role="identity-edit" if strength else "real" if name == anchor else "context-edit",
+                    parent=None if name == anchor else anchor,
+                    change=_change(plain, shot) if strength else None,
+                    about={"factor": factor, "factor_change": level, "identity_change": strength},
                 )  # fmt: skip
-                anchor = anchor or take
-                yield take
+
+    def _base(self, number: int) -> Context:
+        """A grid's context without changes: the thing whole, in the middle, from near the front."""
+        base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
+        return replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
+
+    def _find_graded(self, number: int) -> int:
+        """The seed of a grid's identity changes: one whose smallest change shows, or the best of some tries."""
+        identity, context = self.identity(number), self._base(number)
+        plain = self.render(identity, context)
+        best, least = 0, -1.0
+        for again in range(_TRIES):
+            seed = int(np.random.default_rng([self.seed, number, 7, again]).integers(1 << 31))
+            shot = self.render(identity.edited(Edit("all", STRENGTHS[1], seed)), context)
+            if (shown := _shown(plain, shot)) > least:
+                best, least = seed, shown
+            if least >= _SEEN:
+                break
+        return best
 
     def _steps(self, base: Context, factor: str, kind: str, rng: Generator) -> list[Context]:
+        """The contexts of a factor's levels above 0."""
         if factor == "background":
             own = draw_background(base.background, self.assets, self.size).astype(np.float32)
             others = [sample_background(rng, kind, self.assets) for _ in LEVELS[1:]]
             far = [float(np.abs(draw_background(b, self.assets, self.size) - own).mean()) for b in others]
-            return [base, *(replace(base, background=others[k]) for k in np.argsort(far, kind="stable"))]
+            return [replace(base, background=others[k]) for k in np.argsort(far, kind="stable")]
         if factor == "viewpoint":
             side = 1 if rng.random() < 0.5 else -1
-            return [replace(base, yaw=base.yaw + side * _TURN * level) for level in LEVELS]
+            return [replace(base, yaw=base.yaw + side * _TURN * level) for level in LEVELS[1:]]
         if factor == "light":
             last = sample_light(rng)
             last = replace(
                 last, strength=float(rng.choice([0.55, 1.5])), direction=(float(rng.choice([-2.0, 2.0])), 0.4, 0.4)
             )
-            return [replace(base, light=_between(base.light, last, level)) for level in LEVELS]
+            return [replace(base, light=_between(base.light, last, level)) for level in LEVELS[1:]]
         raise ValueError(f"no factor {factor!r}; there are {', '.join(FACTORS)}")
 
     def group(self, number: int, views: int = 3, distractors: int = 1) -> tuple[Picture, Picture, Picture]:
-        """Pictures for training: of one thing, and of others almost like it.
+        """Pictures for training: of one thing, and of another almost like it.
 
         Returns:
             Views (V, size, size, 3) in different contexts, their masks (V, size, size), and distractors
-            (K, size, size, 3): edits of random strength in the context of the k-th view.
+            (K, size, size, 3): one edit of random strength, the k-th in the context of the k-th view.
         """
         takes = list(self.views(number, max(views, distractors)))
-        strengths = stream(self.seed, number, "strength").choice([0.3, 0.5, 0.75, 1.0], distractors)
-        decoys = [self.near(take, number, float(s)).shot.picture for take, s in zip(takes, strengths, strict=False)]
+        strength = float(stream(self.seed, number, "strength").choice([0.3, 0.5, 0.75, 1.0]))
+        decoys = [t.shot.picture for t in self.near(takes[:distractors], strength)] if distractors else []
         shape = (self.size, self.size, 3)
         shown = takes[:views]
         return (
@@ -275,13 +313,34 @@ def _between(a: Light, b: Light, amount: float) -> Light:
     return Light(*(mix(getattr(a, n), getattr(b, n)) for n in ("direction", "colour", "strength", "ambient")))
 
 
+def _inside(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.bool_]:
+    """Where either picture shows the thing, or within a mask."""
+    return (before.mask | after.mask) > 127 if where is None else where > 127
+
+
 def _change(before: Shot, after: Shot, where: Picture | None = None) -> float:
     """Mean absolute difference of pixels (0..255) where either picture shows the thing, or within a mask."""
-    inside = (before.mask | after.mask) > 127 if where is None else where > 127
+    inside = _inside(before, after, where)
     if not inside.any():
         return 0.0
     return float(np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).mean())
 
 
-def _number(name: str) -> int:
-    return int(name.split("-")[1])
+def _shown(before: Shot, after: Shot, where: Picture | None = None) -> float:
+    """Share of those pixels that change by at least `_STEP` in some channel."""
+    inside = _inside(before, after, where)
+    if not inside.any():
+        return 0.0
+    moved = np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).max(-1)
+    return float((moved >= _STEP).mean())
+
+
+def _reshaped(before: Shot, after: Shot) -> float:
+    """Share of the two silhouettes that only one has: a print that merely shifts makes no other thing."""
+    either = ((before.mask | after.mask) > 127).sum()
+    return float(((before.mask ^ after.mask) > 127).sum() / max(int(either), 1))
+
+
+def _place(take: Take) -> int:
+    """The number of a view."""
+    return int(take.name.split("-")[1])

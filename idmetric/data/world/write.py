@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest import PATHS, Manifest, Row
-from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
-
-_SETTINGS = "world.json"
-_ROWS = "[0-9]*/[0-9]*/rows.jsonl"  # of finished identities; those in the making have hidden folders
+from idmetric.data.manifest import Manifest, Row, read
+from idmetric.data.world.folder import (
+    MANIFEST,
+    ROWS,
+    claim,
+    own_folder,
+    place_of,
+    read_rows,
+    refuse_damaged,
+    remove,
+    write_manifest,
+)
+from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
 
 
 @dataclass(frozen=True)
@@ -58,13 +70,15 @@ class Plan:
                 raise ValueError(f"strength {strength} is not within (0, 1]")
         if len({f"{s:.2f}" for s in self.strengths}) < len(self.strengths):
             raise ValueError(f"strengths {self.strengths} must differ by 0.01 at least: names tell them apart")
+        if not self.strengths and (self.distractors or self.identity_edits):
+            raise ValueError("distractors and identity edits need at least one strength")
         if self.size < 16 or self.views < 1 or not 1 <= self.quality <= 100:
             raise ValueError("a world needs pictures of at least 16 pixels, at least one view, and a quality of 1..100")
 
     @property
     def pictures(self) -> int:
         """Pictures of one identity, where every part edit can be seen."""
-        grid = len(LEVELS) * len(STRENGTHS) * len(self.grids)
+        grid = len(STRENGTHS) * (1 + (len(LEVELS) - 1) * len(self.grids)) if self.grids else 0
         edits = self.distractors * len(self.strengths) + self.context_edits + self.identity_edits
         return self.views * (1 + edits) + self.parts * min(2, self.views) + grid
 
@@ -75,17 +89,16 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
     yield from views
     for copy in range(plan.distractors):
         for strength in plan.strengths:
-            for view in views:
-                yield world.near(view, number, strength, copy)
+            yield from world.near(views, strength, copy)
     for copy in range(plan.parts):
-        yield from world.part_edit(views[:2], number, copy)
+        yield from world.part_edit(views[:2], copy)
     for view in views:
         for copy in range(plan.context_edits):
-            yield world.context_edit(view, number, copy)
+            yield world.context_edit(view, copy)
         for copy in range(plan.identity_edits):
-            yield world.identity_edit(view, number, plan.strengths[copy % len(plan.strengths)], copy)
-    for factor in plan.grids:
-        yield from world.grid(number, factor)
+            yield world.identity_edit(view, plan.strengths[copy % len(plan.strengths)], copy)
+    if plan.grids:
+        yield from world.grid(number, plan.grids)
 
 
 def write_world(
@@ -97,60 +110,77 @@ def write_world(
     workers: int = 1,
     done: Callable[[int], None] = lambda pictures: None,
 ) -> Manifest:
+    """Render identities as `render_world` does, and read the manifest of the whole folder.
+
+    What earlier runs rendered into the folder with the same plan counts too. A manifest of millions of rows takes
+    gigabytes of memory; `render_world` writes it without holding it.
+    """
+    render_world(folder, plan, count, assets, start, workers, done)
+    return read(folder / MANIFEST)
+
+
+def render_world(
+    folder: Path,
+    plan: Plan,
+    count: int,
+    assets: Path | None = None,
+    start: int = 0,
+    workers: int = 1,
+    done: Callable[[int], None] = lambda pictures: None,
+) -> tuple[int, int]:
     """Render identities `start` .. `start + count - 1` into a folder and write its manifest.parquet.
 
     Identities that an earlier run finished are kept; a stopped run loses at most those in the making.
 
     Args:
         assets: see `idmetric.data.world.Assets`.
-        workers: processes. The files are the same for any number of them.
+        workers: processes; 0 = one for each core. The files are the same for any number of them. With several, a
+            script must start under `if __name__ == "__main__":`, since each process imports it.
         done: called with the number of pictures of each identity, as they are finished or found.
 
     Returns:
-        The manifest of the whole folder: what earlier runs rendered with the same plan counts too.
+        Numbers of images and of identities (edited ones among them) in the manifest.
 
     Raises:
-        ValueError: if the folder holds a world of another plan.
+        ValueError: if the folder holds a world of another plan, or damaged files, or if another run is using it.
+        ChildProcessError: if a process died.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, plan, assets)
-    missing = []
-    for number in range(start, start + count):
-        rows = folder / _place(number) / "rows.jsonl"
-        if rows.is_file():
-            done(sum(1 for _ in rows.open(encoding="utf-8")))
+    if count < 1 or start < 0 or workers < 0:
+        raise ValueError("a world has at least 1 identity, its first number and the number of workers are 0 or more")
+    if assets is not None and not assets.is_dir():
+        raise ValueError(f"{assets} is not a folder of assets")
+    World(plan.seed, assets, plan.size)  # refuses assets before anything is written
+    workers = workers or cores()
+    with own_folder(folder):
+        claim(folder, {**asdict(plan), "version": VERSION}, assets)
+        missing = _missing(folder, range(start, start + count), done)
+        if workers == 1 or len(missing) < 2:
+            _prepare(folder, plan, assets)
+            for number in missing:
+                done(_render(number))
         else:
+            _in_processes(missing, min(workers, len(missing)), (folder, plan, assets), done)
+        return write_manifest(folder)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _missing(folder: Path, numbers: range, done: Callable[[int], None]) -> list[int]:
+    """Those of the identities that are not finished; the files of the others are looked through."""
+    missing, damaged = [], []
+    for number in numbers:
+        if not (folder / place_of(number) / ROWS).exists():
             missing.append(number)
-    if workers <= 1 or len(missing) < 2:
-        _prepare(folder, plan, assets)
-        for number in missing:
-            done(_render(number))
-    else:
-        context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
-        with ProcessPoolExecutor(min(workers, len(missing)), context, _prepare, (folder, plan, assets)) as pool:
-            try:
-                for future in as_completed([pool.submit(_render, number) for number in missing]):
-                    done(future.result())
-            except BrokenProcessPool as error:
-                text = "a rendering process died; what is finished is kept: run again, perhaps with fewer workers"
-                raise ChildProcessError(text) from error
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    manifest = collect(folder)
-    manifest.write(folder / "manifest.parquet")
-    return manifest
-
-
-def collect(folder: Path) -> Manifest:
-    """The manifest of all finished identities of a folder, in order of their numbers."""
-    rows = []
-    for path in sorted(folder.glob(_ROWS)):
-        place = path.parent.relative_to(folder).as_posix()
-        for line in path.read_text(encoding="utf-8").splitlines():
-            values = json.loads(line)
-            rows.append(Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}))
-    return Manifest.from_rows(rows, folder, str(folder))
+            continue
+        try:
+            done(len(read_rows(folder, number)))
+        except ValueError as error:
+            damaged.append(str(error))
+    refuse_damaged(damaged)
+    return missing
 
 
 _job: dict[str, Any] = {}  # of this process
@@ -160,20 +190,67 @@ def _prepare(folder: Path, plan: Plan, assets: Path | None) -> None:
     _job.update(folder=folder, plan=plan, world=World(plan.seed, assets, plan.size))
 
 
+def _in_processes(
+    numbers: Sequence[int], workers: int, job: tuple[Path, Plan, Path | None], done: Callable[[int], None]
+) -> None:
+    """Render identities in several processes, a few more of them waiting than are at work."""
+    context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
+    left = iter(numbers)
+    with ProcessPoolExecutor(workers, context, _prepare_worker, job) as pool:
+        try:
+            waiting = {pool.submit(_render, number) for number in islice(left, 3 * workers)}
+            while waiting:
+                ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    done(future.result())
+                waiting |= {pool.submit(_render, number) for number in islice(left, len(ready))}
+        except BrokenProcessPool as error:
+            text = "a rendering process died; what is finished is kept: run again, perhaps with fewer workers"
+            raise ChildProcessError(text) from error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _prepare_worker(folder: Path, plan: Plan, assets: Path | None) -> None:
+    """A worker ends with the run that started it, however that ends; on Ctrl-C it finishes its identity first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _prepare(folder, plan, assets)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def _render(number: int) -> int:
     """One identity's files; the folder appears under its name when it is whole."""
     folder, plan, world = _job["folder"], _job["plan"], _job["world"]
-    final = folder / _place(number)
-    making = final.with_name(f".{final.name}-{os.getpid()}")
-    for stale in final.parent.glob(f".{final.name}-*"):  # of a run that was killed
-        shutil.rmtree(stale, ignore_errors=True)
+    final = folder / place_of(number)
+    making = final.with_name(f".{final.name}-{os.getpid()}-{secrets.token_hex(4)}")
     making.mkdir(parents=True)
-    rows = [_store(take, world, number, making) for take in takes(world, number, plan)]
-    with (making / "rows.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
-    shutil.rmtree(final, ignore_errors=True)
-    making.rename(final)
+    try:
+        rows = [_store(take, world, number, making) for take in takes(world, number, plan)]
+        with (making / ROWS).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
+        _publish(making, final)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
     return len(rows)
+
+
+def _publish(making: Path, final: Path) -> None:
+    """Give the folder its name, in place of an unfinished one; a finished one has the same files and is kept."""
+    if final.exists() and not (final / ROWS).exists():
+        remove(final)
+    try:
+        making.rename(final)
+    except OSError:
+        if not (final / ROWS).exists():
+            raise
 
 
 def _store(take: Take, world: World, number: int, making: Path) -> Row:
@@ -187,7 +264,7 @@ def _store(take: Take, world: World, number: int, making: Path) -> Row:
         if mask is not None:
             Image.fromarray(mask).convert("1").save(making / f"{take.name}-{kind}.png")
     about = dict(take.about or {})
-    group = f"{world.key(number)}/grid-{about['factor']}" if "factor" in about else None
+    group = f"{world.key(number)}/grid" if "factor" in about else None
     return Row(
         identity=take.key, path=name, id=f"{world.key(number)}/{take.name}", dataset=f"world-{world.seed}",
         domain=world.domain(number), category=take.identity.kind, mask=masks[0],
@@ -197,26 +274,3 @@ def _store(take: Take, world: World, number: int, making: Path) -> Row:
         parent=f"{world.key(number)}/{take.parent}" if take.parent else None, seed=world.seed,
         parameters=take.parameters,
     )  # fmt: skip
-
-
-def _place(number: int) -> str:
-    return f"{number // 1000:03d}/{number:06d}"
-
-
-def _claim(folder: Path, plan: Plan, assets: Path | None) -> None:
-    """Note the plan in the folder, or compare it with the note."""
-    found = [] if assets is None else [p for p in sorted(assets.rglob("*")) if p.is_file()]
-    files = [[p.relative_to(assets).as_posix(), p.stat().st_size] for p in found if assets is not None]
-    settings = json.loads(json.dumps({"plan": asdict(plan), "assets": files}))
-    note = folder / _SETTINGS
-    if note.is_file():
-        noted = json.loads(note.read_text(encoding="utf-8"))
-        if noted != settings:
-            changed = [k for k, v in settings["plan"].items() if noted.get("plan", {}).get(k) != v] or ["assets"]
-            raise ValueError(f"{folder} holds a world with other settings ({', '.join(changed)}); take another folder")
-        return
-    if any(folder.glob(_ROWS)):
-        raise ValueError(f"{folder} holds images but no {_SETTINGS}; take another folder")
-    making = note.with_name(f".{note.name}-{os.getpid()}")
-    making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    os.replace(making, note)

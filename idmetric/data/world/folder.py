@@ -1,0 +1,239 @@
+"""A world's folder: who may write to it, which plan it holds, which identities are finished, and its manifest.
+
+world.json notes the plan. An identity of number N is finished where N/1000/N/rows.jsonl is; those in the making, and
+what killed runs left of them, have hidden names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from idmetric.data.lock import lock
+from idmetric.data.manifest import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
+
+ROWS = "rows.jsonl"
+MANIFEST = "manifest.parquet"
+_SETTINGS = "world.json"
+_MAKING = ("[0-9]*/.[0-9]*-*", f".{_SETTINGS}-*", f".{MANIFEST}-*")
+_CHUNK = 16384  # rows held as objects at once, about
+_SHOWN = 10  # problems that an error lists
+_STRAY = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that systems leave in folders
+
+Values = dict[str, Any]
+
+
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder, and clear away what killed ones left.
+
+    Where the file system has no locks, nobody is kept out, and nothing is cleared away: its maker may be alive.
+
+    Raises:
+        ValueError: if another run is using the folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a world needs a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".world.lock").open("ab") as file:
+        held = lock(file)
+        if held is False:
+            raise ValueError(
+                f"another run is using {folder}: wait for it to end, or render into another folder "
+                "(other identities of the same world can be merged with these)"
+            )
+        if held:
+            for left in [path for pattern in _MAKING for path in folder.glob(pattern)]:
+                remove(left)
+        yield
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder; what cannot be removed stays under a hidden name.
+
+    The name goes first, at once: a process of a killed run that hasn't ended yet cannot finish half of a folder.
+    """
+    gone = path.with_name(f".{path.name.lstrip('.')}-{os.getpid()}-gone")
+    try:
+        path.rename(gone)
+    except OSError:  # it is gone already, or open in another process (Windows)
+        return
+    if gone.is_dir():
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        gone.unlink(missing_ok=True)
+
+
+def place_of(number: int) -> str:
+    """The folder of an identity, from the world's."""
+    return f"{number // 1000:03d}/{number:06d}"
+
+
+def finished(folder: Path) -> list[int]:
+    """Numbers of the identities that are finished, in order."""
+    found = folder.glob(f"[0-9]*/[0-9]*/{ROWS}")
+    names = [(path.parent.parent.name, path.parent.name) for path in found]
+    return sorted(int(n) for group, n in names if n.isdecimal() and place_of(int(n)) == f"{group}/{n}")
+
+
+def read_rows(folder: Path, number: int) -> list[Values]:
+    """The rows of a finished identity, paths relative to its own folder.
+
+    Raises:
+        ValueError: naming the file that is damaged or missing.
+    """
+    place = folder / place_of(number)
+    try:
+        with (place / ROWS).open(encoding="utf-8") as file:
+            rows = [_row(line, f"{place / ROWS}: line {k}", number) for k, line in enumerate(file, 1)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{place / ROWS}: not UTF-8 text") from error
+    if not rows:
+        raise ValueError(f"{place / ROWS}: is empty")
+    sizes = {entry.name: entry.stat().st_size for entry in os.scandir(place)}
+    for name in (row[column] for row in rows for column in PATHS if column in row):
+        if not sizes.get(name):
+            raise ValueError(f"{place / str(name)}: {'is empty' if name in sizes else 'is missing'}")
+    return rows
+
+
+def _row(line: str, where: str, number: int) -> Values:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error})") from error
+    if not isinstance(row, dict) or not all(isinstance(row.get(c), str) for c in ("identity", "id", "path")):
+        raise ValueError(f"{where} is not a row with identity, id and path")
+    if not set(row) <= set(COLUMNS) or not all(isinstance(row[c], str) for c in PATHS if c in row):
+        raise ValueError(f"{where} holds unknown columns, or masks that are no files")
+    if not line.endswith("\n"):
+        raise ValueError(f"{where} is cut off")
+    if not row["id"].partition("/")[0].endswith(f"-{number:06d}"):
+        raise ValueError(f"{where} is a row of another identity ({row['id']})")
+    return row
+
+
+def refuse_damaged(problems: Sequence[str]) -> None:
+    """Raise a ValueError that lists damaged files, if there are any."""
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise ValueError(
+            "files of finished identities are damaged; delete the numbered folders that they are in, and run the same "
+            "command again, which renders them anew:" + "".join(f"\n  {p}" for p in [*problems[:_SHOWN], *more])
+        )
+
+
+def claim(folder: Path, plan: Mapping[str, Any], assets: Path | None) -> None:
+    """Note the plan and the assets in the folder, or compare them with the note.
+
+    Raises:
+        ValueError: if the folder holds another world, or its note is unreadable.
+    """
+    settings = json.loads(json.dumps({"plan": plan, "assets": _digests(assets)}))
+    note = folder / _SETTINGS
+    if note.exists():
+        noted = _read_settings(note)
+        if noted != settings:
+            raise ValueError(
+                f"{folder} holds a world with other settings ({_changed(noted, settings)}); take another folder"
+            )
+        return
+    if finished(folder):
+        raise ValueError(f"{folder} holds images but no {_SETTINGS}: restore it, or take another folder")
+    making = note.with_name(f".{note.name}-{os.getpid()}")
+    making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    os.replace(making, note)
+
+
+def _read_settings(note: Path) -> Values:
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+        if not isinstance(noted["plan"], dict) or not isinstance(noted["assets"], dict):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        way = "restore it, or take another folder" if finished(note.parent) else "delete it and run again"
+        raise ValueError(f"{note} is damaged, it doesn't hold the settings of a world: {way}") from error
+    return dict(noted)
+
+
+def _digests(assets: Path | None) -> dict[str, str]:
+    """SHA-256 of the files in the folders of the assets, as deep as they are read."""
+    if assets is None:
+        return {}
+    found = [p for pattern in ("*/*", "*/*/*") for p in assets.glob(pattern)]
+    files = {p.relative_to(assets).as_posix(): p for p in found if p.is_file() and p.name not in _STRAY}
+    return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
+
+
+def _changed(noted: Values, settings: Values) -> str:
+    """Names of the settings that differ, and of the first such asset."""
+    plans, assets = ((noted[k], settings[k]) for k in ("plan", "assets"))
+    names, files = (
+        sorted(k for k in {*old, *new} if old.get(k) != new.get(k) or (k in old) != (k in new))
+        for old, new in (plans, assets)
+    )
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return ", ".join([*names, *(f"asset {file}{more}" for file in files[:1])]) or "unknown ones"
+
+
+def write_manifest(folder: Path) -> tuple[int, int]:
+    """Write manifest.parquet, of all finished identities in order of their numbers, chunk by chunk.
+
+    Returns:
+        Numbers of its images and of its identities, edited ones among them.
+
+    Raises:
+        ValueError: naming what is damaged.
+    """
+    images = identities = 0
+    making = folder / f".{MANIFEST}-{os.getpid()}"
+    try:
+        with pyarrow.parquet.ParquetWriter(making, SCHEMA) as file:
+            for chunk in _chunks(folder):
+                images += sum(len(rows) for rows in chunk.values())
+                identities += sum(len({row.identity for row in rows}) for rows in chunk.values())
+                file.write_table(_table(chunk, folder))
+        os.replace(making, folder / MANIFEST)
+    finally:
+        making.unlink(missing_ok=True)
+    return images, identities
+
+
+def _chunks(folder: Path) -> Iterator[dict[int, list[Row]]]:
+    """Rows of finished identities by number, some thousands at once, paths relative to the world's folder."""
+    chunk: dict[int, list[Row]] = {}
+    held = 0
+    for number in finished(folder):
+        try:
+            rows = read_rows(folder, number)
+        except ValueError as error:
+            refuse_damaged([str(error)])
+        place = place_of(number)
+        chunk[number] = [Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}) for values in rows]
+        held += len(rows)
+        if held >= _CHUNK:
+            yield chunk
+            chunk, held = {}, 0
+    if chunk:
+        yield chunk
+
+
+def _table(chunk: Mapping[int, list[Row]], folder: Path) -> pa.Table:
+    try:
+        return Manifest.from_rows((row for rows in chunk.values() for row in rows), folder).table
+    except ManifestError:
+        for number, rows in chunk.items():  # whose is it?
+            try:
+                Manifest.from_rows(rows, folder, str(folder / place_of(number) / ROWS))
+            except ManifestError as error:
+                refuse_damaged([str(error)])
+        raise
