@@ -1,18 +1,42 @@
-"""InfoNCE with explicit positives and negatives (ID-Sim Eq. 2)."""
+"""InfoNCE: each anchor picks its positive among negatives (ID-Sim Eq. 2, VisME Eq. 4, ILGen supplement B).
+
+| function | takes | for |
+|---|---|---|
+| `info_nce` | similarities to one positive and N negatives | ID-Sim, on cosines or negative Sinkhorn distances |
+| `query_target_info_nce` | embeddings of queries, their targets, hard negatives | VisME |
+| `label_info_nce` | embeddings and class labels: every image is a query | ILGen |
+| `info_nce_pairs` | a similarity matrix, masks of positives and negatives | any other batch |
+"""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
 
-def info_nce(positive: Tensor, negative: Tensor, *, temperature: float = 0.07, valid: Tensor | None = None) -> Tensor:
+
+def info_nce(
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    temperature: float | Tensor = 0.07,
+    margin: float = 0.0,
+    valid: Tensor | None = None,
+) -> Tensor:
     """Mean of -log( e^{s+} / (e^{s+} + sum_i e^{s_i-}) ) with s = similarity / temperature (ID-Sim Eq. 2).
+
+    ID-Sim's two readings differ in `negative` alone: N = 1 is the "single-negative sampling" of its section C.3 (each
+    anchor's own hard negative), further columns are the "remaining N - 1 negatives" of section 3.3, other instances
+    of the batch.
 
     Args:
         positive: similarity of each anchor to its positive, shape (B,), higher = more alike.
         negative: similarities of each anchor to its negatives, shape (B, N).
-        temperature: tau > 0; the paper leaves its value unstated.
+        temperature: tau > 0, a number or a learned scalar; ID-Sim leaves its value unstated.
+        margin: taken from the positive similarity first. Section C.3 lists "Margin: 0.1" under InfoNCE, Eq. 2 has
+            none; 0 = Eq. 2.
         valid: bool (B, N), False where a negative does not count; an anchor without negatives contributes 0.
 
     Returns:
@@ -23,11 +47,119 @@ def info_nce(positive: Tensor, negative: Tensor, *, temperature: float = 0.07, v
     """
     if positive.ndim != 1 or negative.ndim != 2 or len(negative) != len(positive) or not len(positive):
         raise ValueError(f"need shapes (B,) and (B, N), B >= 1; got {tuple(positive.shape)}, {tuple(negative.shape)}")
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
-    if positive.dtype != torch.float64:
-        positive, negative = positive.float(), negative.float()
-    logits = torch.cat([positive[:, None], negative], 1) / temperature
+    check_temperature(temperature)
+    logits = torch.cat([full(positive)[:, None] - margin, full(negative)], 1) / temperature
     if valid is not None:
         logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(~valid, -torch.inf)], 1)
     return (logits.logsumexp(1) - logits[:, 0]).mean()
+
+
+def query_target_info_nce(
+    query: Tensor,
+    target: Tensor,
+    negative: Tensor | None = None,
+    *,
+    temperature: float | Tensor = 0.02,
+    identity: Tensor | None = None,
+    negative_identity: Tensor | None = None,
+    negative_valid: Tensor | None = None,
+    symmetric: bool = False,
+) -> Tensor:
+    """Each query picks its own target among all targets and all hard negatives of the batch (VisME Eq. 3-5).
+
+    Every other candidate of the batch is a negative ("C- = B without c+", section 4.2.1); hard negatives are sampled
+    "into the same mini-batch" and so compete for every query. VisME keeps same-identity candidates apart by drawing
+    each identity once a batch; `identity` gives the same guarantee to batches drawn otherwise.
+
+    Args:
+        query: embeddings (B, D), of any length: cosines are taken.
+        target: embeddings (B, D); row i is the positive of query i.
+        negative: hard negatives of all rows, (M, D), or None.
+        temperature: tau > 0, a number or `LearnableTemperature()()`; the paper learns it from 0.02.
+        identity: int (B,), one number per identity; other rows' candidates of a query's identity are then left out of
+            its sum instead of being negatives. None = the paper, where they cannot occur.
+        negative_identity: int (M,), the same for hard negatives.
+        negative_valid: bool (M,), False at padding.
+        symmetric: also let each target pick its query among all queries, and average the two (CLIP); the paper's
+            loss has the direction of retrieval alone.
+
+    Returns:
+        A scalar >= 0, mean over queries. In float32 or better.
+    """
+    if query.ndim != 2 or query.shape != target.shape or not len(query):
+        raise ValueError(f"need queries and targets (B, D), B >= 1; got {tuple(query.shape)}, {tuple(target.shape)}")
+    own = torch.eye(len(query), dtype=torch.bool, device=query.device)
+    other = ~own if identity is None else identity[:, None] != identity[None]
+    similarity = cosines(query, target)
+    back = info_nce_pairs(similarity.T, own, other, temperature=temperature) if symmetric else None
+    positive, rivals = own, other
+    if negative is not None:
+        hard = torch.ones(len(query), len(negative), dtype=torch.bool, device=query.device)
+        if negative_valid is not None:
+            hard = hard & negative_valid
+        if identity is not None and negative_identity is not None:
+            hard = hard & (identity[:, None] != negative_identity[None])
+        similarity = torch.cat([similarity, cosines(query, negative)], 1)
+        positive, rivals = F.pad(own, (0, len(negative))), torch.cat([other, hard], 1)
+    loss = info_nce_pairs(similarity, positive, rivals, temperature=temperature)
+    return loss if back is None else (loss + back) / 2
+
+
+def label_info_nce(
+    embedding: Tensor,
+    label: Tensor,
+    *,
+    temperature: float | Tensor = 0.05,
+    siblings: bool = False,
+) -> Tensor:
+    """Every image is a query, images of its class are its positives, all others negatives (ILGen supplement B).
+
+    Args:
+        embedding: (N, D), of any length: cosines are taken.
+        label: int (N,), the class of each image; classes of one image give no term.
+        temperature: tau > 0; ILGen uses 0.05.
+        siblings: see `info_nce_pairs`.
+
+    Returns:
+        A scalar >= 0, mean over queries that have a positive. In float32 or better.
+    """
+    if embedding.ndim != 2 or label.shape != embedding.shape[:1]:
+        raise ValueError(f"need shapes (N, D) and (N,), got {tuple(embedding.shape)} and {tuple(label.shape)}")
+    same = label[:, None] == label[None]
+    myself = torch.eye(len(label), dtype=torch.bool, device=label.device)
+    return info_nce_pairs(
+        cosines(embedding, embedding), same & ~myself, ~same, temperature=temperature, siblings=siblings
+    )
+
+
+def info_nce_pairs(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    temperature: float | Tensor,
+    siblings: bool = False,
+) -> Tensor:
+    """InfoNCE of each (query, positive) pair, averaged over a query's positives, then over queries that have one.
+
+    Args:
+        similarity: (Q, N), higher = more alike.
+        positive: bool (Q, N).
+        negative: bool (Q, N); entries that are neither positive nor negative do not count.
+        temperature: tau > 0.
+        siblings: True keeps a query's other positives in the denominator, as in supervised contrastive learning
+            (Khosla et al. 2020, Eq. 2); False leaves them out, so that a perfect ranking has loss 0.
+
+    Returns:
+        A scalar >= 0; 0 where no query has a positive. In float32 or better.
+    """
+    if similarity.ndim != 2 or not similarity.shape == positive.shape == negative.shape:
+        shapes = [tuple(x.shape) for x in (similarity, positive, negative)]
+        raise ValueError(f"need three arrays (Q, N), got {shapes[0]}, {shapes[1]} and {shapes[2]}")
+    check_temperature(temperature)
+    logits = full(similarity) / temperature
+    if siblings:
+        terms = masked_logsumexp(logits, positive | negative)[:, None] - logits
+    else:
+        terms = F.softplus(masked_logsumexp(logits, negative)[:, None] - logits)
+    return masked_mean(masked_mean(terms, positive, 1), positive.any(1))

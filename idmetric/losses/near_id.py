@@ -1,0 +1,198 @@
+"""The NearID loss: same identity above near-identity distractor above random batch image (NearID section 3.2).
+
+With l_uv = cos(u, v) / tau, anchors a_i, their positives g_ip, their distractors r_ik, G the positives of the whole
+batch and B_i = G without i's own, means E over samples with a valid view in that slot::
+
+    L_disc = mean_p E_i [ -l(a_i, g_ip) + log( sum over g in G of e^l(a_i, g) + sum_k e^l(a_i, r_ik) ) ]     Eq. 1
+    L_rank = mean_k E_i [ softplus( log sum over g in B_i of e^l(a_i, g) - l(a_i, r_ik) ) ]                   Eq. 2
+    L      = L_disc + alpha L_rank                                                                            Eq. 3
+    L_coh  = E_i [ mean_p (1 - cos(g_ip, normalised sum_p g_ip)) ], added with weight beta                    Eq. 7, 8
+
+The other own positives stay in L_disc's denominator; other anchors' distractors appear nowhere; the loss has the
+direction anchor -> pool alone, though the text of the paper's Table 10 calls it symmetric.
+
+**Masks** ("we average only over valid positives and distractors using masks (omitted for clarity)"): a missing view
+or distractor is no target and appears in no sum. The released code masks targets only. `released=True` follows it:
+
+- missing positives stay in G, with whatever embedding they were given, in both terms;
+- missing distractors stay in L_disc's denominator;
+- L_rank is the mean over all valid (i, k) at once, L_coh the mean over all valid views, those without a sibling at 0.
+
+**Several processes.** Gather first: a batch is the whole batch, and each process gets the same loss. (The released
+code averages each process's own anchors, and its means over masks are local.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
+
+TEMPERATURE = 0.07  # section 3.2
+ALPHA = 0.5  # Eq. 3
+
+
+class Tuples(NamedTuple):
+    """A batch of training tuples (section 3.1). Embeddings may have any length: cosines are taken.
+
+    Slots that are not valid may hold anything, also NaN: they do not count, and get zero gradient.
+    """
+
+    anchor: Tensor  # (B, D)
+    positive: Tensor  # (B, P, D)
+    distractor: Tensor  # (B, K, D); K may be 0
+    positive_valid: Tensor | None = None  # bool (B, P); None = all
+    distractor_valid: Tensor | None = None  # bool (B, K); None = all
+    identity: Tensor | None = None
+    """int (B,); rows of one identity are then not each other's negatives. None = as the paper, where a row that MTG's
+    repetition brings twice into a batch is."""
+
+
+class Filled(NamedTuple):
+    """Tuples whose masks are there and whose missing slots hold zeros."""
+
+    anchor: Tensor  # (B, D)
+    positive: Tensor  # (B, P, D)
+    distractor: Tensor  # (B, K, D)
+    positive_valid: Tensor  # bool (B, P)
+    distractor_valid: Tensor  # bool (B, K)
+    identity: Tensor  # int (B,)
+
+
+class Terms(NamedTuple):
+    """The three terms of the loss, scalars."""
+
+    discrimination: Tensor
+    ranking: Tensor
+    cohesion: Tensor
+
+
+class Cosines(NamedTuple):
+    """What a batch's objective is computed from: cosines and which of them count."""
+
+    pool: Tensor  # (B, B * P), each anchor with each positive slot of the batch
+    near: Tensor  # (B, K), each anchor with its own distractors
+    own: Tensor  # bool (B, B * P), the anchor's own valid positives
+    rest: Tensor  # bool (B, B * P), batch negatives
+    near_valid: Tensor  # bool (B, K)
+
+
+def near_id(
+    tuples: Tuples,
+    *,
+    temperature: float | Tensor = TEMPERATURE,
+    alpha: float = ALPHA,
+    beta: float = 0.0,
+    released: bool = False,
+) -> Tensor:
+    """The NearID loss, L_disc + alpha L_rank + beta L_coh (Eq. 3; formulas: module).
+
+    Args:
+        tuples: the whole batch, gathered over processes.
+        temperature: tau > 0; fixed at 0.07 in the paper.
+        alpha: weight of the ranking term (0.5; Table 8 varies it).
+        beta: weight of the cohesion term; 0 = none, 0.1 = the paper's "+ Pos. Cohesion" (section 0.E.6).
+        released: treat masks as the released code does (module).
+
+    Returns:
+        A scalar >= 0, in float32 or better.
+    """
+    terms = near_id_terms(tuples, temperature=temperature, released=released)
+    return terms.discrimination + alpha * terms.ranking + beta * terms.cohesion
+
+
+def near_id_terms(tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE, released: bool = False) -> Terms:
+    """The unweighted terms of `near_id`, to weigh or to log; arguments as there."""
+    check_temperature(temperature)
+    batch = fill(tuples, keep_missing=released)
+    c = batch_cosines(batch, keep_missing=released)
+    return Terms(
+        _discrimination(c, batch.positive.shape[1], temperature, released),
+        ranking(c, temperature=temperature, pooled=released),
+        _cohesion(batch, released),
+    )
+
+
+def fill(tuples: Tuples, *, keep_missing: bool = False) -> Filled:
+    """The tuples with their masks filled in and missing slots set to zero (left alone with `keep_missing`).
+
+    Raises:
+        ValueError: if shapes do not fit.
+    """
+    a, g, r = tuples.anchor, tuples.positive, tuples.distractor
+    if a.ndim != 2 or g.ndim != 3 or r.ndim != 3 or not len(a) == len(g) == len(r) or not len(a):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (a, g, r))
+        raise ValueError(f"need anchors (B, D), positives (B, P, D), distractors (B, K, D), B >= 1; got {shapes}")
+    masks = []
+    for x, valid in ((g, tuples.positive_valid), (r, tuples.distractor_valid)):
+        if valid is not None and valid.shape != x.shape[:2]:
+            raise ValueError(f"a mask of shape {tuple(valid.shape)} does not fit embeddings {tuple(x.shape)}")
+        masks.append(torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid)
+    if not keep_missing:
+        g, r = (x.masked_fill(~valid[:, :, None], 0) for x, valid in zip((g, r), masks, strict=True))
+    identity = torch.arange(len(a), device=a.device) if tuples.identity is None else tuples.identity
+    return Filled(a, g, r, masks[0], masks[1], identity)
+
+
+def batch_cosines(tuples: Filled, *, keep_missing: bool = False) -> Cosines:
+    """All cosines of a batch; `keep_missing` leaves missing positives among the batch negatives."""
+    count, slots, _ = tuples.positive.shape
+    row = torch.arange(count, device=tuples.anchor.device)
+    mine = row[:, None] == row.repeat_interleave(slots)
+    other = tuples.identity[:, None] != tuples.identity.repeat_interleave(slots)
+    valid = tuples.positive_valid.flatten()
+    return Cosines(
+        pool=cosines(tuples.anchor, tuples.positive.flatten(0, 1)),
+        near=cosines(tuples.anchor[:, None], tuples.distractor)[:, 0],
+        own=mine & valid,
+        rest=other if keep_missing else other & valid,
+        near_valid=tuples.distractor_valid,
+    )
+
+
+def ranking(c: Cosines, *, temperature: float | Tensor = TEMPERATURE, pooled: bool = False) -> Tensor:
+    """L_rank: each distractor above the log-sum-exp of the batch negatives (Eq. 2); 0 without batch negatives.
+
+    Args:
+        c: from `batch_cosines(fill(tuples))`.
+        temperature: tau.
+        pooled: mean over all valid distractors at once instead of slot by slot.
+    """
+    crowd = masked_logsumexp(c.pool / temperature, c.rest)
+    terms = F.softplus(crowd[:, None] - c.near / temperature)
+    return masked_mean(terms, c.near_valid) if pooled else _mean_over_slots(terms, c.near_valid)
+
+
+def _discrimination(c: Cosines, slots: int, temperature: float | Tensor, released: bool) -> Tensor:
+    count = len(c.pool)
+    row = torch.arange(count, device=c.pool.device)
+    logits = torch.cat([c.pool, c.near], 1) / temperature
+    if released:
+        mine = (row[:, None] == row.repeat_interleave(slots)).expand(count, -1)
+        counted = torch.cat([c.rest | mine, torch.ones_like(c.near_valid)], 1)
+    else:
+        counted = torch.cat([c.rest | c.own, c.near_valid], 1)
+    whole = masked_logsumexp(logits, counted)
+    target = (c.pool / temperature).view(count, count, slots)[row, row]
+    valid = c.own.view(count, count, slots)[row, row]
+    return _mean_over_slots(whole.masked_fill(~valid.any(1), 0)[:, None] - target, valid)
+
+
+def _cohesion(tuples: Filled, released: bool) -> Tensor:
+    valid = tuples.positive_valid
+    unit = F.normalize(full(tuples.positive), dim=-1).masked_fill(~valid[:, :, None], 0)
+    # unit vectors: the mean of cos(g_p, prototype) is the length of their sum over their number
+    count = valid.sum(1)
+    spread: Tensor = 1 - torch.linalg.vector_norm(unit.sum(1), dim=1) / count.clamp_min(1)
+    spread = spread.masked_fill(count < 2, 0)
+    weight = count if released else torch.ones_like(count)
+    return (spread * weight).sum() / weight.sum().clamp_min(1)
+
+
+def _mean_over_slots(terms: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the samples of each slot (column), then over the slots that have one."""
+    return masked_mean(masked_mean(terms, valid, 0), valid.any(0))

@@ -1,0 +1,232 @@
+"""The objectives NearID is compared with (NearID Tables 3 and 4), on the same batches of tuples.
+
+| Table 3 | here |
+|---|---|
+| InfoNCE (sym., 1-pos) | `symmetric_info_nce(tuples)` |
+| + R neg | `symmetric_info_nce(tuples, distractors=True)` |
+| + Oracle Ranking | `oracle_info_nce(tuples, oracle)` |
+| + R neg + Oracle Ranking | `oracle_info_nce(tuples, oracle, distractors=True)` |
+| SigLIP (BCE, ext., + hard>batch rank) | `sigmoid_ranked(tuples)` |
+| Circle (ext., + hard>batch margin rank) | `circle_ranked(tuples)` |
+
+Table 4 is short: where it gives no number or no normalisation, the released code's is taken, and said so. Masks are
+those of `near_id`: what is missing appears in no sum.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.losses.info_nce import info_nce_pairs
+from idmetric.losses.near_id import ALPHA, TEMPERATURE, Cosines, Tuples, batch_cosines, fill, ranking
+
+BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
+CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
+
+
+def symmetric_info_nce(
+    tuples: Tuples,
+    *,
+    chosen: Tensor | None = None,
+    temperature: float | Tensor = TEMPERATURE,
+    distractors: bool = False,
+) -> Tensor:
+    """Symmetric softmax cross-entropy between anchors and one positive each (Table 4, InfoNCE and "+ R neg").
+
+    Args:
+        tuples: the whole batch; anchors without a positive take no part.
+        chosen: int (B,), the positive slot of each anchor, a valid one; None = the first valid. The released code
+            draws it at random each step.
+        temperature: tau > 0; the released code learns it from 0.07 (see `LearnableTemperature`).
+        distractors: append each anchor's own distractors to its row of both softmaxes ("+ R neg"): in the direction
+            positive -> anchor they are compared with the positive.
+
+    Returns:
+        A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
+    """
+    batch = fill(tuples)
+    row = torch.arange(len(batch.anchor), device=batch.anchor.device)
+    slot = batch.positive_valid.to(torch.uint8).argmax(1) if chosen is None else chosen
+    present, positive = batch.positive_valid[row, slot], batch.positive[row, slot]
+    both = present[:, None] & present
+    own = (row[:, None] == row) & both
+    other = (batch.identity[:, None] != batch.identity) & both
+    similarity, total = cosines(batch.anchor, positive), []
+    for logits, source in ((similarity, batch.anchor), (similarity.T, positive)):
+        near, near_valid = cosines(source[:, None], batch.distractor)[:, 0], batch.distractor_valid
+        if not distractors:
+            near, near_valid = near[:, :0], near_valid[:, :0]
+        total.append(
+            info_nce_pairs(
+                torch.cat([logits, near], 1),
+                F.pad(own, (0, near.shape[1])),
+                torch.cat([other, near_valid], 1),
+                temperature=temperature,
+            )
+        )
+    return (total[0] + total[1]) / 2
+
+
+def oracle_info_nce(
+    tuples: Tuples,
+    oracle: Tensor,
+    *,
+    chosen: Tensor | None = None,
+    temperature: float | Tensor = TEMPERATURE,
+    distractors: bool = False,
+    alpha: float = ALPHA,
+    margin: float = 0.05,
+    rank_temperature: float = TEMPERATURE,
+) -> Tensor:
+    """`symmetric_info_nce` plus alpha times `oracle_ranking` (Table 4, "+ Oracle"); arguments as there.
+
+    The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
+    """
+    base = symmetric_info_nce(tuples, chosen=chosen, temperature=temperature, distractors=distractors)
+    batch = fill(tuples)
+    near = cosines(batch.anchor[:, None], batch.distractor)[:, 0]
+    rank = oracle_ranking(near, oracle, batch.distractor_valid, margin=margin, temperature=rank_temperature)
+    return base + alpha * rank
+
+
+def oracle_ranking(
+    similarity: Tensor,
+    oracle: Tensor,
+    valid: Tensor | None = None,
+    *,
+    margin: float = 0.05,
+    temperature: float = TEMPERATURE,
+) -> Tensor:
+    """RankNet on pairs of a row: -log sigma(l_i - l_j - margin) wherever oracle_i > oracle_j (Table 4, "+ Oracle").
+
+    Args:
+        similarity: (B, K), of an anchor to its distractors.
+        oracle: (B, K), how much of the identity is left: MTG's 1 - part area / object area. NaN = unknown. Equal
+            values form no pair.
+        valid: bool (B, K); None = all.
+        margin: m of Table 4, which gives no number; 0.05 is the released code's.
+        temperature: tau of l = similarity / tau, as the table defines it. The released code takes plain cosines: 1.
+
+    Returns:
+        A scalar >= 0, mean over pairs; 0 without any.
+    """
+    if similarity.ndim != 2 or similarity.shape != oracle.shape:
+        raise ValueError(f"need two arrays (B, K), got {tuple(similarity.shape)} and {tuple(oracle.shape)}")
+    check_temperature(temperature)
+    ordered = oracle[:, :, None] > oracle[:, None]
+    if valid is not None:
+        ordered = ordered & valid[:, :, None] & valid[:, None]
+    logits = full(similarity) / temperature
+    return masked_mean(F.softplus(logits[:, None] - logits[:, :, None] + margin), ordered)
+
+
+def sigmoid_ranked(
+    tuples: Tuples,
+    *,
+    temperature: float | Tensor = TEMPERATURE,
+    bias: float | Tensor = BIAS,
+    alpha: float = ALPHA,
+) -> Tensor:
+    """Sigmoid cross-entropy of all pairs, distractors as negatives, plus the ranking term (Table 4, "SigLIP + Rank").
+
+    L = BCE over (anchor, pool) pairs + BCE(l_r, 0) over distractors + alpha L_rank, each a mean over its valid pairs as
+    in the released code (Zhai et al. divide the sum over pairs by the number of anchors), l = cos / tau + bias. The
+    bias cancels in -log sigma(l_r - LSE_b), which is NearID's own L_rank.
+
+    Args:
+        tuples: the whole batch.
+        temperature: tau > 0.
+        bias: added to every logit; starts all pairs as "different".
+        alpha: weight of the ranking term.
+
+    Returns:
+        A scalar >= 0.
+    """
+    check_temperature(temperature)
+    c = batch_cosines(fill(tuples))
+    pool, near = c.pool / temperature + bias, c.near / temperature + bias
+    pairs = masked_mean(F.softplus(torch.where(c.own, -pool, pool)), c.own | c.rest)
+    hard = masked_mean(F.softplus(near), c.near_valid)
+    return pairs + hard + alpha * ranking(c, temperature=temperature, pooled=True)
+
+
+def circle_ranked(
+    tuples: Tuples,
+    *,
+    margin: float = CIRCLE_MARGIN,
+    scale: float = CIRCLE_SCALE,
+    alpha: float = ALPHA,
+    rank_margin: float = CIRCLE_MARGIN,
+    rank_temperature: float = TEMPERATURE,
+    released: bool = False,
+) -> Tensor:
+    """Circle loss with distractors among the negatives, plus a hinge (Table 4, "Circle + Rank").
+
+    The hinge is (1/K) sum_k [ max_b l_b - l_rk + rank_margin ]+ over batch negatives b, with l = cos / tau.
+
+    Args:
+        tuples: the whole batch.
+        margin, scale: m and gamma of the circle loss (see `circle`).
+        alpha: weight of the hinge.
+        rank_margin: m of the hinge, in logits.
+        rank_temperature: tau of the hinge's logits.
+        released: as the released code does: missing positives stay among the circle's negatives, and the hinge takes
+            plain cosines and is averaged over the whole pool, in which an anchor's own and missing positives count
+            as 0, instead of taken at its maximum.
+
+    Returns:
+        A scalar >= 0.
+    """
+    c = batch_cosines(fill(tuples, keep_missing=released), keep_missing=released)
+    negative = torch.cat([c.rest, c.near_valid], 1)
+    base = circle(
+        torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative, margin=margin, scale=scale
+    )
+    c = batch_cosines(fill(tuples))
+    rank = _mean_hinge(c, rank_margin) if released else _max_hinge(c, rank_margin, rank_temperature)
+    return base + alpha * rank
+
+
+def circle(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    margin: float = CIRCLE_MARGIN,
+    scale: float = CIRCLE_SCALE,
+) -> Tensor:
+    """Circle loss (Sun et al. 2020, Eq. 6 with the margins of section 3.2), mean over queries.
+
+    log(1 + sum_n e^{scale a_n (s_n - m)} sum_p e^{-scale a_p (s_p - 1 + m)}), where the weights
+    a_p = max(0, 1 + m - s_p) and a_n = max(0, s_n + m) carry no gradient.
+
+    Args:
+        similarity: (Q, N), cosines.
+        positive, negative: bool (Q, N).
+        margin: m, in (0, 1).
+        scale: gamma.
+
+    Returns:
+        A scalar >= 0; queries without a positive or without a negative contribute 0.
+    """
+    s = full(similarity)
+    weight_p, weight_n = (1 + margin - s.detach()).relu(), (s.detach() + margin).relu()
+    near = masked_logsumexp(-scale * weight_p * (s - 1 + margin), positive)
+    far = masked_logsumexp(scale * weight_n * (s - margin), negative)
+    both = positive.any(1) & negative.any(1)
+    return F.softplus((near + far).masked_fill(~both, -torch.inf)).mean()
+
+
+def _max_hinge(c: Cosines, margin: float, temperature: float) -> Tensor:
+    check_temperature(temperature)
+    top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)
+    gap = (top[:, None] - c.near) / temperature + margin
+    return masked_mean(F.relu(gap), c.near_valid)
+
+
+def _mean_hinge(c: Cosines, margin: float) -> Tensor:
+    gap = F.relu(c.pool[:, None] - c.near[:, :, None] + margin).masked_fill(~c.rest[:, None], 0)
+    return masked_mean(gap.mean(2), c.near_valid)

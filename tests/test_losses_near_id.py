@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from idmetric.losses.near_id import Terms, Tuples, near_id, near_id_terms
+from idmetric.losses.near_id_objectives import (
+    circle,
+    circle_ranked,
+    oracle_info_nce,
+    oracle_ranking,
+    sigmoid_ranked,
+    symmetric_info_nce,
+)
+from tests.reference import losses_loop as loop
+
+TAU = 0.07
+
+
+def random_tuples(seed: int = 0, *, rows: int = 5, views: int = 2, near: int = 3, masked: bool = True) -> Tuples:
+    g = torch.Generator().manual_seed(seed)
+    shapes = ((rows, 8), (rows, views, 8), (rows, near, 8))
+    a, p, r = (torch.randn(s, generator=g, dtype=torch.float64) for s in shapes)
+    p, r = 0.4 * a[:, None] + p, 0.2 * a[:, None] + r
+    if not masked:
+        return Tuples(a, p, r)
+    valid_p, valid_r = torch.ones(rows, views, dtype=torch.bool), torch.ones(rows, near, dtype=torch.bool)
+    valid_p[0, 1] = valid_p[3, 0] = valid_r[1, 0] = False
+    valid_r[2] = False
+    return Tuples(a, p, r, valid_p, valid_r)
+
+
+def lists(t: Tuples) -> tuple[list[np.ndarray], list[list[np.ndarray | None]], list[list[np.ndarray | None]]]:
+    def views(x: Tensor, valid: Tensor | None) -> list[list[np.ndarray | None]]:
+        there = torch.ones(x.shape[:2]) if valid is None else valid
+        return [
+            [v if ok else None for v, ok in zip(row, m, strict=True)] for row, m in zip(x.numpy(), there, strict=True)
+        ]
+
+    return list(t.anchor.numpy()), views(t.positive, t.positive_valid), views(t.distractor, t.distractor_valid)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_term_is_its_equation(masked: bool) -> None:
+    t = random_tuples(masked=masked)
+    a, p, r = lists(t)
+    expected = Terms(loop.discrimination(a, p, r, TAU), loop.ranking(a, p, r, TAU), loop.cohesion(p))  # type: ignore[arg-type]
+    for got, want in zip(near_id_terms(t), expected, strict=True):
+        assert got.item() == pytest.approx(want, rel=1e-10)
+    total = expected.discrimination + 0.5 * expected.ranking
+    assert near_id(t).item() == pytest.approx(float(total), rel=1e-10)
+    assert near_id(t, beta=0.1).item() == pytest.approx(float(total + 0.1 * expected.cohesion), rel=1e-10)
+
+
+def released_loss(t: Tuples, tau: float) -> float:
+    """The formula recorded from the released code: G holds every slot, masks choose targets and ranked distractors."""
+    a, slots, near = t.anchor.numpy(), t.positive.numpy(), t.distractor.numpy()
+    assert t.positive_valid is not None
+    assert t.distractor_valid is not None
+    rows, views, _ = slots.shape
+    main, tier = [], []
+    for p in range(views):
+        terms = []
+        for i in range(rows):
+            everything = [loop.cos(a[i], slots[j, q]) / tau for j in range(rows) for q in range(views)]
+            everything += [loop.cos(a[i], r) / tau for r in near[i]]
+            if t.positive_valid[i, p]:
+                terms.append(loop.log_sum_exp(everything) - loop.cos(a[i], slots[i, p]) / tau)
+        main.append(terms)
+    for i in range(rows):
+        rest = [loop.cos(a[i], slots[j, q]) / tau for j in range(rows) if j != i for q in range(views)]
+        for k in range(near.shape[1]):
+            if t.distractor_valid[i, k]:
+                tier.append(loop.softplus(loop.log_sum_exp(rest) - loop.cos(a[i], near[i, k]) / tau))
+    return loop.mean_over_slots(main) + 0.5 * loop.mean(tier)
+
+
+def test_the_switch_follows_the_released_code_which_keeps_missing_slots_in_the_sums() -> None:
+    t = random_tuples()
+    assert near_id(t, released=True).item() == pytest.approx(released_loss(t, TAU), rel=1e-10)
+    full = random_tuples(masked=False)
+    assert near_id(full, released=True).item() == pytest.approx(near_id(full).item(), rel=1e-12)
+    other = t._replace(positive=t.positive.clone())
+    other.positive[0, 1] += 1  # a missing view
+    assert near_id(other).item() == near_id(t).item()
+    assert near_id(other, released=True).item() != near_id(t, released=True).item()
+
+
+def test_released_cohesion_is_the_mean_over_all_valid_views() -> None:
+    t = random_tuples()
+    _, p, _ = lists(t)
+    pairs = [row for row in p if all(v is not None for v in row)]
+    assert len(pairs) == 3
+    expected = sum(2 * loop.cohesion([row]) for row in pairs) / 8  # 8 valid views, 6 of them with a sibling
+    assert near_id_terms(t, released=True).cohesion.item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_missing_slots_may_hold_nan_and_get_no_gradient() -> None:
+    t = random_tuples()
+    assert t.positive_valid is not None
+    assert t.distractor_valid is not None
+    p = t.positive.masked_fill(~t.positive_valid[:, :, None], math.nan).requires_grad_()
+    r = t.distractor.masked_fill(~t.distractor_valid[:, :, None], math.nan).requires_grad_()
+    loss = near_id(t._replace(positive=p, distractor=r), beta=0.1)
+    assert loss.item() == near_id(t, beta=0.1).item()
+    loss.backward()
+    for x, valid in ((p, t.positive_valid), (r, t.distractor_valid)):
+        assert x.grad is not None
+        assert (x.grad[~valid] == 0).all()
+        assert (x.grad[valid].abs().sum(-1) > 0).all()
+
+
+def test_one_identity_alone_has_no_ranking_and_no_distractor_is_zero() -> None:
+    single = near_id_terms(random_tuples(rows=1, masked=False))
+    assert single.ranking.item() == 0
+    assert single.discrimination.item() > 0
+    none = random_tuples(near=0, masked=False)
+    a, p, r = lists(none)
+    assert near_id(none).item() == pytest.approx(loop.discrimination(a, p, r, TAU))
+    invalid = random_tuples()._replace(distractor_valid=torch.zeros(5, 3, dtype=torch.bool))
+    assert near_id_terms(invalid).ranking.item() == 0
+
+
+def test_the_wanted_order_costs_almost_nothing_and_collapse_its_chance_level() -> None:
+    axes = torch.eye(9, dtype=torch.float64)
+    anchor = axes[:3]
+    distractor = (0.6 * anchor + 0.8 * axes[3:6])[:, None]
+    ordered = near_id_terms(Tuples(anchor, anchor[:, None], distractor))
+    assert ordered.discrimination.item() < 0.01
+    assert ordered.ranking.item() < 0.01
+    same = Tuples(torch.ones(3, 4), torch.ones(3, 2, 4), torch.ones(3, 3, 4))
+    equal = near_id_terms(same)
+    assert equal.discrimination.item() == pytest.approx(math.log(6 + 3))
+    assert equal.ranking.item() == pytest.approx(math.log(1 + 4))
+    assert equal.cohesion.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_rows_of_one_identity_are_not_each_others_negatives() -> None:
+    t = random_tuples(masked=False)
+    a, p, r = lists(t)
+    identity = torch.tensor([0, 1, 0, 2, 3])
+    without = [0, 1, 3, 4]  # what row 0 sees: everything but row 2
+    only = near_id_terms(t._replace(identity=identity))
+    plain = near_id_terms(t)
+    assert only.discrimination.item() < plain.discrimination.item()
+    rows = []
+    for i in range(5):
+        seen = without if i == 0 else [1, 2, 3, 4] if i == 2 else range(5)
+        rest = [loop.cos(a[i], g) / TAU for j in seen if j != i for g in p[j]]  # type: ignore[arg-type]
+        near = [loop.cos(a[i], x) / TAU for x in r[i]]  # type: ignore[arg-type]
+        rows.append(loop.mean([loop.softplus(loop.log_sum_exp(rest) - n) for n in near]))
+    assert only.ranking.item() == pytest.approx(loop.mean(rows), rel=1e-10)
+
+
+def first_valid(views: list[list[np.ndarray | None]]) -> list[np.ndarray]:
+    return [next(v for v in row if v is not None) for row in views]
+
+
+@pytest.mark.parametrize("distractors", [False, True])
+def test_symmetric_info_nce_is_both_cross_entropies(distractors: bool) -> None:
+    t = random_tuples()
+    a, p, r = lists(t)
+    expected = loop.symmetric(a, first_valid(p), r if distractors else None, TAU)
+    assert symmetric_info_nce(t, distractors=distractors).item() == pytest.approx(expected, rel=1e-10)
+    chosen = torch.tensor([0, 1, 0, 1, 1])
+    picked = [p[i][c] for i, c in enumerate(chosen)]
+    expected = loop.symmetric(a, picked, r if distractors else None, TAU)  # type: ignore[arg-type]
+    assert symmetric_info_nce(t, chosen=chosen, distractors=distractors).item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_symmetric_info_nce_is_pytorchs_cross_entropy_and_skips_anchors_without_a_positive() -> None:
+    t = random_tuples(masked=False, views=1)
+    unit = torch.nn.functional.normalize
+    logits = unit(t.anchor, dim=-1) @ unit(t.positive[:, 0], dim=-1).T / TAU
+    target = torch.arange(5)
+    expected = (
+        torch.nn.functional.cross_entropy(logits, target) + torch.nn.functional.cross_entropy(logits.T, target)
+    ) / 2
+    assert symmetric_info_nce(t).item() == pytest.approx(expected.item(), rel=1e-10)
+    valid = torch.ones(5, 1, dtype=torch.bool)
+    valid[2] = False
+    rest = [0, 1, 3, 4]
+    fewer = Tuples(t.anchor[rest], t.positive[rest], t.distractor[rest])
+    skipped = symmetric_info_nce(t._replace(positive_valid=valid), distractors=True)
+    assert skipped.item() == pytest.approx(symmetric_info_nce(fewer, distractors=True).item(), rel=1e-12)
+
+
+def test_oracle_ranking_is_ranknet_on_ordered_pairs() -> None:
+    t = random_tuples()
+    a, p, r = lists(t)
+    g = torch.Generator().manual_seed(3)
+    oracle = torch.rand(5, 3, generator=g, dtype=torch.float64)
+    oracle[4, 1] = oracle[4, 0]
+    near = np.array([[0 if x is None else loop.cos(a[i], x) for x in row] for i, row in enumerate(r)])
+    assert t.distractor_valid is not None
+    rank = loop.oracle_ranking(near, oracle.numpy(), t.distractor_valid.numpy(), TAU, 0.05)
+    got = oracle_ranking(torch.from_numpy(near), oracle, t.distractor_valid)
+    assert got.item() == pytest.approx(rank, rel=1e-10)
+    base = loop.symmetric(a, first_valid(p), r, TAU)
+    assert oracle_info_nce(t, oracle, distractors=True).item() == pytest.approx(base + 0.5 * rank, rel=1e-10)
+    unknown = oracle.clone()
+    unknown[0] = math.nan
+    assert oracle_ranking(torch.zeros(1, 3), unknown[:1]).item() == 0
+    assert oracle_ranking(torch.zeros(2, 3), torch.ones(2, 3)).item() == 0
+
+
+def test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term() -> None:
+    t = random_tuples()
+    a, p, r = lists(t)
+    ranks = []
+    for i, row in enumerate(r):
+        rest = [loop.cos(a[i], g) / TAU for j in range(5) if j != i for g in p[j] if g is not None]
+        ranks += [
+            -math.log(loop.sigmoid(loop.cos(a[i], x) / TAU - loop.log_sum_exp(rest))) for x in row if x is not None
+        ]
+    expected = loop.sigmoid_pairs(a, p, r, TAU, -10.0) + 0.5 * loop.mean(ranks)
+    assert sigmoid_ranked(t).item() == pytest.approx(expected, rel=1e-9)
+
+
+def circle_part(t: Tuples, *, keep_missing: bool = False) -> float:
+    a, p, r = lists(t if not keep_missing else t._replace(positive_valid=None))
+    _, mine, _ = lists(t)
+    return loop.mean([
+        loop.circle([loop.cos(a[i], g) for g in mine[i] if g is not None],
+                    [loop.cos(a[i], g) for j in range(5) if j != i for g in p[j] if g is not None]
+                    + [loop.cos(a[i], x) for x in r[i] if x is not None], 0.25, 64.0)
+        for i in range(5)
+    ])  # fmt: skip
+
+
+def test_circle_ranked_is_the_circle_loss_plus_a_hinge() -> None:
+    t = random_tuples()
+    a, p, r = lists(t)
+    hinge = loop.max_hinge(a, p, r, TAU, 0.25)
+    assert hinge > 0
+    assert circle_ranked(t).item() == pytest.approx(circle_part(t) + 0.5 * hinge, rel=1e-9)
+    terms = [
+        loop.mean([
+            max(0.0, loop.cos(a[i], g) - loop.cos(a[i], x) + 0.25) if j != i and g is not None else 0.0
+            for j, row in enumerate(p) for g in row
+        ])
+        for i in range(5) for x in r[i] if x is not None
+    ]  # fmt: skip
+    released = circle_part(t, keep_missing=True) + 0.5 * loop.mean(terms)
+    assert circle_ranked(t, released=True).item() == pytest.approx(released, rel=1e-9)
+
+
+def test_circle_agrees_with_pytorch_metric_learning() -> None:
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    g = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=g, dtype=torch.float64)
+    label = torch.arange(4).repeat_interleave(3)
+    unit = torch.nn.functional.normalize(x, dim=-1)
+    same = label[:, None] == label
+    got = circle(unit @ unit.T, same & ~torch.eye(12, dtype=torch.bool), ~same, margin=0.3, scale=20.0)
+    assert got.item() == pytest.approx(losses.CircleLoss(m=0.3, gamma=20)(x, label).item(), rel=1e-6)
+
+
+def test_circle_of_a_query_without_positives_or_negatives_is_zero() -> None:
+    s = torch.tensor([[0.9, 0.1], [0.9, 0.1]], requires_grad=True)
+    yes, no = torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool)
+    for loss in (circle(s, yes, no), circle(s, no, yes), circle(s, no, no)):
+        assert loss.item() == 0
+        (grad,) = torch.autograd.grad(loss, s)
+        assert (grad == 0).all()
+
+
+def test_bad_shapes_are_told() -> None:
+    t = random_tuples()
+    with pytest.raises(ValueError, match="anchors"):
+        near_id(t._replace(positive=t.anchor))
+    with pytest.raises(ValueError, match="mask of shape"):
+        near_id(t._replace(positive_valid=torch.ones(5, 3, dtype=torch.bool)))
+    with pytest.raises(ValueError, match="temperature"):
+        near_id(t, temperature=0)
+    with pytest.raises(ValueError, match="two arrays"):
+        oracle_ranking(torch.zeros(2, 3), torch.zeros(2, 2))
