@@ -1,0 +1,261 @@
+"""Rows of a manifest as batches of pixels, at random places that follow from the step alone.
+
+pictures = Pictures.of(model, data, augment.idsim(model.image_size))
+rows = batch_rows(step, len(data), 32, seed)
+pixels = pictures.batch(rows, (seed, step))            # (32, 3, H, W), the same whenever it is asked for
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.data.check import Progress, faults, without
+from idmetric.data.manifest import Manifest, ManifestError
+from idmetric.embedder import Embedder
+from idmetric.images import (
+    WHITE,
+    Colour,
+    ImageLike,
+    ImageReadError,
+    cut_out,
+    describe,
+    read_image,
+    read_mask,
+    to_pixels,
+)
+from idmetric.train.augment import Augment, View, add_noise
+
+Rows = Sequence[int] | NDArray[np.integer]
+Size = tuple[int, int]  # height, width
+_SHOWN = 20  # rows named in a message
+
+
+# Chance that follows from (seed, step, place)
+
+
+def generator(*key: int | str) -> Generator:
+    """A random generator that follows from these numbers and words, and from nothing else.
+
+    (NumPy's own seeding by a list takes [1] and [1, 0] for the same.)
+    """
+    text = "\0".join(f"{type(part).__name__[:1]}{part}" for part in _plain(key))
+    return np.random.default_rng(int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big"))
+
+
+def _plain(key: Sequence[int | str]) -> list[int | str]:
+    return [part if isinstance(part, str) else int(part) for part in key]  # NumPy's whole numbers count as ours
+
+
+@lru_cache(maxsize=8)
+def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """The numbers 0..count - 1 in the random order of an epoch; read-only, as it is kept."""
+    order: NDArray[np.int64] = generator(seed, "epoch", epoch).permutation(count)
+    order.flags.writeable = False
+    return order
+
+
+def batch_rows(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]:
+    """The `size` of `count` items that a step, counted from 0, takes.
+
+    Each epoch is a permutation of its own; its incomplete last batch is left out, so that all batches are equal.
+
+    Raises:
+        ValueError: if there are fewer items than a batch.
+    """
+    epoch, k = divmod(step, steps_per_epoch(count, size))
+    return permutation(seed, epoch, count)[k * size : (k + 1) * size]
+
+
+def steps_per_epoch(count: int, size: int) -> int:
+    """Whole batches in an epoch.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if size < 1:
+        raise ValueError(f"a batch has at least 1 item, not {size}")
+    if count < size:
+        raise ValueError(f"{count} items do not fill a batch of {size}: give more data, or choose a smaller batch")
+    return count // size
+
+
+def share(size: int, rank: int, count: int) -> range:
+    """The places of a global batch that belong to process `rank` of `count`: equal stretches, in order of ranks.
+
+    So gathering the processes' results along the batch restores the batch's order.
+
+    Raises:
+        ValueError: if the batch cannot be shared equally.
+    """
+    if size % count:
+        raise ValueError(f"a batch of {size} cannot be shared equally by {count} processes: choose a multiple")
+    return range(rank * size // count, (rank + 1) * size // count)
+
+
+# Pixels
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images of a manifest as a model sees them, augmented; without state, for any thread or process.
+
+    Args:
+        data: the manifest.
+        size: (height, width) of the pixels, or a function from an image's own height and width to it.
+        interpolation, background: as for `idmetric.images.to_pixels`.
+        augment: see `idmetric.train.augment`; it comes before the resize (a step of it may do that already).
+    """
+
+    data: Manifest
+    size: Size | Callable[[int, int], Size]
+    interpolation: str = "bicubic"
+    background: Colour = WHITE
+    augment: Augment | None = None
+
+    @classmethod
+    def of(cls, model: Embedder, data: Manifest, augment: Augment | None = None) -> Pictures:
+        """With the preprocessing of a model that sees all images at one size."""
+        return cls(data, model.image_size, model.interpolation, model.background, augment)
+
+    def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0) -> Tensor:
+        """The pixels (3, H, W) of a row, float32 in [0, 1].
+
+        Args:
+            rng: what augmentation and noise draw from; not needed without them.
+            foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
+            noise: standard deviation of Gaussian noise, added last (see `idmetric.train.augment.add_noise`).
+
+        Raises:
+            ImageReadError: if the image cannot be read, or the mask selects nothing.
+            ManifestError: if the row has no mask that is asked for.
+        """
+        return self._read(row, rng, foreground, noise, masked=False)[0]
+
+    def read_masked(
+        self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `read`, and the mask (H, W) in [0, 1], moved as the augmentation moved the image; None if it has none."""
+        return self._read(row, rng, foreground, noise, masked=True)
+
+    def batch(
+        self,
+        rows: Rows,
+        key: Sequence[int | str] = (),
+        *,
+        places: Sequence[int] | None = None,
+        foreground: Sequence[bool] | None = None,
+        noise: Sequence[float] | None = None,
+    ) -> Tensor:
+        """The pixels (B, 3, H, W) of some rows.
+
+        Args:
+            key: seed, step and whatever else chance depends on; each picture draws from `generator(*key, place)`.
+            places: of the rows in the global batch, where they are a process's share; default 0, 1, ...
+            foreground, noise: of each row, see `read`.
+        """
+        count = len(rows)
+        places = range(count) if places is None else places
+        foreground = [False] * count if foreground is None else foreground
+        noise = [0.0] * count if noise is None else noise
+        return torch.stack([
+            self.read(int(row), generator(*key, place), foreground=cut, noise=strength)
+            for row, place, cut, strength in zip(rows, places, foreground, noise, strict=True)
+        ])  # fmt: skip
+
+    def _read(
+        self, row: int, rng: Generator | None, foreground: bool, noise: float, masked: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if rng is None and (self.augment is not None or noise):
+            raise ValueError("augmentation and noise draw from a generator: pass rng=")
+        source = cast("str | bytes", self.data.source(row))
+        image: ImageLike = source
+        cover: Image.Image | None = None
+        if self.augment is not None or foreground or masked:
+            view = self._view(row, source, foreground, masked)
+            image, cover = view if self.augment is None else self.augment(view, cast(Generator, rng))
+        try:
+            pixels = to_pixels(image, self.size, background=self.background, interpolation=self.interpolation)
+        except ImageReadError as error:  # what was made of it has no name
+            raise ImageReadError(describe(source), error.reason) from error
+        if noise:
+            pixels = add_noise(pixels, noise, cast(Generator, rng))
+        if cover is None:
+            return pixels, None
+        return pixels, read_mask(np.asarray(cover, np.float32) / 255, (pixels.shape[1], pixels.shape[2]))
+
+    def _view(self, row: int, source: str | bytes, foreground: bool, masked: bool) -> View:
+        """The image at its own size, its background black if `foreground`, and the mask if `masked`."""
+        mask = self.data.source(row, "mask") if foreground or masked else None
+        if mask is None:
+            if foreground:
+                raise ManifestError(
+                    f"row {row + 1} ({self.data[row].id}) has no mask, so that what is outside cannot be painted "
+                    "black: fill column 'mask' (idmetric.data.masking.inherit_masks gives edits their parent's)"
+                )
+            return View(read_image(source, background=self.background))
+        image, cover = cut_out(source, mask, "black" if foreground else "keep", background=self.background)
+        assert isinstance(image, Image.Image)  # of a file
+        return View(image, Image.fromarray((cover * 255).round().byte().numpy()) if masked else None)
+
+
+# Before the first step
+
+
+def check(
+    data: Manifest,
+    rows: Rows | None = None,
+    on_error: Literal["stop", "skip"] = "stop",
+    *,
+    masks: bool = False,
+    decode: bool = True,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """The manifest, once its images are known to be readable.
+
+    Args:
+        rows: numbers of the rows that training will use; default all.
+        on_error: "stop", or "skip": leave out the rows whose images cannot be read, and what is nothing without them
+            (the rest of a triplet, distractors of a lost view), with a warning that counts them.
+        masks: check the masks as well, that they are there where named, and select something.
+        decode: read the images whole; False only looks for the files, which is quicker.
+        workers, progress: see `idmetric.data.check.faults`.
+
+    Raises:
+        ManifestError: with the list of what cannot be read, or if nothing is left without it.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error {on_error!r}: choose stop or skip")
+    numbers = np.arange(len(data)) if rows is None else np.unique(np.asarray(rows, dtype=np.int64))
+    used = data.take(numbers).replace(part_mask=None, part_mask_bytes=None)
+    if not masks:
+        used = used.replace(mask=None, mask_bytes=None)
+    found = faults(used, decode=decode, workers=workers, progress=progress)
+    if not found:
+        return data
+    bad = [replace(fault, row=int(numbers[fault.row])) for fault in found]
+    listed = "".join(f"\n  {fault}" for fault in bad[:_SHOWN])
+    if len(bad) > _SHOWN:
+        listed += f"\n  and {len(bad) - _SHOWN} more"
+    lost = {fault.row for fault in bad}
+    if on_error == "stop":
+        raise ManifestError(f"{len(lost)} of {len(numbers)} rows cannot be used:{listed}\n"
+                            "mend or remove them, or train without them by --on-error skip")  # fmt: skip
+    kept = without(data, lost)
+    if not len(kept):
+        raise ManifestError(f"no row is left without those that cannot be used:{listed}")
+    warnings.warn(f"{len(lost)} rows cannot be used; they and what depends on them are left out, {len(kept)} of "
+                  f"{len(data)} rows stay:{listed}", stacklevel=2)  # fmt: skip
+    return kept

@@ -1,0 +1,190 @@
+"""LoRA by PEFT: attach it to the layers that the papers adapt, train, save a model of plain weights.
+
+attach(model.backbone, rank=16, alpha=32, dropout=0.05)     # ID-Sim, C.1
+...
+with folded(model):
+    model.save_pretrained("run")                             # opens without peft
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_NAME = "default"  # of the adapter, within PEFT
+
+# Names of linear layers, as patterns of the whole path.
+TARGETS = MappingProxyType({
+    # "attention and feedforward MLP layers" (ID-Sim, section 4.1) of timm's transformers; heads, the patch embedding
+    # and attention pooling, whose layers share these names, are no blocks and stay as they are
+    "vit": r"(?:.*\.)?blocks\.\d+\."
+           r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
+    # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
+    "qwen": r"(?:.*\.)?language_model\.layers\.\d+\.(?:self_attn\.[qkvo]_proj|mlp\.(?:gate|up|down)_proj)",
+    # the same and those of the vision tower's blocks
+    "qwen-vision": r"(?:.*\.)?(?:language_model\.layers|visual\.blocks)\.\d+\."
+                   r"(?:self_attn\.[qkvo]_proj|attn\.(?:qkv|proj)|mlp\.(?:(?:gate|up|down)_proj|fc1|fc2))",
+    # the list of VLM2Vec, which such models descend from; in Qwen2.5-VL it meets the attention and down_proj of the
+    # language model, and down_proj of the vision tower
+    "vlm2vec": r"(?:.*\.)?(?:qkv_proj|o_proj|gate_up_proj|down_proj|k_proj|q_proj|out_proj|v_proj)",
+})  # fmt: skip
+
+
+def attach(
+    module: nn.Module,
+    rank: int = 16,
+    alpha: float = 32,
+    dropout: float = 0.05,
+    targets: str | Sequence[str] = "vit",
+    *,
+    seed: int = 0,
+) -> nn.Module:
+    """Freeze a module and add trainable LoRA to its linear layers, in place (Hu et al. 2022): W x + alpha / rank B A x.
+
+    At first nothing changes, since B is 0. The adapters are float32, also on a bfloat16 or float16 module.
+
+    Args:
+        module: such as the timm model in `IDSim.backbone`; what lies outside of it is left alone.
+        rank, alpha, dropout: ID-Sim C.1; VisME, section 5.1, has the same rank and alpha.
+        targets: a key of `TARGETS`, or a regular expression or several, of whole names of linear layers.
+        seed: of A's random values, the same on any device; torch's own random numbers are left as they are.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: if no linear layer has such a name, with the names that there are; if there is LoRA already.
+        ImportError: without peft.
+    """
+    peft = _peft()
+    if any(True for _ in _layers(module)):
+        raise ValueError("the module has LoRA already: attach it once, or fold it first")
+    if rank < 1 or not 0 <= dropout < 1:
+        raise ValueError(f"LoRA needs a rank of 1 or more and a dropout in [0, 1), got {rank} and {dropout}")
+    names = target_names(module, targets)
+    passing = _reading_weights(module, names)
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none",
+        target_modules="|".join(re.escape(name) for name in names),  # these and no others: a list would match endings
+    )  # fmt: skip
+    state = torch.default_generator.get_state()
+    try:
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators as well
+        peft.inject_adapter_in_model(config, module, _NAME)
+    finally:
+        torch.default_generator.set_state(state)
+    for layer in _layers(module):
+        for part in (layer.lora_A[_NAME], layer.lora_B[_NAME]):
+            part.to(torch.promote_types(part.weight.dtype, torch.float32))
+        layer.train(layer.get_base_layer().training)  # new modules, dropout among them, begin in train mode
+    for attention in passing:
+        attention.qkv_bias_separate = True
+    return module
+
+
+def target_names(module: nn.Module, targets: str | Sequence[str]) -> list[str]:
+    """Names of the linear layers that `attach` would change.
+
+    Raises:
+        ValueError: if there are none, with those that there are.
+    """
+    patterns = [targets] if isinstance(targets, str) else list(targets)
+    patterns = [TARGETS.get(pattern, pattern) for pattern in patterns]
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    found = [name for name in linear if any(re.fullmatch(pattern, name) for pattern in patterns)]
+    if not found:
+        kinds = list(dict.fromkeys(re.sub(r"\d+", "N", name) for name in linear))
+        there = ", ".join(kinds[:20]) + (", ..." if len(kinds) > 20 else "") if kinds else "none at all"
+        raise ValueError(
+            f"{type(module).__name__} has no linear layers named {targets!r}, so there is nothing to attach LoRA to. "
+            f"Its linear layers: {there} (N: numbers). Give targets as a regular expression of whole names, or one of "
+            f"{', '.join(TARGETS)}"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def folded(module: nn.Module) -> Iterator[nn.Module]:
+    """Inside, the module is as if it had been trained without LoRA: plain layers with weights W + alpha / rank B A.
+
+    For saving (`model.save_pretrained`) and for measuring speed. The sum is made in float32 and rounded once to the
+    weights' type. After it all is bit for bit as before. Meanwhile the original weights are kept in the CPU's memory.
+    """
+    places = [(path, layer) for path, layer in module.named_modules() if _is_layer(layer)]
+    kept: list[tuple[nn.Module, str, nn.Module, Tensor, Tensor]] = []
+    try:
+        for path, layer in places:
+            parent, name = module.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+            base: Any = layer.get_base_layer()
+            weight = base.weight.detach()  # shares its memory
+            kept.append((parent, name, layer, weight, weight.to("cpu", copy=True)))
+            weight.copy_(_sum(layer, weight))
+            setattr(parent, name, base)
+        yield module
+    finally:
+        for parent, name, layer, weight, original in kept:
+            setattr(parent, name, layer)
+            weight.copy_(original)
+
+
+def folded_state(module: nn.Module) -> dict[str, Tensor]:
+    """The module's state as if it had been trained without LoRA: its names before `attach`, copied to the CPU."""
+    with folded(module):
+        return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
+
+
+def count(module: nn.Module) -> tuple[int, int]:
+    """How many numbers of a module are trained, and how many parameters it has in all (shared ones once)."""
+    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
+    return sum(n for n, trained in sizes if trained), sum(n for n, _ in sizes)
+
+
+def describe(module: nn.Module) -> str:
+    """ "5,898,240 of 308,977,664 parameters are trained (1.91 %)" """
+    trained, whole = count(module)
+    return f"{trained:,} of {whole:,} parameters are trained ({100 * trained / max(1, whole):.2f} %)"
+
+
+def _sum(layer: Any, weight: Tensor) -> Tensor:
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    a, b = layer.lora_A[_NAME].weight.detach().to(wide), layer.lora_B[_NAME].weight.detach().to(wide)
+    return torch.addmm(weight.to(wide), b, a, alpha=layer.scaling[_NAME])
+
+
+def _is_layer(module: Any) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "get_base_layer")
+
+
+def _layers(module: nn.Module) -> Iterator[Any]:
+    return (layer for layer in module.modules() if _is_layer(layer))
+
+
+def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
+    """Attention that reads its qkv's weight instead of calling it, and so would pass LoRA by.
+
+    (timm's EVA, BEiT, Swin v2, and DINOv3 with a qkv bias.) Told to add the bias by itself, it calls the layer; the sum
+    is the same up to rounding.
+    """
+    found: list[Any] = []
+    for name in names:
+        parent: Any = module.get_submodule(name.rpartition(".")[0])
+        if name.rpartition(".")[2] == "qkv" and getattr(parent, "q_bias", None) is not None:
+            if not hasattr(parent, "qkv_bias_separate"):
+                raise ValueError(f"{name}: {type(parent).__name__} reads this layer's weight past LoRA: choose targets "
+                                 "without qkv")  # fmt: skip
+            found.append(parent)
+    return found
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError("LoRA needs peft: pip install 'idmetric[train]'") from error
+    return peft

@@ -1,0 +1,322 @@
+"""Numbers on validation rows while training: each image embedded once, and whatever measures the rows allow.
+
+validation(model, data.filter(split="val"))  # {"map": 0.81, "auc": 0.97, "ssr": 0.42, "pa": 0.77}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from idmetric.data.kin import kin, parent_rows
+from idmetric.data.manifest import Manifest
+from idmetric.embedder import Embedder
+from idmetric.evaluate.margins import directed_margins, margin_rates
+from idmetric.evaluate.ranking import average_precision, roc_auc
+from idmetric.train.batches import Pictures
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
+_CHUNK = 256  # queries whose similarities are in memory at once
+
+
+def validation(
+    model: Embedder,
+    data: Manifest,
+    *,
+    batch_size: int = 32,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Measures of a model on rows; all in 0..1 but the correlations (-1..1), higher = better.
+
+    The model is put into eval mode and back. Random numbers are neither drawn nor used.
+
+    Args:
+        batch_size: images per pass. workers: threads that read images.
+        progress: called with (images done, images in all).
+
+    Returns:
+        Those of these that the rows allow:
+        "map": mean average precision, each image of known identity a query against all others
+            (edits and distractors among them), over the queries with a positive.
+        "auc": area under the ROC curve of same identity or not, over pairs of a view with another image of its
+            family: an identity and what was made of it by edits of identity (ID-Sim's Identity Validation, B.1).
+        "triplet": share of triplets (slots anchor, positive, negative) whose positive is nearer than the negative
+            (ID-Sim's Real Instance Validation, B.1); a tie counts as wrong.
+        "ssr", "pa": success of views against their distractors and identity-edits (NearID, section 3.4).
+        "part_ssr", "part_pa": the same against part-edits (NearID on Mind-the-Glitch).
+        "oracle", "oracle_pair": correlation with the part-edits' oracle scores (NearID's M-O and M-O pair).
+
+    Raises:
+        ValueError: if the rows allow none.
+        ImageReadError: naming an image that cannot be read.
+    """
+    rows = _Rows.of(data)
+    if not measurable(data):
+        raise ValueError(
+            f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
+            "(slots anchor, positive, negative)"
+        )
+    vectors = embed_rows(model, data, rows.images, batch_size=batch_size, workers=workers, progress=progress)
+    return _measure(vectors[rows.image], rows)
+
+
+def measurable(data: Manifest) -> list[str]:
+    """What `validation` would return numbers for; to be asked before training starts. Reads no images."""
+    rows = _Rows.of(data)
+    return list(_measure(np.ones((len(data), 1)), rows))
+
+
+def _measure(vectors: Array, rows: _Rows) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for measure in (_retrieval, _families, _triplets, _distractors, _parts, _oracle):
+        found |= measure(vectors, rows)
+    return found
+
+
+def embed_rows(
+    model: Embedder,
+    data: Manifest,
+    rows: Sequence[int] | NDArray[np.integer],
+    *,
+    batch_size: int = 32,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> Array:
+    """Unit-length global features (N, D) of rows, as `model.embed` makes them, in eval mode; read by threads.
+
+    Raises:
+        ImageReadError: naming an image that cannot be read.
+        ValueError: if a feature is not finite.
+    """
+    pictures = Pictures(data, model.size_for, model.interpolation, model.background)
+    parts: list[Tensor] = []
+    starts = range(0, len(rows), batch_size)
+    with _evaluating(model), ThreadPoolExecutor(max(1, workers)) as pool:
+        # the next batch is read while this one is embedded
+        ahead = [pool.submit(pictures.read, int(row)) for row in rows[:batch_size]]
+        for start in starts:
+            now = ahead
+            ahead = [pool.submit(pictures.read, int(r)) for r in rows[start + batch_size : start + 2 * batch_size]]
+            pixels = [future.result() for future in now]
+            parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
+            if progress is not None:
+                progress(min(start + batch_size, len(rows)), len(rows))
+    features = torch.cat(parts).double()
+    if not features.isfinite().all():
+        raise ValueError("the model's features are not finite: training has diverged (lower the learning rate)")
+    vectors: Array = F.normalize(features, dim=-1).numpy()
+    return vectors
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, and each module's own mode after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What the measures need of a manifest of N rows.
+
+    Attributes:
+        images: first row of each different image, (M,). image: which of them a row shows, (N,).
+        identity: number of it, -1 where unknown. family: see `idmetric.data.kin.kin`. parent: row, or -1.
+        role, engine, group, slot: as in the manifest. oracle: NaN where there is none.
+    """
+
+    images: Rows
+    image: Rows
+    identity: Rows
+    family: Rows
+    parent: Rows
+    role: NDArray[np.object_]
+    engine: NDArray[np.object_]
+    group: NDArray[np.object_]
+    slot: NDArray[np.object_]
+    oracle: Array
+
+    @classmethod
+    def of(cls, data: Manifest) -> _Rows:
+        keys = [_key(source, name) for source, name in zip(data.sources(), data.column("identity"), strict=True)]
+        first: dict[Any, int] = {}
+        shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
+        images, image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
+        names = data.column("identity")
+        number = {name: k for k, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
+        role, engine, group, slot = (
+            np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot")
+        )
+        return cls(
+            images, image, np.array([number.get(n, -1) for n in names], dtype=np.int64), kin(data), parent_rows(data),
+            role, engine, group, slot, np.array(data.column("oracle"), dtype=float),
+        )  # fmt: skip
+
+
+def _key(source: str | bytes | None, identity: str | None) -> tuple[Any, ...]:
+    """Equal for rows of one image; one that is said to show two things counts as two."""
+    return (hashlib.sha256(source).digest() if isinstance(source, bytes) else source, identity)
+
+
+# Retrieval and verification
+
+
+def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
+    named = rows.images[rows.identity[rows.images] >= 0]
+    identity, x = rows.identity[named], vectors[named]
+    _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
+    queries = np.flatnonzero(counts[inverse] > 1)
+    precisions: list[float] = []
+    for start in range(0, len(queries), _CHUNK):
+        chosen = queries[start : start + _CHUNK]
+        for query, scores in zip(chosen, x[chosen] @ x.T, strict=True):
+            others = np.arange(len(named)) != query
+            precisions.append(average_precision(scores[others], (identity == identity[query])[others]))
+    return {"map": float(np.mean(precisions))} if precisions else {}
+
+
+def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
+    named = rows.images[rows.identity[rows.images] >= 0]
+    scores, same = [], []
+    for members in _groups(rows.family[named]):
+        chosen = named[members]
+        if len(np.unique(rows.identity[chosen])) == 1:
+            continue
+        view = np.isin(rows.role[chosen].astype(str), VIEWS)
+        # two edits may look alike, and nobody says whether they show one thing
+        pairs = np.triu(view[:, None] | view, 1)
+        scores.append((vectors[chosen] @ vectors[chosen].T)[pairs])
+        same.append((rows.identity[chosen][:, None] == rows.identity[chosen])[pairs])
+    relevant = np.concatenate(same) if same else np.zeros(0, dtype=bool)
+    if relevant.all() or not relevant.any():
+        return {}
+    return {"auc": roc_auc(np.concatenate(scores), relevant)}
+
+
+def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
+    slots: dict[Any, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in np.flatnonzero(np.isin(rows.slot.astype(str), ("anchor", "positive", "negative"))):
+        slots[rows.group[row]][rows.slot[row]].append(int(row))
+    wins = [
+        vectors[a] @ vectors[p] > vectors[a] @ vectors[n]
+        for group in slots.values()
+        for a in group["anchor"]
+        for p in group["positive"]
+        for n in group["negative"]
+    ]
+    return {"triplet": float(np.mean(wins))} if wins else {}
+
+
+# Matched contexts
+
+
+def _distractors(vectors: Array, rows: _Rows) -> dict[str, float]:
+    rates = _margins(vectors, rows, ("distractor", "identity-edit"))
+    return {} if rates is None else {"ssr": rates[0], "pa": rates[1]}
+
+
+def _parts(vectors: Array, rows: _Rows) -> dict[str, float]:
+    rates = _margins(vectors, rows, ("part-edit",))
+    return {} if rates is None else {"part_ssr": rates[0], "part_pa": rates[1]}
+
+
+def _margins(vectors: Array, rows: _Rows, roles: Sequence[str]) -> tuple[float, float] | None:
+    """SSR and PA; a sample is an identity's views, each with its distractor by one engine (the first, second, ...)."""
+    own = _made_from(rows, roles)
+    margins = []
+    for views in _views(rows):
+        samples: dict[tuple[Any, int], dict[int, int]] = defaultdict(dict)
+        for place, view in enumerate(views):
+            nth: dict[Any, int] = defaultdict(int)
+            for row in own.get(int(rows.image[view]), ()):
+                engine = rows.engine[row]
+                samples[engine, nth[engine]][place] = row
+                nth[engine] += 1
+        x = vectors[views]
+        for distractor in samples.values():
+            against = np.full(len(views), np.nan)
+            for place, row in distractor.items():
+                against[place] = x[place] @ vectors[row]
+            if len(views) > 1:
+                margins.append(directed_margins(x @ x.T, against))
+    if not margins:
+        return None
+    rates = margin_rates(margins)
+    return rates.ssr, rates.pa
+
+
+def _oracle(vectors: Array, rows: _Rows) -> dict[str, float]:
+    """Mean correlation with the oracle, over four sets of pairs: each of two views with each one's part-edit.
+
+    With views 1, 2 and edits 1', 2': (1, 1') and (2, 2') against their edit's oracle score are M-O pair; (2, 1') and
+    (1, 2'), against that of 1' and of 2', complete M-O. Each is a Pearson correlation over all identities; they are
+    averaged by Fisher's z (NearID, section 3.4 and supplement).
+    """
+    own = _made_from(rows, ("part-edit",))
+    sets: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for views in _views(rows):
+        two = sorted(views, key=lambda view: int(rows.image[view]) not in own)[:2]  # those with edits, if not all have
+        for j, edited in enumerate(two):
+            made = [r for r in own.get(int(rows.image[edited]), ()) if not np.isnan(rows.oracle[r])]
+            for i, view in enumerate(two):
+                sets[i, j] += [(vectors[view] @ vectors[row], rows.oracle[row]) for row in made]
+    found = {key: _pearson(np.array(pairs)) for key, pairs in sets.items() if len(pairs) > 1}
+    pair = [r for (i, j), r in found.items() if i == j]
+    if not pair:
+        return {}
+    whole = {"oracle": _fisher(list(found.values()))} if len(found) > len(pair) else {}
+    return whole | {"oracle_pair": _fisher(pair)}
+
+
+def _pearson(pairs: Array) -> float:
+    """Pearson's correlation of two columns; 0 where one of them is constant, as in NearID's code."""
+    if (pairs.std(0) < 1e-12).any():
+        return 0.0
+    return float(np.corrcoef(pairs.T)[0, 1])
+
+
+def _fisher(correlations: Sequence[float]) -> float:
+    """Mean through Fisher's z, each within +-0.999 (NearID's code)."""
+    return float(np.tanh(np.arctanh(np.clip(correlations, -0.999, 0.999)).mean()))
+
+
+def _views(rows: _Rows) -> Iterator[Rows]:
+    """The views of each identity, one row for each image, in the manifest's order."""
+    chosen = np.isin(rows.role.astype(str), VIEWS) & (rows.identity >= 0)
+    shown = rows.images[chosen[rows.images]]
+    return (shown[members] for members in _groups(rows.identity[shown]))
+
+
+def _made_from(rows: _Rows, roles: Sequence[str]) -> dict[int, list[int]]:
+    """Rows of these roles by the image that they were made from, one row for each image."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in np.flatnonzero(np.isin(rows.role.astype(str), roles) & (rows.parent >= 0)):
+        found[int(rows.image[rows.parent[row]])].setdefault(int(rows.image[row]), int(row))
+    return {parent: list(made.values()) for parent, made in found.items()}
+
+
+def _groups(numbers: Rows) -> list[Rows]:
+    """Places of each number, in order of first appearance."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, number in enumerate(numbers.tolist()):
+        places[number].append(place)
+    return [np.array(members, dtype=np.int64) for members in places.values()]

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as T
+
+from idmetric.train import augment
+from idmetric.train.augment import (
+    Augment,
+    Blur,
+    Chain,
+    Flip,
+    Grey,
+    Jitter,
+    Resize,
+    ResizedCrop,
+    ShiftScale,
+    Sometimes,
+    View,
+    add_noise,
+    crop_box,
+)
+from idmetric.train.batches import generator
+
+
+class TorchDraws:
+    """Draws torch's random numbers where a NumPy generator is expected: the oracle is then torchvision itself."""
+
+    def random(self) -> float:
+        return torch.rand(1).item()
+
+    def uniform(self, low: float, high: float) -> float:
+        return torch.empty(1).uniform_(low, high).item()
+
+    def integers(self, end: int) -> int:
+        return int(torch.randint(0, end, size=(1,)).item())
+
+    def permutation(self, count: int) -> Any:
+        return torch.randperm(count).numpy()
+
+
+def picture(width: int = 60, height: int = 44, seed: int = 0) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def pixels(image: Image.Image) -> Any:
+    return np.asarray(image).astype(int)
+
+
+BICUBIC, BILINEAR = T.InterpolationMode.BICUBIC, T.InterpolationMode.BILINEAR
+TWINS: dict[str, tuple[Augment, Callable[[Any], Any]]] = {
+    "crop": (
+        ResizedCrop((32, 40), (0.3, 1.0)),
+        T.RandomResizedCrop((32, 40), (0.3, 1.0), interpolation=BICUBIC, antialias=True),
+    ),
+    "square crop": (
+        ResizedCrop((32, 32), (0.9, 1.0), (1.0, 1.0)),
+        T.RandomResizedCrop(32, (0.9, 1.0), (1.0, 1.0), interpolation=BICUBIC, antialias=True),
+    ),
+    "jitter": (Jitter(0.4, 0.4, 0.4, 0.2), T.ColorJitter(0.4, 0.4, 0.4, 0.2)),
+    "jitter without hue": (Jitter(0.2, 1.5, 0.08), T.ColorJitter(0.2, 1.5, 0.08)),
+    "blur": (Blur(7, (0.05, 0.6)), T.GaussianBlur(7, (0.05, 0.6))),
+    "flip": (Sometimes(Flip(), 0.5), T.RandomHorizontalFlip()),
+    "grey": (Sometimes(Grey(), 0.2), T.RandomGrayscale(0.2)),
+    "resize": (Resize((32, 40), "bilinear"), T.Resize((32, 40), BILINEAR, antialias=True)),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("shape", [(60, 44), (44, 60), (48, 48), (90, 20)])
+def test_each_step_is_torchvisions_with_torchs_random_numbers(name: str, shape: tuple[int, int]) -> None:
+    ours, theirs = TWINS[name]
+    image = picture(*shape)
+    for seed in range(12):
+        torch.manual_seed(seed)
+        wanted = theirs(image)
+        torch.manual_seed(seed)
+        found = ours(View(image), TorchDraws()).image  # type: ignore[arg-type]  # it draws as a generator does
+        assert found.size == wanted.size
+        assert np.abs(pixels(found) - pixels(wanted)).max() == 0, seed
+
+
+def test_shift_and_scale_are_torchvisions_affine_without_turning() -> None:
+    image = picture()
+    theirs = T.RandomAffine(0, translate=(0.1, 0.1), scale=(0.9, 1.1), interpolation=BILINEAR, fill=0)
+    different = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        wanted = theirs(image)
+        torch.manual_seed(seed)
+        torch.empty(1).uniform_(0, 0)  # torchvision draws the angle even if it can only be 0
+        found = ShiftScale()(View(image), TorchDraws()).image  # type: ignore[arg-type]
+        assert np.abs(pixels(found) - pixels(wanted)).max() == 0
+        different += pixels(found).tolist() != pixels(image).tolist()
+    assert different >= 11
+
+
+def test_idsim_is_its_appendix_c4_for_square_images() -> None:
+    theirs = T.Compose([
+        T.RandomResizedCrop(32, (0.9, 1.0), (1.0, 1.0), interpolation=BICUBIC, antialias=True),
+        T.RandomApply([T.ColorJitter(0.2, 0.2, 0.08)], 0.8),
+        T.RandomApply([T.GaussianBlur(7, (0.05, 0.6))], 0.5),
+    ])  # fmt: skip
+    image = picture(50, 50)
+    for keep_shape in (True, False):
+        ours = augment.idsim((32, 32), keep_shape=keep_shape)
+        for seed in range(20):
+            torch.manual_seed(seed)
+            wanted = theirs(image)
+            torch.manual_seed(seed)
+            found = ours(View(image), TorchDraws()).image  # type: ignore[arg-type]
+            assert np.abs(pixels(found) - pixels(wanted)).max() == 0
+
+
+def test_ilgen_is_mocos_first_version() -> None:
+    theirs = T.Compose([
+        T.RandomResizedCrop(32, (0.2, 1.0), interpolation=BICUBIC, antialias=True), T.RandomGrayscale(0.2),
+        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.4)], 1.0), T.RandomHorizontalFlip(),
+    ])  # fmt: skip
+    for seed in range(20):
+        image = picture(seed=seed)
+        torch.manual_seed(seed)
+        wanted = theirs(image)
+        torch.manual_seed(seed)
+        found = augment.ilgen((32, 32))(View(image), TorchDraws()).image  # type: ignore[arg-type]
+        assert np.abs(pixels(found) - pixels(wanted)).max() == 0
+
+
+def test_a_crop_that_keeps_the_shape_cuts_the_same_share_of_both_sides() -> None:
+    shares = []
+    for place in range(200):
+        rng = generator(0, place)
+        top, left, h, w = crop_box(300, 900, (0.9, 1.0), (3.0, 3.0), rng)  # what keep_shape makes of ratio 1
+        assert 0 <= top <= 300 - h
+        assert 0 <= left <= 900 - w
+        assert w / 900 == pytest.approx(h / 300, abs=0.004)
+        shares.append(h * w / (300 * 900))
+    assert 0.89 < min(shares) < 0.91
+    assert 0.99 < max(shares) < 1.005
+    assert np.mean(shares) == pytest.approx(0.95, abs=0.01)
+    # torchvision's reading of ratio 1 would always cut the central square
+    assert crop_box(300, 900, (0.9, 1.0), (1.0, 1.0), generator(0)) == (0, 300, 300, 300)
+
+
+def test_keeping_the_shape_is_cropping_the_squashed_image() -> None:
+    step = ResizedCrop((40, 40), (0.5, 0.6), (1.0, 1.0), keep_shape=True)
+    wide = picture(160, 80)
+    squashed = wide.resize((80, 80), Image.Resampling.BICUBIC)
+    for place in range(5):
+        found = pixels(step(View(wide), generator(place)).image)
+        rng = generator(place)
+        top, left, h, w = crop_box(80, 160, (0.5, 0.6), (2.0, 2.0), rng)
+        box = (left / 2, top, (left + w) / 2, top + h)
+        wanted = pixels(squashed.resize((40, 40), Image.Resampling.BICUBIC, box=box))
+        assert np.abs(found - wanted).mean() < 2  # but for the two interpolations instead of one
+
+
+def test_draws_keep_to_their_ranges_and_probabilities() -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, view: View, rng: np.random.Generator) -> View:
+            self.calls += 1
+            return view
+
+    recorder = Recorder()
+    step = Sometimes(recorder, 0.3)
+    for place in range(2000):
+        step(View(picture(4, 4)), generator(1, place))
+    assert recorder.calls == pytest.approx(600, abs=90)
+    grey = Image.new("RGB", (8, 8), (100, 100, 100))
+    values = [
+        np.asarray(Jitter(brightness=0.2)(View(grey), generator(place)).image)[0, 0, 0] / 100 for place in range(400)
+    ]
+    assert 0.79 <= min(values) < 0.82
+    assert 1.18 < max(values) <= 1.21
+
+
+def test_masks_move_with_their_images_and_colours_leave_them_alone() -> None:
+    mask = np.zeros((44, 60), np.uint8)
+    mask[10:30, 20:50] = 255
+    image = Image.fromarray(np.repeat(mask[..., None], 3, 2))  # the image shows its mask
+    moving = Chain((ResizedCrop((44, 60), (0.4, 0.8)), Flip(), ShiftScale(0.2, (0.7, 1.3))))
+    for place in range(10):
+        view = moving(View(image, Image.fromarray(mask)), generator(place))
+        assert view.mask is not None
+        assert view.mask.size == view.image.size
+        assert np.abs(pixels(view.image)[..., 0] - pixels(view.mask)).mean() < 6
+        coloured = Chain((Jitter(0.5, 0.5, 0.5, 0.2), Grey(), Blur()))(view, generator(place))
+        assert coloured.mask is view.mask
+
+
+PAPERS = {"idsim": augment.idsim, "nearid": augment.nearid, "ilgen": augment.ilgen}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_an_augmentation_follows_from_its_generator_alone(name: str) -> None:
+    chain = PAPERS[name]((32, 32))
+    image = picture()
+    before = image.tobytes()
+    first = [chain(View(image), generator(0, 5, place)).image.tobytes() for place in range(6)]
+    torch.manual_seed(123)
+    np.random.default_rng(3)
+    again = [pickle.loads(pickle.dumps(chain))(View(image), generator(0, 5, place)).image.tobytes()
+             for place in reversed(range(6))]  # fmt: skip
+    assert first == again[::-1]
+    assert len(set(first)) == 6
+    assert image.tobytes() == before
+    assert chain(View(image), generator(0)).image.size == (32, 32)
+
+
+def test_nearids_parts_can_be_switched_off_one_by_one() -> None:
+    off = {"flip": 0.0, "jitter_p": 0.0, "shift_p": 0.0}
+    plain = picture().resize((32, 32), Image.Resampling.BILINEAR).tobytes()
+    assert augment.nearid((32, 32), **off)(View(picture()), generator(0)).image.tobytes() == plain
+    for name in off:
+        changed = augment.nearid((32, 32), **(off | {name: 1.0}))(View(picture()), generator(0)).image
+        assert changed.tobytes() != plain
+
+
+def test_noise_has_its_strength_and_stays_in_range() -> None:
+    grey = torch.full((3, 64, 64), 0.5)
+    noisy = add_noise(grey, 0.1, generator(0))
+    assert (noisy - grey).std().item() == pytest.approx(0.1, rel=0.05)
+    assert (noisy - grey).mean().abs().item() < 0.01
+    assert noisy.equal(add_noise(grey, 0.1, generator(0)))
+    extreme = add_noise(torch.zeros(3, 8, 8), 0.5, generator(0))
+    assert extreme.min() == 0
+    assert extreme.max() <= 1
+    assert add_noise(grey, 0.0, generator(0)) is grey
+    with pytest.raises(ValueError, match="0 or more"):
+        add_noise(grey, -0.1, generator(0))
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Sometimes(Flip(), 1.2), lambda: ResizedCrop((8, 8), (0.0, 1.0)), lambda: ResizedCrop((8, 8), (0.5, 1.1)),
+    lambda: ResizedCrop((8, 8), (0.9, 0.8)), lambda: Jitter(-0.1), lambda: Jitter(hue=0.6), lambda: Blur(6),
+    lambda: Blur(7, (0.0, 1.0)), lambda: ShiftScale(1.5), lambda: ShiftScale(0.1, (0.0, 1.0)),
+    lambda: Resize((8, 8), "nearest")(View(picture()), generator(0)),
+])  # fmt: skip
+def test_impossible_settings_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="augmentation: "):
+        make()
