@@ -17,6 +17,7 @@ _CLASSES = {
     "idsim": ("idmetric.idsim", "IDSim"),
     "nearid": ("idmetric.nearid", "NearID"),
     "qwen2_5_vl": ("idmetric.visid", "VisIDEmbed"),
+    "qwen2_vl": ("idmetric.visid", "VisIDEmbed"),
     "backbone": ("idmetric.backbone", "Backbone"),
 }
 

@@ -47,6 +47,9 @@ SETTINGS = "visid.json"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
 _IMAGE, _STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
 
+# model_type -> transformers' class; the paper trains both (Table 1)
+_CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
+
 # what stands before, with an image after that, and at the end
 _STYLES = {
     "vlm2vec": ("", _IMAGE, ""),
@@ -117,7 +120,7 @@ class VisIDEmbed(Embedder):
 
     Args:
         source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
-            Qwen2.5-VL in transformers' format.
+            Qwen2.5-VL or Qwen2-VL in transformers' format.
         config: see `VisIDConfig`; default what was saved with the model, else the defaults.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
@@ -154,8 +157,10 @@ class VisIDEmbed(Embedder):
             released.files_of(known if known in released.VISID else name, released.VISID, hub), _FILES
         )
         kind = checkpoint.read_json(Files(folder)[checkpoint.CONFIG]).get("model_type")
-        if kind != "qwen2_5_vl":
-            raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not 'qwen2_5_vl': use idmetric.load")
+        if kind not in _CLASSES:
+            raise CheckpointError(
+                f"{name!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}: use idmetric.load"
+            )
         mean, std = _normalisation(folder)
         settings = config or _settings(folder)
         side = math.isqrt(settings.max_pixels)
@@ -169,7 +174,7 @@ class VisIDEmbed(Embedder):
         )
         self.settings = settings
         self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
-        self.backbone, self.tokenizer = _open(transformers, folder, dtype)
+        self.backbone, self.tokenizer = _open(getattr(transformers, _CLASSES[kind]), transformers, folder, dtype)
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
@@ -318,8 +323,21 @@ class VisIDEmbed(Embedder):
 
         return in_batches(run, len(singles), batch_size, patches, progress)
 
+    def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
+        """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
+
+        Args:
+            pixels: (3, h, w) in [0, 1] at the size that `size_for` gives, or None for a text alone; of each item.
+            words: everything an item says, its instruction included.
+        """
+        return self._run(pixels, words, patches=False).cls
+
     def _run(
-        self, pixels: Sequence[Tensor | None], words: Sequence[str], covers: Sequence[Tensor | None] | None = None
+        self,
+        pixels: Sequence[Tensor | None],
+        words: Sequence[str],
+        covers: Sequence[Tensor | None] | None = None,
+        patches: bool = True,
     ) -> Embedding:
         """One pass: pixels at their final size (or None) and words, of each item."""
         shown = [place(x, self.device) for x in pixels if x is not None]
@@ -348,10 +366,10 @@ class VisIDEmbed(Embedder):
         else:
             pooled = _wide(hidden[torch.arange(len(ids)), last])
         features = F.normalize(pooled, dim=-1)
-        if len(shown) < len(ids):  # a text alone has no patches
+        if len(shown) < len(ids) or not patches:  # a text alone has no patches
             return Embedding(features, model=self.model_id)
-        patches, weights = self._patches(hidden, tokens == self._image_token, covers)
-        return Embedding(features, patches, None, weights, self.model_id)
+        tokens_of, weights = self._patches(hidden, tokens == self._image_token, covers)
+        return Embedding(features, tokens_of, None, weights, self.model_id)
 
     def _patches(self, hidden: Tensor, where: Tensor, covers: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor]:
         room = self.settings.max_pixels // _STEP**2
@@ -440,10 +458,10 @@ def _revision(folder: Path) -> str:
     return checkpoint.revision_of(*sorted(files))
 
 
-def _open(transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
     try:
         # with its language head, so that transformers finds the names of either class; the head is dropped
-        loaded: Any = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        loaded: Any = architecture.from_pretrained(
             folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
             output_loading_info=True,
         )  # fmt: skip

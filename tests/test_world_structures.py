@@ -299,6 +299,18 @@ def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
     assert "a rendering process died; what is finished is kept" in done.stderr
 
 
+def test_mixed_strengths_give_the_pictures_of_a_group(tmp_path: Path) -> None:
+    world, strengths = World(2, None, 32), (0.3, 0.5, 0.75, 1.0)
+    manifest = write_world(tmp_path, Plan(seed=2, size=32, strengths=strengths, mixed=True, quality=100), 4)
+    assert len(manifest) == 4 * Plan(strengths=strengths, mixed=True).pictures
+    for number in range(4):
+        views, _, twins = world.group(number, 3, 3)
+        rows = [k for k, r in enumerate(manifest) if r.id.startswith(f"{world.key(number)}/")]
+        found = [np.asarray(manifest.image(k)) for k in rows]
+        assert np.array_equal(found, [*views, *twins])
+    assert len({manifest[k].parameters["strength"] for k in range(len(manifest)) if manifest[k].role != "real"}) > 1
+
+
 def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     write_world(tmp_path, PLAN, 2)

@@ -1,33 +1,30 @@
 """IDSim("tiny"), the embedded model: a small ResNet trained from scratch on rendered identities.
 
-    python -m idmetric.train.tiny --assets DATA/train --cache CACHE --out idmetric/weights/tiny
+    idmetric-data world --out world --identities 7000 --size 144 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed \\
+        --assets DATA/train --workers 0
+    idmetric-train tiny --data world/manifest.parquet --photos DATA/train/produce DATA/train/textures --out run/
 
-Three steps: render groups of images (an identity and its twin, almost alike, in the same contexts), train on them with
-the ID-Sim objective (Eq. 1: InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance of the
-patches, from Eq. 2 and 3), save in the public format. Without --assets everything is procedural. A part of the groups
-are crops of single photos of the assets instead (one photo = one identity, another photo of its folder = the twin), for
-the statistics of real cameras.
+A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
+from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
+of the patches (Eq. 2 and 3). With --photos a part of the groups are crops of single photos instead (one photo = one
+identity, another photo of its folder = the twin), for the statistics of real cameras.
 
-Rendering and training are seeded. Rendered groups are kept in --cache and reused when their settings are the same, and
-an interrupted training goes on where its last checkpoint was.
-
-The rendered groups take 3 GB of disk. Where there is a GPU, training runs on it. docs/tiny.md tells what was measured.
+Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), which
+may be deleted afterwards; --cache names another place, for several runs. BatchNorm sees the images of one process, so
+that several processes train a little differently from one. docs/tiny.md tells what was measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import json
 import math
-import multiprocessing
-import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +33,24 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from idmetric.checkpoint import replacing
-from idmetric.data.world import World
-from idmetric.embedder import auto_device
+from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.idsim import IDSim, IDSimConfig
+from idmetric.images import read_image
 from idmetric.losses.info_nce import info_nce
 from idmetric.sinkhorn import sinkhorn_distance
+from idmetric.train.batches import Pictures, share
+from idmetric.train.options import option
+from idmetric.train.processes import Precision, Processes
+from idmetric.train.state import TrainError
+from idmetric.train.validate import validation
 
 Images = NDArray[np.uint8]
+Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
 
+CACHE = "groups.npy"
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 MODEL = IDSimConfig(
     backbone="resnet18",
     image_size=144,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
@@ -61,31 +63,104 @@ MODEL = IDSimConfig(
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the recipe; each is a flag of the command."""
+    """Settings of the recipe."""
 
-    seed: int = 0
-    groups: int = 7000  # rendered identities, each with its twin
-    photo_groups: int = 1000  # groups cropped from the assets' photos, if there are assets
-    views: int = 3  # contexts of a group
-    shown: int = 2  # of them, in a step
-    render_size: int = 144
-    steps: int = 3000
-    batch: int = 64  # groups per step
-    rate: float = 2e-3
-    weight_decay: float = 0.05
-    warmup: int = 100
-    temperature: float = 0.07
-    patch_weight: float = 1.0  # lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1
-    patch_temperature: float = 0.05
-    patch_negatives: int = 2  # other identities per anchor in the patch term, besides the distractor
-    large_size: int = 128  # pixels in training
-    small_size: int = 96  # pixels in its first part, which is cheaper so
-    small_part: float = 0.7  # that part of the steps
-    save_every: int = 100  # steps between checkpoints
-    workers: int = 0  # rendering processes; 0 = one per core
+    photos: tuple[str, ...] = option((), "folders of photos from which further groups are cropped")
+    cache: str = option("", "file of all groups' images, made where it isn't there; empty = groups.npy in --out")
+    photo_groups: int = option(1000, "groups cropped from the photos")
+    views: int = option(3, "contexts of a group; identities with fewer views are left out")
+    shown: int = option(2, "of them, in a step")
+    stored_size: int = option(144, "side in pixels at which images are kept")
+    steps: int = option(3000, "optimiser steps")
+    batch: int = option(64, "groups per step")
+    rate: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
+    weight_decay: float = option(0.05, "of weight matrices")
+    warmup: int = option(100, "steps of linear warm-up")
+    clip: float = option(1.0, "largest norm of the gradient")
+    temperature: float = option(0.07, "of the global term")
+    patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
+    patch_temperature: float = option(0.05, "of the patch term")
+    patch_negatives: int = option(2, "other identities per anchor in the patch term, besides the twin")
+    large_size: int = option(128, "pixels in training")
+    small_size: int = option(96, "pixels in its first part, which is cheaper so")
+    small_part: float = option(0.7, "that part of the steps")
+    channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
+    image_size: int = option(144, "side of the trained model's input")
+    seed: int = option(0, "all random numbers follow from it")
+    precision: Precision = option("bf16", "mixed precision")
+    save_every: int = option(100, "steps between checkpoints")
+    validate_every: int = option(500, "steps between validations, on rows of split val")
+    log_every: int = option(50, "steps between lines of the log")
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.shown <= self.views:
+            raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
+        if self.patch_negatives >= self.batch:
+            raise ValueError(
+                f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
+            )
+
+
+SMOKE: Mapping[str, Any] = {
+    "steps": 8, "batch": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "large_size": 48, "small_size": 32,
+    "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
+}  # fmt: skip
+
+
+def smoke_data(folder: Path) -> Manifest:
+    """A few rendered things with their twins, some of them to validate."""
+    from idmetric.data.world.write import Plan, write_world
+
+    found = write_world(folder, Plan(size=48, strengths=(0.5, 1.0), mixed=True), 10)
+    number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in found.column("identity")]
+    return found.replace(split=["val" if n >= 8 else "train" for n in number])
 
 
 # Data
+
+
+def groups_of(data: Manifest, views: int) -> Groups:
+    """Identities and their twins: rows of the first `views` views that have a distractor, and of these distractors.
+
+    Of several distractors of a view, the n-th of all views belong together, each n a group of its own.
+
+    Raises:
+        ManifestError: if there is no such group.
+    """
+    place = {name: row for row, name in enumerate(data.column("id"))}
+    identity, role, parent = (data.column(name) for name in ("identity", "role", "parent"))
+    twins: dict[str, dict[str, list[int]]] = {}  # thing -> twin -> its rows
+    for row in range(len(data)):
+        if role[row] == "distractor" and parent[row] in place:
+            thing = identity[place[parent[row]]]
+            twins.setdefault(thing, {}).setdefault(identity[row], []).append(row)
+    found = []
+    for alike in twins.values():
+        for rows in alike.values():
+            rows = rows[:views]
+            if len(rows) == views:
+                found.append([[place[parent[row]] for row in rows], rows])
+    if not found:
+        raise ManifestError(
+            f"no identity has {views} views with a distractor each (role distractor, parent = the view): "
+            "`idmetric-data world` renders such data"
+        )
+    return np.asarray(found, dtype=np.int64)
+
+
+def photo_files(folders: Sequence[str]) -> list[Path]:
+    """Images below some folders, in order of their names.
+
+    Raises:
+        ValueError: if a folder holds none.
+    """
+    found = []
+    for folder in folders:
+        files = [p for p in sorted(Path(folder).rglob("*")) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
+        if not files:
+            raise ValueError(f"--photos {folder}: no image is there ({', '.join(_IMAGES)})")
+        found += files
+    return found
 
 
 def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
@@ -101,9 +176,8 @@ def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: 
 
 
 def _open(path: Path) -> Image.Image:
-    with Image.open(path) as image:
-        image.draft("RGB", (512, 512))
-        photo: Image.Image = image.convert("RGB")
+    photo = read_image(path)
+    photo.thumbnail((512, 512))
     return photo
 
 
@@ -116,52 +190,35 @@ def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: in
     return np.asarray(photo.resize((size, size), Image.Resampling.BICUBIC, box=box))
 
 
-def _world_group(world: World, index: int, views: int) -> Images:
-    images, _, twins = world.group(index, views=views, distractors=views)
-    return np.stack([images, twins])
+def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
+    """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin, photos last; whole or not at all."""
+    size, photos = config.stored_size, photo_files(config.photos)
+    count = len(groups) + (config.photo_groups if photos else 0)
+    part = path.with_name(f".{path.name}")
+    out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, 2, config.views, size, size, 3))
+    pictures = Pictures(data, (size, size))
+    for index, rows in enumerate(groups):
+        for place, row in np.ndenumerate(rows):
+            out[index][place] = (pictures.read(int(row)) * 255).round().byte().permute(1, 2, 0).numpy()
+    for index in range(len(groups), count):
+        out[index] = photo_group(photos, config.seed, index, config.views, size)
+    out.flush()
+    part.replace(path)
 
 
-def render(config: Config, assets: Path | None, cache: Path) -> Images:
-    """All groups, (G, 2, views, size, size, 3) uint8: thing and twin; memory-mapped from the cache folder."""
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = {k: getattr(config, k) for k in ("seed", "groups", "photo_groups", "views", "render_size")}
-    wanted["assets"] = assets is not None
-    data, record = cache / "groups.npy", cache / "groups.json"
-    if not (data.is_file() and record.is_file() and json.loads(record.read_text()) == wanted):
-        record.unlink(missing_ok=True)
-        photos = sorted(assets.glob("produce/*/*")) if assets else []
-        photos += sorted(assets.glob("backgrounds/*")) + sorted(assets.glob("textures/*")) if assets else []
-        count = config.groups + (config.photo_groups if photos else 0)
-        shape = (count, 2, config.views, config.render_size, config.render_size, 3)
-        out = np.lib.format.open_memmap(data, "w+", np.uint8, shape)
-        job = partial(_group, config, World(config.seed, assets, config.render_size), photos)
-        start = time.monotonic()
-        with (
-            _one_thread_each(),
-            multiprocessing.get_context("spawn").Pool(config.workers or os.cpu_count()) as pool,
-        ):
-            for index, group in enumerate(pool.imap(job, range(count), chunksize=8)):
-                out[index] = group
-                if index % 500 == 499:
-                    print(f"rendered {index + 1} of {count} groups, {time.monotonic() - start:.0f} s", flush=True)
-        out.flush()
-        record.write_text(json.dumps(wanted))
-    groups: Images = np.load(data, mmap_mode="r")
-    return groups
+def draw(groups: Images, step: int, config: Config) -> Images:
+    """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
+    rows = _batch(step, len(groups), config)
+    rng = np.random.default_rng([config.seed, 2, step])
+    contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
+    return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
 
 
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started inside use one thread each for linear algebra: there is already one per core."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+def _batch(step: int, groups: int, config: Config) -> NDArray[np.int64]:
+    """Indices of a step's groups: each epoch is its own permutation, its incomplete last batch left out."""
+    epoch, k = divmod(step, groups // config.batch)
+    order = np.random.default_rng([config.seed, 1, epoch]).permutation(groups)
+    return np.sort(order[k * config.batch : (k + 1) * config.batch])
 
 
 def _keep_memory() -> None:
@@ -172,12 +229,6 @@ def _keep_memory() -> None:
             libc.mallopt(-4, 0)  # M_MMAP_MAX: large blocks come from the heap as well
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is freed stays
             libc.mallopt(-2, 2**28)  # M_TOP_PAD: the heap grows in large steps
-
-
-def _group(config: Config, world: World, photos: list[Path], index: int) -> Images:
-    if index < config.groups:
-        return _world_group(world, index, config.views)
-    return photo_group(photos, config.seed, index, config.views, config.render_size)
 
 
 def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
@@ -253,141 +304,122 @@ def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature)
 
 
-def train(
-    config: Config, groups: Images, device: torch.device, *, checkpoint: Path | None = None, report: int = 50
-) -> IDSim:
-    """Train a new model on rendered groups (G, 2, V, H, W, 3).
+# Recipe
 
-    Args:
-        checkpoint: file to which the state of training goes every `save_every` steps. If it is there already, training
-            goes on from it, with the result of an uninterrupted run.
-        report: steps between printed lines.
 
-    Raises:
-        ValueError: if there are fewer groups than one batch, or the checkpoint is of other settings.
-    """
-    if len(groups) < config.batch:
-        raise ValueError(f"{len(groups)} groups do not fill a batch of {config.batch}")
-    torch.manual_seed(config.seed)
-    model = IDSim(MODEL, device=device)
-    model.requires_grad_(True).train().to(memory_format=torch.channels_last)
-    decay = [p for p in model.parameters() if p.ndim > 1]
-    plain = [p for p in model.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}], config.rate
-    )
-    done = 0
-    if checkpoint is not None and checkpoint.is_file():
-        done = _resume(checkpoint, config, groups, model, optimizer)
-    generator = torch.Generator()
-    start, recent = time.monotonic(), []
-    for step in range(done, config.steps):
-        for part in optimizer.param_groups:
-            part["lr"] = config.rate * _schedule(step, config)
-        # every step draws from its own seed, so that a resumed run sees the same images
-        generator.manual_seed(config.seed * 1_000_000 + step)
-        batch = torch.from_numpy(draw(groups, step, config)).to(device)
+class Tiny:
+    """The recipe; see `idmetric.train.loop.Recipe`."""
+
+    name = "tiny"
+
+    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+        split = data.column("split")
+        held_out = data.take([row for row, name in enumerate(split) if name == "val"])
+        self.data = data.take([row for row, name in enumerate(split) if name in ("train", None)])
+        self.config, self.processes = config, processes
+        self.rank, self.count = processes.rank, processes.count
+        self.groups = groups_of(self.data, config.views)
+        self.validation = held_out if len(held_out) else None
+        self.best = "ssr" if self.validation and "distractor" in held_out.column("role") else ""
+        self.steps, self.cache = config.steps, Path()
+        torch.manual_seed(config.seed)
+        size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels}
+        self.model = IDSim(replace(MODEL, image_size=size, backbone_args=args), device=processes.device)
+        self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
+        names = [self.data.column("id")[row] for row in self.groups.ravel()]
+        told = {
+            k: v
+            for k, v in asdict(config).items()
+            if k not in ("cache", "photos", "save_every", "validate_every", "log_every")
+        }
+        photos = [p.name for p in photo_files(config.photos)]
+        self.settings: dict[str, Any] = {
+            **told,
+            "groups": len(self.groups),
+            "data": _digest(names),
+            "photos": _digest(photos),
+        }
+        share(config.batch, processes.rank, processes.count)
+
+    def prepare(self, out: Path) -> None:
+        """Read the groups into one file, unless it is there from before."""
+        self.cache = Path(self.config.cache or out / CACHE)
+        self.processes.on_main(self._store)
+        count = len(np.load(self.cache, mmap_mode="r"))
+        if count < self.config.batch:
+            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch}: give more data")
+
+    def _store(self) -> None:
+        note = self.cache.with_suffix(".json")
+        decisive = ("data", "photos", "photo_groups", "views", "stored_size", "seed", "groups")
+        wanted = {name: self.settings[name] for name in decisive}
+        if not self.cache.is_file():
+            store(self.cache, self.data, self.groups, self.config)
+            note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        elif not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
+            raise TrainError(f"{self.cache} holds other groups than these data and settings give: name another --cache")
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """See `Recipe`."""
+        return {"model": self.model}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW; only matrices and filters decay."""
+        decay = [p for p in self.model.parameters() if p.ndim > 1]
+        plain = [p for p in self.model.parameters() if p.ndim <= 1]
+        groups = [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, self.config.rate)
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then a cosine to 0."""
+        warmup = self.config.warmup
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
+
+    def load(self, step: int) -> dict[str, Any]:
+        """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8."""
+        images = draw(np.load(self.cache, mmap_mode="r"), step, self.config)
+        own = share(self.config.batch, self.rank, self.count)
+        return {"images": torch.from_numpy(images[own.start : own.stop]), "step": step}
+
+    def step(self, batch: Any) -> Mapping[str, float | Tensor]:
+        """Both terms of Eq. 1 on the whole batch, gathered from all processes."""
+        config, step, images = self.config, batch["step"], self.processes.place(batch["images"])
         size = config.small_size if step < config.small_part * config.steps else config.large_size
-        pixels = augment(batch.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
-        with torch.autocast(device.type, torch.bfloat16):
+        # every step draws from its own seed, so that a resumed run sees the same images
+        generator = torch.Generator().manual_seed((config.seed * 1_000_000 + step) + (self.processes.rank << 40))
+        pixels = augment(images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
+        with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
-            out = model._encode(pixels.contiguous(memory_format=torch.channels_last))
+            out = self.model._encode(pixels.contiguous(memory_format=torch.channels_last))
         assert out.patches is not None
-        first = global_loss(out.cls.float().view(*batch.shape[:3], -1), config.temperature)
-        tokens = out.patches.float().view(*batch.shape[:3], *out.patches.shape[1:])
+        features = self.processes.gather(out.cls.float().view(*images.shape[:3], -1))
+        tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))
+        first = global_loss(features, config.temperature)
         second = patch_loss(tokens, config.patch_temperature, config.patch_negatives)
-        optimizer.zero_grad(set_to_none=True)
-        (first + config.patch_weight * second).backward()  # type: ignore[no-untyped-call]  # torch's
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        recent.append([first.item(), second.item()])
-        if step % report == report - 1:
-            a, b = np.mean(recent, axis=0)
-            recent.clear()
-            print(f"step {step + 1}: cls {a:.3f} patch {b:.3f}, {time.monotonic() - start:.0f} s", flush=True)
-        if checkpoint is not None and step % config.save_every == config.save_every - 1:
-            _save(checkpoint, config, groups, model, optimizer, step + 1)
-    model.requires_grad_(False).eval()
-    return model
+        loss = first + config.patch_weight * second
+        self.processes.backward(loss)
+        return {"loss": loss.detach(), "cls": first.detach(), "patch": second.detach(), "images": float(len(pixels))}
+
+    def validate(self) -> Mapping[str, float]:
+        """SSR, PA and mAP of the rows of split val."""
+        if self.validation is None:
+            return {}
+        self.model.eval()
+        return validation(self.model, self.validation)
+
+    def save(self, folder: Path) -> None:
+        """In half precision: half the size in the package; scores differ in the fourth digit at most."""
+        self.model.requires_grad_(False).eval()
+        deepcopy(self.model).half().save_pretrained(folder)
 
 
-def draw(groups: Images, step: int, config: Config) -> Images:
-    """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
-    rows = _batch(step, len(groups), config)
-    rng = np.random.default_rng([config.seed, 2, step])
-    contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
-    return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
-
-
-def _batch(step: int, groups: int, config: Config) -> NDArray[np.int64]:
-    """Indices of a step's groups: each epoch is its own permutation, its incomplete last batch left out."""
-    epoch, k = divmod(step, groups // config.batch)
-    order = np.random.default_rng([config.seed, 1, epoch]).permutation(groups)
-    return np.sort(order[k * config.batch : (k + 1) * config.batch])
-
-
-def _run(config: Config, groups: Images) -> str:
-    """What a checkpoint must agree with to be resumed."""
-    return json.dumps({**asdict(config), "data": groups.shape}, sort_keys=True)
-
-
-def _save(
-    file: Path, config: Config, groups: Images, model: IDSim, optimizer: torch.optim.Optimizer, done: int
-) -> None:
-    tensors = {f"model.{name}": value.contiguous() for name, value in model.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value.contiguous() for name, value in state.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as path:
-        save_file(tensors, path, metadata={"done": str(done), "run": _run(config, groups)})
-
-
-def _resume(file: Path, config: Config, groups: Images, model: IDSim, optimizer: torch.optim.Optimizer) -> int:
-    """Load what `_save` wrote into model and optimizer; returns the number of steps done."""
-    with safe_open(file, "pt") as saved:
-        record = saved.metadata()
-        if record["run"] != _run(config, groups):
-            raise ValueError(f"{file} is of a run with other settings or data: delete it, or name another --out")
-        tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118  # not a dict
-    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-    whole = optimizer.state_dict()
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            whole["state"].setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict(whole)
-    return int(record["done"])
-
-
-def _schedule(step: int, config: Config) -> float:
-    if step < config.warmup:
-        return (step + 1) / config.warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - config.warmup) / max(1, config.steps - config.warmup)))
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Render, train, save."""
-    parser = argparse.ArgumentParser(description="Train the embedded model from scratch.")
-    parser.add_argument("--assets", type=Path, help="folder with meshes, shapes, backgrounds, textures, produce")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for the rendered groups")
-    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    for field in fields(Config):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    args: dict[str, Any] = vars(parser.parse_args(argv))
-    assets, cache, out = args.pop("assets"), args.pop("cache"), args.pop("out")
-    config = Config(**args)
+def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
+    """The recipe on rows of split train, or all rows where the manifest has no splits."""
     _keep_memory()
-    start = time.monotonic()
-    groups = render(config, assets, cache)
-    checkpoint = out / "training.safetensors"
-    model = train(config, groups, auto_device(), checkpoint=checkpoint)
-    # half the size in the wheel; scores differ from float32 weights in the fourth digit at most
-    model.half().save_pretrained(out)
-    record = {"recipe": "idmetric.train.tiny", **asdict(config)}
-    (out / "recipe.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    checkpoint.unlink(missing_ok=True)
-    print(f"wrote {out} after {time.monotonic() - start:.0f} s")
+    return Tiny(config, data, processes)
 
 
-if __name__ == "__main__":
-    main()
+def _digest(names: Sequence[str]) -> str:
+    return blake2b("\n".join(names).encode(), digest_size=8).hexdigest()

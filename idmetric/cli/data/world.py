@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distractors", type=int, default=1, help=text)
     text = "how different edited things are, 0..1; 1 = another of its kind (default 1.0 0.5)"
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0, 0.5], help=text)
+    text = "one of the strengths for each thing, at random, instead of all"
+    parser.add_argument("--mixed", action="store_true", help=text)
     parser.add_argument("--parts", type=int, default=0, help="part edits of each thing (default 0)")
     parser.add_argument("--context-edits", type=int, default=0, help="of each view: same thing, other background")
     parser.add_argument("--identity-edits", type=int, default=0, help="of each view: changed thing, same background")
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     plan = Plan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
-        strengths=tuple(args.strengths), parts=args.parts, context_edits=args.context_edits,
+        strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
     )  # fmt: skip
     total = plan.pictures * args.identities

@@ -33,6 +33,7 @@ from idmetric.data.world.scene import Shot, names, render_scene
 VERSION = 2  # of what a seed gives: changes when pictures do
 FACTORS = ("background", "viewpoint", "light")
 STRENGTHS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)  # identity changes of the edit grid
+TWINS = (0.3, 0.5, 0.75, 1.0)  # of the distractors of `World.group`
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # context changes of the edit grid
 _TRIES = 12
 _STEP = 16  # 8-bit values by which a pixel must change for the change to be seen
@@ -110,6 +111,10 @@ class World:
         """The context of a view."""
         rng = np.random.default_rng([self.seed, number, 1, view])
         return sample_context(rng, self.identity(number).kind, self.assets)
+
+    def strength(self, number: int, strengths: Sequence[float]) -> float:
+        """One of the strengths, for things that have one distractor."""
+        return float(stream(self.seed, number, "strength").choice(sorted(strengths)))
 
     def render(self, identity: Identity, context: Context, part: str | None = None) -> Shot:
         """A picture."""
@@ -289,7 +294,7 @@ class World:
             (K, size, size, 3): one edit of random strength, the k-th in the context of the k-th view.
         """
         takes = list(self.views(number, max(views, distractors)))
-        strength = float(stream(self.seed, number, "strength").choice([0.3, 0.5, 0.75, 1.0]))
+        strength = self.strength(number, TWINS)
         decoys = [t.shot.picture for t in self.near(takes[:distractors], strength)] if distractors else []
         shape = (self.size, self.size, 3)
         shown = takes[:views]

@@ -41,6 +41,7 @@ class Plan:
     Attributes:
         views: pictures in different contexts. distractors: of each view, at each strength.
         strengths: of distractors and identity edits, 0..1; see `World.near`.
+        mixed: one of the strengths for each thing, drawn at random, instead of all.
         parts: part edits of the first two views. context_edits, identity_edits: of each view.
         grids: context factors whose edit grid is rendered: background, viewpoint, light.
         size: side in pixels. quality: of JPEG files; 100 writes PNG, without loss.
@@ -51,6 +52,7 @@ class Plan:
     views: int = 3
     distractors: int = 1
     strengths: tuple[float, ...] = (1.0, 0.5)
+    mixed: bool = False
     parts: int = 0
     context_edits: int = 0
     identity_edits: int = 0
@@ -79,7 +81,7 @@ class Plan:
     def pictures(self) -> int:
         """Pictures of one identity, where every part edit can be seen."""
         grid = len(STRENGTHS) * (1 + (len(LEVELS) - 1) * len(self.grids)) if self.grids else 0
-        edits = self.distractors * len(self.strengths) + self.context_edits + self.identity_edits
+        edits = self.distractors * (1 if self.mixed else len(self.strengths)) + self.context_edits + self.identity_edits
         return self.views * (1 + edits) + self.parts * min(2, self.views) + grid
 
 
@@ -87,8 +89,9 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
     """All pictures of one identity."""
     views = list(world.views(number, plan.views))
     yield from views
+    strengths = (world.strength(number, plan.strengths),) if plan.mixed else plan.strengths
     for copy in range(plan.distractors):
-        for strength in plan.strengths:
+        for strength in strengths:
             yield from world.near(views, strength, copy)
     for copy in range(plan.parts):
         yield from world.part_edit(views[:2], copy)
@@ -96,7 +99,7 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
         for copy in range(plan.context_edits):
             yield world.context_edit(view, copy)
         for copy in range(plan.identity_edits):
-            yield world.identity_edit(view, plan.strengths[copy % len(plan.strengths)], copy)
+            yield world.identity_edit(view, strengths[copy % len(strengths)], copy)
     if plan.grids:
         yield from world.grid(number, plan.grids)
 

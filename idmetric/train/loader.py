@@ -1,0 +1,94 @@
+"""Batches read ahead by loading processes, the same for any number of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from idmetric.train.processes import Processes
+
+
+def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Processes) -> Generator[Any, None, None]:
+    """The batches of these steps in order, each as `recipe.load(step)` gives it, or a `Failure`.
+
+    Closing the generator ends the loading processes.
+
+    Args:
+        workers: loading processes; -1 for one per core of this process's share, at most 8; 0 loads here.
+    """
+    count = worker_count(workers, processes)
+    yield from DataLoader(
+        Steps(recipe, seed, processes.rank),
+        batch_size=None,
+        sampler=steps,
+        num_workers=count,
+        # processes that start as copies need not import torch again; elsewhere copies are not safe
+        multiprocessing_context=("fork" if sys.platform == "linux" else "spawn") if count else None,
+        worker_init_fn=_start_worker,
+        pin_memory=processes.device.type == "cuda",
+    )
+
+
+def seed_all(*numbers: int) -> None:
+    """Seed the global generators of torch, Python and NumPy with these numbers."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # for packages that draw from it
+
+
+class Steps(Dataset[Any]):
+    """The batches of a recipe, by step: what `recipe.load(step)` gives, or the `Failure` to."""
+
+    def __init__(self, recipe: Any, seed: int, rank: int) -> None:
+        self.recipe, self.seed, self.rank = recipe, seed, rank
+
+    def __getitem__(self, step: int) -> Any:
+        seed_all(self.seed, step, self.rank, 1)
+        try:
+            return self.recipe.load(step)
+        except Exception as error:  # told to all processes, which stop together
+            expected = isinstance(error, OSError | ValueError)
+            return Failure(str(error) if expected else traceback.format_exc())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For loading processes that do not start as copies: without models, which would go with it."""
+        light = object.__new__(type(self.recipe))
+        for name, value in vars(self.recipe).items():
+            heavy = isinstance(value, nn.Module | torch.optim.Optimizer | Processes)
+            object.__setattr__(light, name, None if heavy else value)
+        return {**vars(self), "recipe": light}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a batch could not be loaded."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _start_worker(_: int) -> None:
+    # both signals go to whole groups of processes; the training process decides, and ends its loaders itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def worker_count(asked: int, processes: Processes) -> int:
+    if asked >= 0:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores // processes.local_count))

@@ -1,0 +1,228 @@
+"""Settings as frozen dataclasses, and the command line options and files that set them. Loads no torch.
+
+@dataclass(frozen=True)
+class Config:
+    rate: float = option(1e-4, "peak learning rate (section 4.1)")
+    views: tuple[int, ...] = option((2, 3), "views of an identity")
+
+add_options(parser, Config)              # --rate 1e-4 --views 2 3
+values = from_file("nearid.toml", Config)
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
+from typing import Any, Literal, Union
+
+_TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a settings dataclass: its default, and a line for --help that says what it is and where it stands."""
+    if isinstance(default, list | dict | set):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+def flag(name: str) -> str:
+    """The option of a field: save_every -> --save-every."""
+    return f"--{name.replace('_', '-')}"
+
+
+def default_of(entry: Field[Any]) -> Any:
+    """The default of a field.
+
+    Raises:
+        TypeError: if it has none, for then no option can be made of it.
+    """
+    if entry.default is not MISSING:
+        return entry.default
+    if entry.default_factory is not MISSING:
+        return entry.default_factory()
+    raise TypeError(f"field {entry.name!r} needs a default")
+
+
+def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) -> None:
+    """An option for each field of a dataclass, except those named in `but`.
+
+    What is not given does not appear in the parsed arguments, so that defaults, --smoke and files keep their ranks.
+
+    Args:
+        parser: an argparse parser or group of one.
+        config: int, float, bool, str, Literal, tuple, dict and `X | None` fields with defaults.
+    """
+    hints = typing.get_type_hints(config)
+    for entry in fields(config):
+        if entry.name in but:
+            continue
+        default = default_of(entry)
+        text = entry.metadata.get("help", "").replace("%", "%%")
+        kind, optional = _unwrapped(hints[entry.name])
+        told = "" if default is None and not optional else _shown(default)  # where other settings decide, the text says
+        shown = f"{text} (default: {told})".replace("(default: )", "").strip()
+        if kind is bool and not optional:
+            parser.add_argument(
+                flag(entry.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown
+            )
+            continue
+        many: dict[str, Any] = {"metavar": _metavar(hints[entry.name])}
+        if typing.get_origin(kind) is tuple:
+            many["nargs"] = _length(kind) or "*"
+        parser.add_argument(
+            flag(entry.name), type=_reader(entry.name, hints[entry.name]), default=argparse.SUPPRESS, help=shown, **many
+        )
+
+
+def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
+    """The fields of a dataclass that the command line gave."""
+    hints = typing.get_type_hints(config)
+    given = {entry.name: getattr(args, entry.name) for entry in fields(config) if hasattr(args, entry.name)}
+    return {name: accept(name, value, hints[name]) for name, value in given.items()}
+
+
+def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
+    """The settings in a .json or .toml file, names as the fields' or options' (save_every or save-every).
+
+    Raises:
+        ValueError: naming the file and what in it is unknown or of the wrong type.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = _toml(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"--config {path}: an object of names and values is needed, such as {{'seed': 1}}")
+    hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name not in hints:
+            raise ValueError(f"--config {path}: there is no option {key!r}; there are {', '.join(sorted(hints))}")
+        if name in values:
+            raise ValueError(f"--config {path}: {key!r} is given twice")
+        try:
+            values[name] = accept(name, value, hints[name])
+        except ValueError as error:
+            raise ValueError(f"--config {path}: {error}") from error
+    return values
+
+
+def accept(name: str, value: Any, hint: Any) -> Any:
+    """A value of a type hint from what JSON, TOML or the command line holds: lists become tuples, 1 becomes 1.0.
+
+    Raises:
+        ValueError: naming the option, what it takes and what it was given.
+    """
+    kind, optional = _unwrapped(hint)
+    if value is None and optional:
+        return None
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        if value in typing.get_args(kind) and not isinstance(value, bool):
+            return value
+        raise ValueError(f"{name} = {value!r}: choose one of {', '.join(map(str, typing.get_args(kind)))}")
+    if origin is tuple and isinstance(value, list | tuple):
+        length = _length(kind)
+        if length is not None and len(value) != length:
+            raise ValueError(f"{name} = {value!r}: {length} values are needed")
+        parts = typing.get_args(kind)
+        return tuple(accept(name, v, parts[0] if length is None else parts[i]) for i, v in enumerate(value))
+    if _is_mapping(kind) and isinstance(value, Mapping):
+        return dict(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in _TEXT and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} = {value!r}: it must be {_wanted(kind)}")
+
+
+def _wanted(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
+        return "a list of values"
+    return "a JSON object" if _is_mapping(kind) else _TEXT.get(kind, str(kind))
+
+
+def _reader(name: str, hint: Any) -> Callable[[str], Any]:
+    """Text of the command line to a value; for tuples, to one of their values."""
+    kind, optional = _unwrapped(hint)
+    if typing.get_origin(kind) is tuple:
+        kind, optional = _unwrapped(typing.get_args(kind)[0])
+
+    def read(text: str) -> Any:
+        if optional and text.lower() == "none":
+            return None
+        try:
+            return accept(name, _from_text(text, kind), kind)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    if kind is str:
+        return text
+    if typing.get_origin(kind) is Literal:
+        return next((v for v in typing.get_args(kind) if str(v) == text), text)
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+    return json.loads(text)
+
+
+def _unwrapped(hint: Any) -> tuple[Any, bool]:
+    """`X | None` as (X, True), others as (hint, False)."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if len(kinds) == 1:
+            return kinds[0], True
+    return hint, False
+
+
+def _length(kind: Any) -> int | None:
+    """How many values a tuple has; None for any number."""
+    parts = typing.get_args(kind)
+    return None if len(parts) == 2 and parts[1] is Ellipsis else len(parts)
+
+
+def _is_mapping(kind: Any) -> bool:
+    return (typing.get_origin(kind) or kind) in (dict, Mapping)
+
+
+def _metavar(hint: Any) -> str:
+    kind, _ = _unwrapped(hint)
+    if typing.get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
+    if typing.get_origin(kind) is tuple:
+        kind, _ = _unwrapped(typing.get_args(kind)[0])
+    return {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return " ".join(map(_shown, value)) or "none"
+    return json.dumps(value) if isinstance(value, dict | bool) else str(value)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        tomllib = importlib.import_module("tomllib")
+    except ImportError as error:
+        raise ValueError("TOML needs Python 3.11: write the settings as JSON") from error
+    found: dict[str, Any] = tomllib.loads(text)
+    return found

@@ -1,0 +1,241 @@
+"""What a batch of VisME is drawn from, and what it must keep: plan, sub-datasets, batches (VisME, section 4.2.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be made, or a file that is none, or is one of other data."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How batches are drawn; defaults are the paper's.
+
+    Args:
+        steps: batches (section 5.1). batch: samples of each, hard negatives not counted (section 5.1).
+        samples: M of Eq. 1, the paper's interleave batch size (Table 4). K is batch / samples.
+        hard: most hard negatives of a sample, k (section 5.1).
+        sampling: "identity" for identity-aware sampling; "naive" for Table 2's baseline, which draws a block's
+            instances evenly, whatever they show.
+        hard_as: what becomes of hard negatives. "candidates": they join the batch as candidates that no query looks
+            for. "samples": they are queries with targets of their own, and count among the block's M. The paper's
+            "sample k of its designated hard negatives into the same mini-batch" can be read either way.
+        mixing: how often a dataset gives a block: by its "size" in instances, or all "equal". The paper is silent.
+        small_datasets: those with fewer than M identities: "stop" with an error, or "skip" them.
+    """
+
+    steps: int = 3000
+    batch: int = 1024
+    samples: int = 64
+    hard: int = 5
+    sampling: Literal["identity", "naive"] = "identity"
+    hard_as: Literal["candidates", "samples"] = "candidates"
+    mixing: Literal["size", "equal"] = "size"
+    small_datasets: Literal["stop", "skip"] = "stop"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "samples"):
+            if getattr(self, name) < 1:
+                raise ScheduleError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.batch % self.samples:
+            raise ScheduleError(f"batch {self.batch} is no multiple of samples {self.samples} (K blocks of M samples)")
+        if self.hard < 0 or self.seed < 0:
+            raise ScheduleError(f"hard and seed must not be negative, got {self.hard} and {self.seed}")
+        allowed = {"sampling": ("identity", "naive"), "hard_as": ("candidates", "samples"),
+                   "mixing": ("size", "equal"), "small_datasets": ("stop", "skip")}  # fmt: skip
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ScheduleError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(values)}")
+
+    @property
+    def blocks(self) -> int:
+        """K of Eq. 1."""
+        return self.batch // self.samples
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A sub-dataset: n instances, each of which can become a sample.
+
+    Args:
+        name: of the dataset.
+        rows: row (n,) that an instance stands for; hard negatives are designated for it.
+        queries: row (n,) of its query.
+        targets: rows, flat: instance i draws its target from targets[start[i]:stop[i]], but never its own query where
+            there is another.
+        start, stop: (n,). own: where in targets the query stands (n,), -1 where it doesn't.
+        same: whether targets always show what their query shows.
+    """
+
+    name: str
+    rows: Rows
+    queries: Rows
+    targets: Rows
+    start: Rows
+    stop: Rows
+    own: Rows
+    same: bool = True
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def draw_targets(self, chosen: Rows, rng: np.random.Generator) -> Rows:
+        """A target row for each of these instances, evenly among those it may have."""
+        start, own = self.start[chosen], self.own[chosen]
+        count = self.stop[chosen] - start
+        skips = (own >= 0) & (count > 1)
+        at = start + (rng.random(len(chosen)) * (count - skips)).astype(np.int64)
+        return self.targets[at + (skips & (at >= own))]
+
+    @cached_property
+    def instance_of(self) -> Mapping[int, int]:
+        """Row -> the instance that stands for it."""
+        return {row: i for i, row in enumerate(self.rows.tolist())}
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a schedule is drawn from.
+
+    Args:
+        pools: the sub-datasets.
+        shown: number (N,) of what each row of the manifest shows: equal for one identity, whatever the dataset.
+        hard: rows, flat: those designated as hard negatives of row r are hard[hard_start[r]:hard_start[r + 1]].
+    """
+
+    pools: tuple[Pool, ...]
+    shown: Rows
+    hard: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    hard_start: Rows | None = None
+
+    def designated(self, row: int) -> Rows:
+        """Hard negatives of a row."""
+        return self.hard[:0] if self.hard_start is None else self.hard[self.hard_start[row] : self.hard_start[row + 1]]
+
+    @cached_property
+    def identities(self) -> tuple[int, ...]:
+        """How many different things each pool's queries show."""
+        return tuple(len(np.unique(self.shown[p.queries])) for p in self.pools)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of everything that a schedule depends on."""
+        digest = hashlib.sha256()
+        for pool in self.pools:
+            digest.update(json.dumps([pool.name, len(pool), pool.same]).encode())
+            for array in (pool.rows, pool.queries, pool.targets, pool.start, pool.stop, pool.own):
+                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
+        start = np.zeros(0, np.int64) if self.hard_start is None else self.hard_start
+        for array in (self.shown, self.hard, start):
+            digest.update(np.ascontiguousarray(array, np.int64).tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's samples, block after block.
+
+    Args:
+        dataset: number of the sub-dataset, (B,). query, target: rows, (B,).
+        hard: rows of each sample's hard negatives, B arrays. With `hard_as="samples"` they are queries of this batch.
+    """
+
+    dataset: Rows
+    query: Rows
+    target: Rows
+    hard: tuple[Rows, ...]
+
+
+def broken(batch: Batch, shown: Rows, plan: Plan) -> str:
+    """What a batch lacks of its plan's promises, in words; empty if nothing."""
+    if len(batch.query) != plan.batch or len(batch.target) != plan.batch:
+        return f"{len(batch.query)} samples, where the plan has {plan.batch}"
+    extra = list(batch.hard) if plan.hard_as == "candidates" else []
+    rows = np.concatenate([batch.query, batch.target, *extra])
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(shown)):
+        return f"row {rows.max() if rows.max() >= len(shown) else rows.min()} of a manifest of {len(shown)} rows"
+    if plan.sampling == "naive":
+        return ""
+    seen: dict[int, int] = {}
+    for place, (query, target) in enumerate(zip(batch.query.tolist(), batch.target.tolist(), strict=True)):
+        others = batch.hard[place].tolist() if extra else []
+        for what in [*{int(shown[query]), int(shown[target])}, *(int(shown[r]) for r in others)]:
+            if what in seen:
+                return f"place {place}: what it shows is at place {seen[what]} already"
+            seen[what] = place
+    return ""
+
+
+# Which datasets
+
+
+def usable(data: Data, plan: Plan) -> Data:
+    """The data without datasets that cannot give M samples.
+
+    Raises:
+        ScheduleError: naming them, unless the plan skips them; or if too little is left for a batch.
+    """
+    counts = _rooms(data, plan)
+    few = [(p.name, n) for p, n in zip(data.pools, counts, strict=True) if n < plan.samples]
+    what = "identities" if plan.sampling == "identity" else "samples"
+    if few and plan.small_datasets == "stop":
+        listed = "; ".join(f"dataset {name!r} has {n}" for name, n in few[:10])
+        more = f"; and {len(few) - 10} more" if len(few) > 10 else ""
+        raise ScheduleError(
+            f"{listed}{more}: fewer {what} than the {plan.samples} samples of a block. Lower samples to at most "
+            f"{max(1, min(n for _, n in few))}, leave these out (small_datasets=skip), or give them one "
+            "name in column dataset"
+        )
+    kept = tuple(p for p, n in zip(data.pools, counts, strict=True) if n >= plan.samples)
+    if not kept:
+        raise ScheduleError(f"no dataset has {plan.samples} {what} that have a target: lower samples")
+    data = Data(kept, data.shown, data.hard, data.hard_start)
+    room = int(sum(_most_blocks(data, plan)))
+    if room < plan.blocks:
+        names = ", ".join(f"{p.name!r} ({n})" for p, n in zip(kept, _rooms(data, plan), strict=True))
+        raise ScheduleError(
+            f"a batch of {plan.batch} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' {what} "
+            f"fill {room}: {names}. Lower batch to {room * plan.samples}, or samples"
+        )
+    return data
+
+
+def _rooms(data: Data, plan: Plan) -> tuple[int, ...]:
+    return data.identities if plan.sampling == "identity" else tuple(len(p) for p in data.pools)
+
+
+def _most_blocks(data: Data, plan: Plan) -> Rows:
+    """Most blocks of a batch that each dataset gives: one, where there are enough datasets; else what it can fill."""
+    most = np.array(_rooms(data, plan), dtype=np.int64) // plan.samples
+    return np.minimum(most, 1) if len(data.pools) >= plan.blocks else most
+
+
+def expected_blocks(data: Data, plan: Plan) -> NDArray[np.float64]:
+    """Blocks that each dataset gives to a batch on average: by weight, but no more than it can fill; they sum to K."""
+    weight = np.array([len(p) if plan.mixing == "size" else 1 for p in data.pools], dtype=np.float64)
+    most = _most_blocks(data, plan).astype(np.float64)
+    share = np.zeros(len(weight))
+    free = np.ones(len(weight), dtype=bool)
+    for _ in weight:  # what exceeds a limit goes to the others
+        share[free] = weight[free] / weight[free].sum() * (plan.blocks - most[~free].sum())
+        over = free & (share > most)
+        if not over.any():
+            break
+        share[over] = most[over]
+        free &= ~over
+        if not free.any():
+            break
+    return share
