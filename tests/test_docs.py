@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from idmetric.cli import data, score
+from idmetric.cli import data, score, train
 
 ROOT = Path(__file__).resolve().parents[1]
-PARSERS = {"idmetric-data": data.build_parser, "idmetric-score": score.build_parser}
+PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "idmetric-data": lambda words: data.build_parser().parse_args(words),
+    "idmetric-score": lambda words: score.build_parser().parse_args(words),
+    "idmetric-train": lambda words: train.build_parser(words[0]).parse_args(words),
+}
 
 
 def commands(text: str) -> list[list[str]]:
@@ -21,6 +26,8 @@ def commands(text: str) -> list[list[str]]:
         for line in joined(block) if language in ("", "bash") else []:
             line = re.split(r"\s{3,}(?=[a-z])", line)[0]  # a remark beside it
             words = shlex.split(line, comments=True)
+            if "-m" in words and "idmetric.cli.train" in words:  # torchrun, accelerate launch
+                words = ["idmetric-train", *words[words.index("idmetric.cli.train") + 1 :]]
             if words and words[0] in PARSERS:
                 found.append(words)
     return found
@@ -38,7 +45,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_commands_of_the_docs_parse(page: Path) -> None:
     for words in commands(page.read_text(encoding="utf-8")):
         try:
-            PARSERS[words[0]]().parse_args(words[1:])
+            PARSERS[words[0]](words[1:])
         except SystemExit:
             pytest.fail(f"{page.name}: {shlex.join(words)}")
 
@@ -47,6 +54,13 @@ def test_every_data_page_has_its_commands() -> None:
     for paper, least in (("idsim", 10), ("nearid", 8), ("visme", 5), ("ilgen", 4)):
         assert len(commands((ROOT / f"docs/data-{paper}.md").read_text(encoding="utf-8"))) >= least
     assert len(commands((ROOT / "README.md").read_text(encoding="utf-8"))) >= 8
+
+
+def test_every_recipe_has_a_page_with_its_commands() -> None:
+    for recipe in train.RECIPES:
+        page = ROOT / "docs" / ("tiny.md" if recipe == "tiny" else f"train-{recipe}.md")
+        found = commands(page.read_text(encoding="utf-8"))
+        assert any(words[:2] == ["idmetric-train", recipe] for words in found), page.name
 
 
 def test_links_lead_somewhere() -> None:
