@@ -1,0 +1,260 @@
+"""`idmetric-train`: train what the papers train, from a manifest to a model folder that `idmetric.load` opens.
+
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 or 143 stopped by Ctrl-C or SIGTERM after a checkpoint:
+the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric._version import __version__
+from idmetric.train.options import add_options, from_file, values_of
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+    from idmetric.train.loop import Recipe, Settings
+    from idmetric.train.processes import Processes
+
+# name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it
+RECIPES = {
+    "idsim": ("idmetric.train.idsim", "ID-Sim: LoRA on a ViT, class and patch similarities"),
+    "nearid": (
+        "idmetric.train.nearid",
+        "NearID: an attention-pooling head on frozen SigLIP2, near-identity distractors",
+    ),
+    "visme": ("idmetric.train.visme", "VisME: LoRA on Qwen2.5-VL, identity-aware batches, gradient caching"),
+    "ilgen": ("idmetric.train.ilgen", "ILGen: a whole encoder, recall@k on generated instances"),
+    "tiny": ("idmetric.train.tiny", "IDSim('tiny'): a small ResNet from scratch, on rendered identities"),
+}
+_EXAMPLES = """examples:
+  idmetric-train {name} --data train.parquet --out run/
+  idmetric-train {name} --smoke --out /tmp/run                 under a minute, offline, small random weights
+  idmetric-train {name} --data train.parquet --out run/ --config mine.toml --dry-run
+  accelerate launch -m idmetric.cli.train {name} --data train.parquet --out run/
+  torchrun --nproc-per-node 8 -m idmetric.cli.train {name} --data train.parquet --out run/
+
+A run that was stopped goes on by the same command. `idmetric.load("run/")` opens the result."""
+
+
+def build_parser(recipe: str | None = None) -> argparse.ArgumentParser:
+    """The recipes, and the options of one of them (which loads its module, and torch)."""
+    parser = argparse.ArgumentParser(
+        prog="idmetric-train",
+        description="Train the models of the papers. `idmetric-train RECIPE --help` lists a recipe's options.",
+        epilog=_EXAMPLES.format(name="nearid"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    commands = parser.add_subparsers(dest="recipe", metavar="RECIPE", required=True)
+    for name, (module, line) in RECIPES.items():
+        sub = commands.add_parser(
+            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        if name == recipe:
+            _add_arguments(sub, name, importlib.import_module(module))
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
+    from idmetric.train.loop import Settings
+
+    parser.description, parser.epilog = module.__doc__, _EXAMPLES.format(name=name)
+    files = parser.add_argument_group("data and result")
+    files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
+    files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: a new one, or one to go on with")
+    files.add_argument("--config", type=Path, metavar="FILE", help="settings below from a .json or .toml file")
+    text = "begin anew where --out holds a run, which is renamed to DIR.1, DIR.2, ..."
+    files.add_argument("--fresh", action="store_true", help=text)
+    files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to see that all works")
+    files.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
+    text = "an image that cannot be read: stop with the list of all (default), or train without it"
+    files.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
+    text = "before the first step, read all images (default), or only see that the files are there"
+    files.add_argument("--check", choices=("full", "files"), default="full", help=text)
+    files.add_argument("--cpu", action="store_true", help="stay on the CPU")
+    own = parser.add_argument_group(f"{name} (defaults: the paper's)")
+    add_options(own, module.Config)
+    run = parser.add_argument_group("run")
+    add_options(run, Settings, but={"resume", *(f.name for f in fields(module.Config))})
+
+
+def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
+    """The recipe's Config and the loop's Settings: defaults, below --smoke, below --config, below the command line.
+
+    Raises:
+        ValueError: for a value that cannot be.
+    """
+    from idmetric.train.loop import Settings
+
+    given = {**values_of(args, Settings), **values_of(args, module.Config)}
+    saved = from_file(args.config, Settings, module.Config) if args.config else {}
+    values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
+    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
+    if odd := values.keys() - own - of_run:
+        raise ValueError(f"SMOKE of {module.__name__} names {sorted(odd)}, which are no settings")
+    config = module.Config(**{name: value for name, value in values.items() if name in own})
+    shared = {name: getattr(config, name) for name in own & of_run}
+    settings = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
+    return config, settings
+
+
+def run(name: str, module: Any, args: argparse.Namespace) -> None:
+    """Train, or with --dry-run say how.
+
+    Raises:
+        SetupError: for what the user can mend before training.
+        idmetric.train.loop.TrainError, Stopped: as `fit`.
+    """
+    with _setting_up():
+        if args.out is None and not args.dry_run:
+            raise ValueError("--out DIR is needed: the folder of the run")
+        if args.data is None and not args.smoke:
+            raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
+        config, settings = configure(module, args)
+        from idmetric.train.processes import Processes
+
+        processes = Processes(settings.precision, args.cpu)
+    with tempfile.TemporaryDirectory() as scratch:
+        with _setting_up():
+            recipe, data = _recipe(module, args, config, settings, processes, Path(scratch))
+        if args.dry_run:
+            if processes.main:
+                print("\n".join(plan(name, recipe, data, args, settings, processes)))
+            return
+        from idmetric.train.loop import fit
+
+        fit(recipe, args.out, settings, processes)
+    processes.close()
+
+
+def _recipe(
+    module: Any, args: argparse.Namespace, config: Any, settings: Settings, processes: Processes, scratch: Path
+) -> tuple[Recipe, Manifest]:
+    from idmetric.data.manifest import read
+    from idmetric.train.loader import seed_all
+
+    data = None if args.data is None else _checked(read(args.data), module, args, processes)
+    if not args.dry_run:
+        processes.on_main(lambda: _claim(args))
+    if data is None:
+        folder = scratch if args.dry_run else args.out / "smoke-data"
+        processes.on_main(lambda: len(module.smoke_data(folder)))
+        data = module.smoke_data(folder)  # what is there already is read
+    seed_all(settings.seed)  # new weights follow from the seed
+    recipe: Recipe = module.build(config, data, processes)
+    return recipe, data
+
+
+def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: Processes) -> Manifest:
+    """The manifest without what cannot be read, found by the main process for all."""
+    from idmetric.cli.data.common import progress
+    from idmetric.train.batches import check
+
+    def rows() -> list[int] | None:
+        kept = check(
+            data, None, args.on_error, masks=getattr(module, "MASKS", False), decode=args.check == "full",
+            progress=partial(progress, quiet=not sys.stderr.isatty()),
+        )  # fmt: skip
+        names = set(kept.column("id"))
+        return None if len(kept) == len(data) else [i for i, x in enumerate(data.column("id")) if x in names]
+
+    found = processes.on_main(rows)
+    return data if found is None else data.take(found)
+
+
+def _claim(args: argparse.Namespace) -> None:
+    from idmetric.train import record
+
+    if args.fresh:
+        moved = record.move_aside(args.out)
+        if moved is not None:
+            print(f"the run in {args.out} is now in {moved}", flush=True)
+    else:
+        record.read(args.out)  # raises where it holds something else
+
+
+def plan(
+    name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: Settings, processes: Processes
+) -> list[str]:
+    """What a run would do, as lines."""
+    from idmetric.train import record, state
+    from idmetric.train.loader import worker_count
+    from idmetric.train.loop import parameter_counts
+
+    trained, whole = parameter_counts(recipe)
+    identities = len(set(data.column("identity")) - {None})
+    lines = {
+        "recipe": name,
+        "data": f"{args.data or 'rendered for --smoke'}: {len(data):,} rows, {identities:,} identities",
+        "steps": f"{recipe.steps:,}",
+        "trains": f"{trained:,} of {whole:,} parameters",
+        "on": f"{processes.device.type}, precision {processes.precision}, {processes.count} processes of "
+        f"{worker_count(settings.workers, processes)} loading processes each",
+    }
+    if args.out is not None:
+        done = max(state.folders(args.out), default=0)
+        there = record.read(args.out) is not None and not args.fresh
+        lines["out"] = f"{args.out}, {f'a run with {done} steps done' if there else 'a new run'}"
+    settled = record.flat(recipe.settings)
+    return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
+
+
+class SetupError(Exception):
+    """What the user can mend before training; the message says how."""
+
+
+@contextmanager
+def _setting_up() -> Iterator[None]:
+    # once training runs, such errors are bugs and shown whole
+    from idmetric.checkpoint import CheckpointError
+    from idmetric.train.state import TrainError
+
+    try:
+        yield
+    except (ValueError, OSError, ImportError, CheckpointError, TrainError) as error:
+        raise SetupError(str(error)) from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a recipe; returns the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    name = given[0] if given and given[0] in RECIPES else None
+    if name is None:
+        build_parser().parse_args(given)  # help, version, or an error
+        return 2
+    try:
+        module = importlib.import_module(RECIPES[name][0])
+    except ImportError as error:
+        return _told(error)
+    from idmetric.train.loop import Stopped, TrainError
+
+    try:
+        run(name, module, build_parser(name).parse_args(given))
+    except Stopped as stopped:
+        print(f"idmetric-train: {stopped}", file=sys.stderr)
+        return 128 + stopped.signal
+    except KeyboardInterrupt:
+        print("idmetric-train: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except (SetupError, TrainError) as error:
+        return _told(error)
+    return 0
+
+
+def _told(error: Exception) -> int:
+    print(f"idmetric-train: error: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

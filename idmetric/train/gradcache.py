@@ -1,0 +1,102 @@
+"""Large contrastive batches in little memory: gradient caching (Gao et al. 2021, Scaling deep contrastive learning).
+
+The batch is embedded chunk by chunk without graph, the loss of all embeddings gives its gradient with regard to each,
+and each chunk is embedded once more, with graph, to carry that gradient to the weights. Loss and gradients are those of
+the plain large batch; memory is that of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from idmetric.train.processes import Processes
+
+Chunk = TypeVar("Chunk")
+Encoded = Tensor | tuple[Tensor, ...]
+Loss = Tensor | Mapping[str, Tensor]
+
+
+def cached_backward(
+    encode: Callable[[Chunk], Encoded], chunks: Sequence[Chunk], loss: Callable[..., Loss], processes: Processes
+) -> dict[str, Tensor]:
+    """Add the gradients of a large batch's loss to the parameters of `encode` and of `loss`.
+
+    Args:
+        encode: a chunk to its embeddings, one tensor or a tuple of them (query and target, say), samples on axis 0.
+            Called twice for each chunk, under `processes.autocast`, with the same random numbers (dropout). What else
+            a call changes (BatchNorm's statistics) it changes twice.
+        chunks: this process's share of the batch, in parts of any sizes.
+        loss: called once with each tensor of `encode`, all chunks and processes joined, in float32 or better; it gives
+            a scalar, or a dict of scalars of which "loss" is meant. It must be the same in all processes.
+
+    Returns:
+        The loss's scalars, detached: {"loss": ...} and whatever else it gave.
+
+    Raises:
+        ValueError: without chunks, or without a scalar loss.
+    """
+    if not chunks:
+        raise ValueError("gradient caching needs at least one chunk")
+    if len(chunks) == 1:  # nothing to save by doing it twice
+        return _backward(_encode(encode, chunks[0], processes), loss, processes)
+    states, parts = [], []
+    with torch.no_grad():
+        for chunk in chunks:
+            states.append(_random_state(processes.device))
+            parts.append(_encode(encode, chunk, processes))
+    joined = [torch.cat(column) for column in zip(*parts, strict=True)]
+    leaves = tuple(x.requires_grad_(x.is_floating_point()) for x in joined)
+    sizes = [[len(tensor) for tensor in part] for part in parts]
+    found = _backward(leaves, loss, processes)
+    after = _random_state(processes.device)
+    for chunk, state, gradients in zip(chunks, states, _split(leaves, sizes), strict=True):
+        _set_random_state(processes.device, state)
+        outputs = _encode(encode, chunk, processes)
+        pairs = [(out, g) for out, g in zip(outputs, gradients, strict=True) if out.requires_grad and g is not None]
+        if pairs:
+            torch.autograd.backward([out for out, _ in pairs], [g for _, g in pairs])
+    _set_random_state(processes.device, after)
+    return found
+
+
+def _encode(encode: Callable[[Chunk], Encoded], chunk: Chunk, processes: Processes) -> tuple[Tensor, ...]:
+    # weights cast for the pass without graph would lose their gradients in the pass with graph
+    torch.clear_autocast_cache()
+    with processes.autocast():
+        found = encode(chunk)
+    tensors = (found,) if isinstance(found, Tensor) else tuple(found)
+    return tuple(
+        x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x for x in tensors
+    )  # fmt: skip
+
+
+def _backward(tensors: tuple[Tensor, ...], loss: Callable[..., Loss], processes: Processes) -> dict[str, Tensor]:
+    found = loss(*(processes.gather(x) for x in tensors))
+    values = dict(found) if isinstance(found, Mapping) else {"loss": found}
+    if "loss" not in values or values["loss"].numel() != 1:
+        raise ValueError("the loss must be a scalar tensor, or a dict with one named 'loss'")
+    processes.backward(values["loss"])
+    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def _split(leaves: tuple[Tensor, ...], sizes: list[list[int]]) -> list[list[Tensor | None]]:
+    """The gradients of each chunk's tensors."""
+    columns: list[Sequence[Tensor | None]] = []
+    for leaf, lengths in zip(leaves, zip(*sizes, strict=True), strict=True):
+        columns.append([None] * len(sizes) if leaf.grad is None else torch.split(leaf.grad, list(lengths)))
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Any]:
+    own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+    return torch.get_rng_state(), own
+
+
+def _set_random_state(device: torch.device, state: tuple[Tensor, Any]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.get_device_module(device).set_rng_state(state[1])

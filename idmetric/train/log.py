@@ -1,0 +1,229 @@
+"""What a run tells while it trains: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
+
+log.jsonl has one object per line: {"step": 100, "loss": ..., "rate": ...}, means since the line before, and
+{"step": 100, "validation": {"map": ...}}. A resumed run takes away the lines after its checkpoint, so that no step
+occurs twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from idmetric.train.processes import Processes
+from idmetric.train.state import replace_text
+
+FILE = "log.jsonl"
+_CURVES = 12  # plots in curves.png at most
+
+
+class Log:
+    """The log of a run, written by its main process.
+
+    Args:
+        out: folder of the run. done: steps that its checkpoint holds. steps: of the whole run.
+        wandb: project of Weights & Biases; "" for none. settings: what it shows beside.
+    """
+
+    def __init__(
+        self, out: Path, done: int, steps: int, wandb: str = "", settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.out, self.done, self.steps = out, done, steps
+        self.start = time.monotonic()
+        truncate(out / FILE, done)
+        self.file = (out / FILE).open("a", encoding="utf-8")
+        self.board = _tensorboard(out / "tensorboard", done)
+        self.wandb = _wandb(wandb, out, settings or {}) if wandb else None
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+        if self.wandb is not None:
+            self.wandb.finish(exit_code=0 if kind is None else 1)
+
+    def line(self, text: str) -> None:
+        """A line for the user."""
+        print(text, flush=True)
+
+    def training(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of training after a step, `loss` first."""
+        self._write(step, values, {"step": step, **{k: _number(v) for k, v in values.items()}}, "train")
+        shown = [f"{name} {_short(value)}" for name, value in values.items() if name not in _RATES]
+        if "images_per_second" in values:
+            shown.append(f"{values['images_per_second']:.1f} images/s")
+        self.line(f"step {step}/{self.steps}  {'  '.join(shown)}  {self.left(step)} left")
+
+    def validation(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of validation after a step."""
+        self._write(
+            step, values, {"step": step, "validation": {k: _number(v) for k, v in values.items()}}, "validation"
+        )
+        self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
+
+    def left(self, step: int) -> str:
+        """The time the rest will take at the speed so far, as h:mm:ss."""
+        seconds = (time.monotonic() - self.start) / max(1, step - self.done) * (self.steps - step)
+        return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
+
+    def _write(self, step: int, values: Mapping[str, float], record: Mapping[str, Any], part: str) -> None:
+        self.file.write(json.dumps(record, allow_nan=False) + "\n")
+        self.file.flush()
+        if self.board is not None:
+            for name, value in values.items():
+                self.board.add_scalar(f"{part}/{name}", value, step)
+        if self.wandb is not None:
+            self.wandb.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
+
+
+class Silence:
+    """The log of a process that is not the main one."""
+
+    def __enter__(self) -> Silence:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def line(self, text: str) -> None: ...
+
+    def training(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def validation(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+class Meter:
+    """Means of what steps returned, and how fast they were."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def wait(self) -> None:
+        self.waiting -= time.monotonic()
+
+    def go(self) -> None:
+        self.waiting += time.monotonic()
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            number = value.detach().double() if isinstance(value, Tensor) else value
+            total, count = self.sums.get(name, (0.0, 0))
+            self.sums[name] = (total + number, count + 1)
+        self.count += 1
+
+    def read(self, processes: Processes) -> dict[str, float]:
+        """Means since the last reading, over all processes; "images" as images per second of all together."""
+        own = {name: float(total) / count for name, (total, count) in self.sums.items()}
+        alike = processes.all_values(own)
+        means = {name: sum(values[name] for values in alike) / len(alike) for name in own}
+        seconds = (time.monotonic() - self.start) / self.count
+        if "images" in means:
+            means["images_per_second"] = means.pop("images") * len(alike) / seconds
+        waiting = self.waiting / self.count / seconds
+        self._clear()
+        ordered = {"loss": means.pop("loss"), **means}
+        return {**ordered, "seconds_per_step": seconds, "waiting": waiting}
+
+    def _clear(self) -> None:
+        self.sums: dict[str, tuple[Any, int]] = {}
+        self.count, self.waiting, self.start = 0, 0.0, time.monotonic()
+
+
+_RATES = ("images_per_second", "seconds_per_step", "waiting")
+
+
+def truncate(path: Path, done: int) -> None:
+    """Take away the lines of steps after `done` (all where nothing is done), and a line that was not finished."""
+    if not path.is_file():
+        return
+    kept = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            step = json.loads(text)["step"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if 0 < done >= step:
+            kept.append(text + "\n")
+    replace_text(path, "".join(kept))
+
+
+def curves(out: Path) -> Path | None:
+    """Plot all numbers of log.jsonl over steps to curves.png; None without matplotlib, or without numbers."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no curves.png: plots need matplotlib: pip install 'idmetric[train]'", file=sys.stderr)
+        return None
+    series = read(out / FILE)
+    chosen = [name for name in series if name not in _RATES][:_CURVES]
+    if not chosen:
+        return None
+    columns = min(3, len(chosen))
+    rows = math.ceil(len(chosen) / columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+    for place, name in enumerate(chosen):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        steps, values = zip(*series[name], strict=True)
+        axes.plot(steps, values, marker="." if len(steps) < 30 else "")
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+    figure.savefig(out / "curves.png", dpi=120)
+    return out / "curves.png"
+
+
+def read(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """The numbers of a log.jsonl by name ("loss", "validation/map"): steps and values."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(text)
+        numbers = record.pop("validation", None)
+        step = record.pop("step")
+        found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
+        for name, value in found.items():
+            if isinstance(value, int | float):
+                series.setdefault(name, []).append((step, value))
+    return series
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no NaN
+
+
+def _short(value: float) -> str:
+    return f"{value:.2e}" if value and abs(value) < 1e-3 else f"{value:.4g}"
+
+
+def _tensorboard(folder: Path, done: int) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        print("no TensorBoard log: pip install 'idmetric[train]'", file=sys.stderr)
+        return None
+    return SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
+
+
+def _wandb(project: str, out: Path, settings: Mapping[str, Any]) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError("--wandb needs wandb: pip install wandb") from error
+    name = out / "wandb.json"
+    known = json.loads(name.read_text(encoding="utf-8")) if name.is_file() else {"id": wandb.util.generate_id()}
+    replace_text(name, json.dumps(known))
+    return wandb.init(project=project, id=known["id"], resume="allow", dir=str(out), config=dict(settings))

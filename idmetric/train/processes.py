@@ -1,0 +1,224 @@
+"""One process or many: what training needs of them, over accelerate's launcher state.
+
+Started by itself a program is one process; `accelerate launch` and `torchrun` start several, on one machine or more.
+One rule makes several processes equal one: every process's loss is the mean over the same global batch (computed on
+gathered embeddings, or the mean over its own equal share), and gradients are averaged over processes before the
+optimiser's step. `Processes.gather` is differentiable to that end: its backward pass sums over processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+T = TypeVar("T")
+Precision = Literal["no", "bf16", "fp16"]
+_BUCKET = 1 << 25  # gradient elements sent at once
+
+
+class Processes:
+    """The processes of a training run, seen from one of them.
+
+    Args:
+        precision: "no" (float32), or mixed precision in "bf16" or "fp16" (with a scaled loss).
+        cpu: stay on the CPU where there is an accelerator.
+
+    Attributes:
+        rank: number of this process, from 0. count: how many there are. local_count: how many on this machine.
+        main: whether this is the one that writes. device: where its model goes.
+        scaler: scales the loss for "fp16" (disabled otherwise).
+
+    Raises:
+        ImportError: without accelerate.
+    """
+
+    def __init__(self, precision: Precision = "no", cpu: bool = False) -> None:
+        try:
+            from accelerate import PartialState
+        except ImportError as error:
+            raise ImportError("training needs accelerate: pip install 'idmetric[train]'") from error
+        if precision not in ("no", "bf16", "fp16"):
+            raise ValueError(f"precision {precision!r}: choose no, bf16 or fp16")
+        state = PartialState(cpu=cpu)
+        self.precision: Precision = precision
+        self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
+        self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE") or self.count)
+        self.device = torch.device("cpu") if cpu else state.device
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+
+    # One step
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision for the block, where it was asked for."""
+        if self.precision == "no":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16 if self.precision == "bf16" else torch.float16)
+
+    def backward(self, loss: Tensor) -> None:
+        """`loss.backward()`, scaled for fp16. Gradients add up over calls; the loop averages them over processes."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all processes joined on axis 0, in order of ranks; differentiable.
+
+        The gradient of this process's rows is the sum of what all processes' losses say of them: with the same loss L
+        everywhere it is count * dL/drows, and the mean of gradients over processes is that of L.
+
+        Raises:
+            ValueError: if the tensors differ in shape or type.
+        """
+        if self.count == 1:
+            return tensor
+        self._check_alike(tensor)
+        gathered: Tensor = _Gather.apply(tensor, self.rank, self.count)
+        return gathered
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace gradients by their mean over processes; where some process has none, it counts as zero."""
+        if self.count == 1:
+            return
+        given = [p for p in parameters if p.requires_grad]
+        held = torch.tensor([p.grad is not None for p in given], dtype=torch.int32, device=self.device)
+        dist.all_reduce(held)
+        used = [p for p, n in zip(given, held.tolist(), strict=True) if n]
+        for p in used:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        grads = [p.grad for p in used if p.grad is not None]
+        for bucket in _buckets(grads):
+            flat = torch.cat([g.flatten() for g in bucket])
+            dist.all_reduce(flat)
+            flat /= self.count
+            for g, part in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
+                g.copy_(part.view_as(g))
+
+    # Between steps
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether it is true in any process."""
+        if self.count == 1:
+            return flags
+        values = torch.tensor(flags, dtype=torch.int32, device=self.device)
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return tuple(map(bool, values.tolist()))
+
+    def on_main(self, run: Callable[[], T]) -> T:
+        """What `run` gives in the main process, for all; they wait for it.
+
+        Raises:
+            Exception: of `run`, in the main process; RuntimeError with its text in the others, so that none waits on.
+        """
+        if self.count == 1:
+            return run()
+        result, error = None, None
+        if self.main:
+            try:
+                result = run()
+            except Exception as caught:  # told to the others, then raised
+                error = caught
+        told, text = self.all_values((result, None if error is None else f"{type(error).__name__}: {error}"))[0]
+        if error is not None:
+            raise error
+        if text is not None:
+            raise RuntimeError(f"the main process failed: {text}")
+        return cast(T, told)
+
+    def all_values(self, value: T) -> list[T]:
+        """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
+        if self.count == 1:
+            return [value]
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found
+
+    def wait(self) -> None:
+        """Go on when all processes are here."""
+        if self.count > 1:
+            self.any(False)
+
+    def copy_from_main(self, modules: Mapping[str, nn.Module]) -> None:
+        """Give every process the main one's parameters and buffers."""
+        if self.count == 1:
+            return
+        with torch.no_grad():
+            for module in modules.values():
+                for tensor in itertools.chain(module.parameters(), module.buffers()):
+                    whole = tensor.detach().to(self.device).contiguous()
+                    dist.broadcast(whole, 0)
+                    tensor.copy_(whole)
+
+    def place(self, batch: T) -> T:
+        """A batch (nested dicts, lists, tuples, dataclasses) with its tensors on this process's device."""
+        placed: T = place(batch, self.device)
+        return placed
+
+    def unwrap(self, module: nn.Module) -> nn.Module:
+        """The module itself: nothing is wrapped here."""
+        return module
+
+    def close(self) -> None:
+        """Leave the group of processes, at the end of the program."""
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _check_alike(self, tensor: Tensor) -> None:
+        # unequal shapes would hang or mix up rows, depending on the backend
+        shapes = self.all_values((tuple(tensor.shape), str(tensor.dtype)))
+        if len(set(shapes)) > 1:
+            listed = "; ".join(f"process {rank}: {shape} {dtype}" for rank, (shape, dtype) in enumerate(shapes))
+            raise ValueError(f"gather needs tensors of one shape and type from all processes, got {listed}")
+
+
+class _Gather(torch.autograd.Function):
+    """all_gather on axis 0, whose backward pass sums gradients over processes and takes this one's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, rank: int, count: int) -> Tensor:
+        ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
+        sent = tensor.detach().contiguous()
+        sent = sent.to(torch.uint8) if sent.dtype == torch.bool else sent
+        parts = [torch.empty_like(sent) for _ in range(count)]
+        dist.all_gather(parts, sent)
+        return torch.cat(parts).to(tensor.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        whole = gradient.contiguous().clone()
+        dist.all_reduce(whole)
+        return whole[ctx.rows], None, None
+
+
+def place(batch: Any, device: torch.device) -> Any:
+    """Nested dicts, lists, tuples and dataclasses with their tensors on a device; other values as they are."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: place(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(place(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(place(value, device) for value in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{f.name: place(getattr(batch, f.name), device) for f in fields(batch) if f.init})
+    return batch
+
+
+def _buckets(grads: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients of one type, up to `_BUCKET` elements together."""
+    for _, alike in itertools.groupby(sorted(grads, key=lambda g: str(g.dtype)), key=lambda g: g.dtype):
+        bucket: list[Tensor] = []
+        for g in alike:
+            if bucket and sum(b.numel() for b in bucket) + g.numel() > _BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(g)
+        yield bucket

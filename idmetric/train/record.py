@@ -1,0 +1,134 @@
+"""The folder of a training run: what makes it that run (recipe.json), and whether it may be used or gone on with."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from idmetric._version import __version__
+from idmetric.train.state import TrainError, replace_text
+
+FILE = "recipe.json"
+SMOKE_DATA = "smoke-data"
+_PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers", "numpy", "safetensors")
+
+
+def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """What recipe.json holds: the recipe and all that decides its weights, and what else ought to be known.
+
+    Args:
+        settings: what a resumed run must agree with. more: what it may change.
+
+    Raises:
+        TrainError: if a setting is no JSON value.
+    """
+    try:
+        plain = json.loads(json.dumps(settings))
+    except TypeError as error:
+        raise TrainError(f"the settings of {name} are not all JSON values: {error}") from error
+    return {"recipe": name, "settings": plain, **more, "versions": versions(), "finished": False}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the weights depend on."""
+    found = {"idmetric": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
+    """Claim the folder for a run, or find that it is the same run; True if that one is finished.
+
+    Raises:
+        TrainError: if the folder holds something else, or a run with other settings (which are named), or any run
+            without `resume`.
+    """
+    old = read(out)
+    if old is not None:
+        if not resume:
+            raise TrainError(f"{out} holds a run already: go on with it, name another --out, or move it by --fresh")
+        if changes := differences(old, record):
+            listed = "\n  ".join(changes)
+            raise TrainError(
+                f"{out} holds a run with other settings; start it as it was, name another --out, or begin anew by "
+                f"--fresh:\n  {listed}"
+            )
+        if old.get("finished"):
+            return True
+    out.mkdir(parents=True, exist_ok=True)
+    write(out, record)
+    return False
+
+
+def read(out: Path) -> dict[str, Any] | None:
+    """The recipe.json of a run; None where there is no folder or an empty one.
+
+    Raises:
+        TrainError: if the path is a file, or the folder holds something that is no run.
+    """
+    if out.exists() and not out.is_dir():
+        raise TrainError(f"--out {out} is a file: name a folder")
+    path = out / FILE
+    if not path.is_file():
+        others = sorted(p.name for p in out.iterdir() if p.name != SMOKE_DATA) if out.is_dir() else []
+        if others:
+            raise TrainError(f"--out {out} holds other things ({', '.join(others[:3])}): name a new folder")
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        raise TrainError(f"--out {out} holds a {FILE} that is none of a training run: name a new folder")
+    return found
+
+
+def write(out: Path, record: Mapping[str, Any]) -> None:
+    """Write recipe.json, whole or not at all."""
+    replace_text(out / FILE, json.dumps(record, indent=2) + "\n")
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Each setting in which two runs differ, as text: "rate: 0.1 there, 0.2 now"."""
+    before = flat({"recipe": old.get("recipe"), **old["settings"]})
+    now = flat({"recipe": new.get("recipe"), **new["settings"]})
+    return [
+        f"{name}: {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name, "not set") != now.get(name, "not set")
+    ]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested objects as one, with names joined by dots."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def move_aside(out: Path) -> Path | None:
+    """Rename the folder of a run to the first free of out.1, out.2, ...; None if there was no run.
+
+    Raises:
+        TrainError: if the folder holds something that is no run.
+    """
+    if read(out) is None:
+        return None
+    out = out.resolve()
+    number = 1
+    while (target := out.with_name(f"{out.name}.{number}")).exists():
+        number += 1
+    out.rename(target)
+    return target

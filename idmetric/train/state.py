@@ -1,0 +1,250 @@
+"""The state of a training run on disk: what a resumed run needs to go on as if nothing had happened.
+
+    out/checkpoints/step-000100/state.safetensors   trainable weights, buffers, the optimiser's tensors
+    out/checkpoints/step-000100/state.json          the step, the optimiser's numbers, the loss scale, the best step
+
+A checkpoint is written to a hidden folder, flushed, and renamed: it is there whole or not at all. Random numbers need
+no place in it, for they follow from seed and step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+FORMAT = 1
+FOLDER = "checkpoints"
+_TENSORS, _RECORD = "state.safetensors", "state.json"
+
+
+class TrainError(RuntimeError):
+    """Training that cannot start or go on; the message says why, and the way out."""
+
+
+def trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What training changes: parameters that require grad, and buffers of the state dict."""
+    stored = module.state_dict(keep_vars=True).keys()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
+    for name, buffer in module.named_buffers():
+        if name in stored:
+            yield name, buffer
+
+
+def save(
+    out: Path,
+    step: int,
+    modules: Mapping[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    more: Mapping[str, Any],
+) -> Path:
+    """Write the checkpoint of a step; an unfinished one leaves nothing behind.
+
+    Args:
+        step: optimiser steps done.
+        more: JSON values to keep with it.
+
+    Raises:
+        TrainError: if it cannot be written, e.g. on a full disk; earlier checkpoints stay as they are.
+    """
+    tensors = {f"{part}/{name}": value for part, module in modules.items() for name, value in trained(module)}
+    whole = optimizer.state_dict()
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, state in whole["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{index}/{name}"] = value
+            else:
+                numbers.setdefault(str(index), {})[name] = _plain(value, f"optimizer state {name!r}")
+    record = {
+        "format": FORMAT,
+        "step": step,
+        "optimizer": {"state": numbers, "groups": [_group(group) for group in whole["param_groups"]]},
+        "scaler": scaler.state_dict(),
+        **more,
+    }
+    return _write(out / FOLDER / f"step-{step:06d}", tensors, record)
+
+
+def load(
+    folder: Path,
+    modules: Mapping[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
+    """Put what `save` wrote back in place, exactly.
+
+    Raises:
+        TrainError: if it cannot be read, or does not fit.
+    """
+    record, tensors = read_record(folder), _read_tensors(folder)
+    for part, module in modules.items():
+        own, found = dict(trained(module)), _below(tensors, part)
+        if own.keys() != found.keys() or any(own[k].shape != found[k].shape for k in own):
+            odd = sorted(own.keys() ^ found.keys()) or sorted(k for k in own if own[k].shape != found[k].shape)
+            raise TrainError(f"{folder}: its tensors are not those of {part!r}; the first that differs is {odd[0]!r}")
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(found[name])
+    whole = optimizer.state_dict()
+    groups, saved = whole["param_groups"], record["optimizer"]["groups"]
+    if len(groups) != len(saved):
+        raise TrainError(f"{folder}: its optimiser has {len(saved)} groups of parameters, this one {len(groups)}")
+    for group, values in zip(groups, saved, strict=True):
+        for name, value in values.items():
+            group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
+    states: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["state"].items()}
+    for key, value in _below(tensors, "optimizer").items():
+        index, _, name = key.partition("/")
+        states.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    if scaler.is_enabled():
+        scaler.load_state_dict(record["scaler"])
+
+
+def load_weights(folder: Path, modules: Mapping[str, nn.Module]) -> None:
+    """The weights of a checkpoint alone, without the optimiser's state; also where nothing requires grad any more."""
+    tensors = _read_tensors(folder)
+    with torch.no_grad():
+        for part, module in modules.items():
+            own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            for name, value in _below(tensors, part).items():
+                own[name].copy_(value)
+
+
+def folders(out: Path) -> dict[int, Path]:
+    """Finished checkpoints by step, in order."""
+    found = {}
+    for path in (out / FOLDER).glob("step-*"):
+        if (match := re.fullmatch(r"step-(\d{6,})", path.name)) and (path / _RECORD).is_file():
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's state.json says.
+
+    Raises:
+        TrainError: if it cannot be read or is of a later version.
+    """
+    try:
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        version = record["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainError(
+            f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
+        ) from error
+    if version > FORMAT:
+        raise TrainError(f"{folder} has format {version}; this version of idmetric reads {FORMAT}")
+    return dict(record)
+
+
+def prune(out: Path, keep: int, best: int | None) -> None:
+    """Delete all checkpoints but the last `keep` (0 = all stay) and that of the best step; and unfinished ones."""
+    for path in (out / FOLDER).glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    found = folders(out)
+    for step in list(found)[:-keep] if keep else []:
+        if step != best:
+            _delete(found[step])
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write(target: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Path:
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        temporary.chmod(0o755)
+        save_file({k: _own(v) for k, v in tensors.items()}, temporary / _TENSORS)
+        (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        for path in (temporary / _TENSORS, temporary / _RECORD, temporary):
+            _flush(path)
+        if target.exists():
+            _delete(target)
+        temporary.rename(target)
+        _flush(target.parent)
+    except (OSError, SafetensorError) as error:
+        raise TrainError(
+            f"cannot write the checkpoint {target}: {error}; earlier ones are intact: free space there, and run the "
+            "same command again to go on"
+        ) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(folder / _TENSORS))
+    except (OSError, SafetensorError) as error:
+        raise TrainError(
+            f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
+        ) from error
+
+
+def _delete(folder: Path) -> None:
+    """Delete a checkpoint so that no half of it is ever taken for a whole one."""
+    hidden = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # pragma: no cover  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    # safetensors refuses tensors that share memory
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _below(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {k.removeprefix(f"{part}/"): v for k, v in tensors.items() if k.startswith(f"{part}/")}
+
+
+def _group(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _plain(v, f"optimizer option {k!r}") for k, v in group.items() if k != "params"}
+
+
+def _plain(value: Any, what: str) -> Any:
+    value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise TrainError(f"{what} is {type(value).__name__}, which a checkpoint cannot hold as JSON") from error
+    return value

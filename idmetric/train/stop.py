@@ -1,0 +1,83 @@
+"""Why a run stops before its end: a signal, or a batch whose loss is no number."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor, from_numpy
+
+from idmetric.train.state import TrainError, replace_text
+
+
+class NotFinite(TrainError):
+    """A loss or gradient that is NaN or infinite."""
+
+
+class Stopped(Exception):
+    """Training that was asked to stop (SIGTERM, Ctrl-C), after a checkpoint.
+
+    Attributes:
+        step: steps done. signal: what asked for it.
+    """
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(f"stopped after step {step}, which is saved: the same command goes on from there")
+        self.step, self.signal = step, number
+
+
+class Interrupts:
+    """SIGTERM and Ctrl-C as a wish to stop, within the block; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self.before = {n: signal.signal(n, self._ask) for n in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.number and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+def dump(batch: Any, place: Path, more: Mapping[str, Any]) -> None:
+    """Write a batch: its tensors to place.safetensors, its other values to place.json."""
+    tensors: dict[str, Tensor] = {}
+    values = _flatten(batch, "batch", tensors)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}, f"{place}.safetensors")
+    replace_text(place.with_name(place.name + ".json"), json.dumps({**more, "batch": values}, default=str, indent=1))
+
+
+def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The value for JSON, with tensors put into `tensors` and named in their place; small whole numbers stay."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = from_numpy(value)
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return value.tolist() if value.numel() <= 4096 and not value.is_floating_point() else {"tensor": name}
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _flatten(v, f"{name}.{k}", tensors) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_flatten(v, f"{name}.{i}", tensors) for i, v in enumerate(value)]
+    return value

@@ -1,0 +1,672 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from idmetric import load
+from idmetric.train import state
+from idmetric.train.loader import Steps, seed_all
+from idmetric.train.log import curves, truncate
+from idmetric.train.log import read as read_log
+from idmetric.train.loop import NotFinite, Recipe, Settings, Stopped, TrainError, fit
+from idmetric.train.processes import Processes
+from tests.train_parts import Config, PairRecipe, exchange, start
+
+SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
+
+
+@pytest.fixture(autouse=True)
+def no_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "plots" not in request.fixturenames:  # they take longer than the training
+        monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
+
+
+@pytest.fixture
+def plots() -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def train(out: Path, config: Config = Config(), precision: Any = "no", **settings: Any) -> PairRecipe:  # noqa: B008
+    processes = Processes(precision, cpu=True)
+    recipe = PairRecipe(config, processes)
+    fit(recipe, out, Settings(**{**SETTINGS, **settings}), processes)
+    return recipe
+
+
+def weights(out: Path, step: int = 12) -> dict[str, Tensor]:
+    return load_file(state.folders(out)[step] / "state.safetensors")
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(a[k].equal(b[k]) for k in a)
+
+
+class Interrupted(PairRecipe):
+    """Ends as a killed process does, between two steps: nothing is saved."""
+
+    stop_at = 6
+
+    def step(self, batch: Any) -> Any:
+        if batch.step == self.stop_at:
+            raise KeyboardInterrupt
+        return super().step(batch)
+
+    def load(self, step: int) -> Any:
+        batch = super().load(step)
+        batch.step = step
+        return batch
+
+
+# Processes that are really ended: started from a server that has loaded torch, and never trained
+
+
+@pytest.fixture(scope="module")
+def spawn() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train_parts"])
+    return context
+
+
+def steps_logged(out: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return sum('"loss"' in line for line in (out / "log.jsonl").read_text().splitlines())
+    return 0
+
+
+def until(condition: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.005)
+
+
+def test_a_killed_run_resumes_to_the_same_weights(spawn: Any, tmp_path: Path) -> None:
+    train(tmp_path / "whole", Config(steps=30), save_every=2)
+    settings = {**SETTINGS, "save_every": 2, "workers": 1}
+    rng = random.Random()
+    killed = 0
+    for first in (2, 14):
+        process = spawn.Process(target=start, args=(tmp_path / "run", {"steps": 30, "pause": 0.02}, settings))
+        process.start()
+        aim = rng.randint(first, first + 10)
+        until(lambda aim=aim: steps_logged(tmp_path / "run") >= aim)
+        time.sleep(rng.uniform(0, 0.04))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
+        assert 0 < max(state.folders(tmp_path / "run")) < 30
+    assert killed == 2
+    train(tmp_path / "run", Config(steps=30), save_every=2)
+    assert same(weights(tmp_path / "run", 30), weights(tmp_path / "whole", 30))
+    assert same(load_file(tmp_path / "run/model.safetensors"), load_file(tmp_path / "whole/model.safetensors"))
+    assert same(
+        load_file(tmp_path / "run/best/model.safetensors"), load_file(tmp_path / "whole/best/model.safetensors")
+    )
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("run", "whole")]
+    assert [step for step, _ in logs[0]["loss"]] == list(range(1, 31))
+    for name in ("loss", "temperature", "rate", "gradient_norm", "validation/accuracy"):
+        assert logs[0][name] == logs[1][name]
+
+
+def test_sigterm_saves_a_checkpoint_first(spawn: Any, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "workers": 2}
+    process = spawn.Process(target=start, args=(tmp_path / "run", {"steps": 500, "pause": 0.02}, settings))
+    process.start()
+    until(lambda: steps_logged(tmp_path / "run") >= 2)
+    os.killpg(process.pid, signal.SIGTERM)  # as schedulers do: its loading processes get it too
+    process.join(30)
+    assert process.exitcode == 3
+    step = max(state.folders(tmp_path / "run"))
+    assert step == steps_logged(tmp_path / "run")
+    assert f"stopped after step {step}" in (tmp_path / "run-0.txt").read_text()
+
+
+def port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def together(spawn: Any, out: Path, config: dict[str, Any], count: int = 2, **settings: Any) -> list[int]:
+    shared = {**SETTINGS, **settings, "port": port()}
+    group = [spawn.Process(target=start, args=(out, config, shared, rank, count)) for rank in range(count)]
+    for process in group:
+        process.start()
+    for process in group:
+        process.join(60)
+    hanging = [process for process in group if process.is_alive()]
+    for process in hanging:
+        process.kill()
+    assert not hanging, "processes wait for each other"
+    return [process.exitcode for process in group]
+
+
+# Adam would make steps of full length of the rounding noise in gradients that ought to be zero (of the keys' biases)
+EQUAL: dict[str, Any] = {"dropout": 0.0, "noise": 0.0, "optimizer": "sgd"}
+
+
+def test_two_processes_train_the_weights_of_one(spawn: Any, tmp_path: Path) -> None:
+    plain = EQUAL
+    train(tmp_path / "one", Config(**plain))
+    assert together(spawn, tmp_path / "two", plain) == [0, 0]
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    fresh = dict(PairRecipe(Config(**plain), Processes(cpu=True)).model.named_parameters())
+    moved = 0.0
+    for name in one:
+        assert (one[name].double() - two[name].double()).abs().max() < 1e-5, name
+        if name.startswith("model/"):
+            moved = max(moved, (one[name] - fresh[name.removeprefix("model/")]).abs().max().item())
+    assert moved > 1e-2  # they have been trained
+    losses = [dict(read_log(tmp_path / name / "log.jsonl")["loss"]) for name in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert json.loads((tmp_path / "two/recipe.json").read_text())["processes"] == 2
+    assert (tmp_path / "two-1.txt").read_text() == ""  # only the main one speaks
+
+
+def test_one_process_goes_on_with_the_run_of_two(spawn: Any, tmp_path: Path) -> None:
+    plain = EQUAL
+    train(tmp_path / "one", Config(**plain))
+    assert together(spawn, tmp_path / "run", {**plain, "poison": 9}) == [3, 3]
+    assert max(state.folders(tmp_path / "run")) == 8
+    train(tmp_path / "run", Config(**plain))
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "run")
+    assert all((one[name].double() - two[name].double()).abs().max() < 1e-5 for name in one)
+
+
+def test_processes_stop_together_where_one_cannot_load(spawn: Any, tmp_path: Path) -> None:
+    assert together(spawn, tmp_path / "run", {"missing": 2}) == [3, 3]
+    for rank in range(2):
+        assert "the batch of step 3 cannot be loaded: lost.png" in (tmp_path / f"run-{rank}.txt").read_text()
+
+
+def test_processes_stop_together_at_a_nan(spawn: Any, tmp_path: Path) -> None:
+    assert together(spawn, tmp_path / "run", {"poison": 2}) == [3, 3]
+    assert sorted(p.name for p in (tmp_path / "run/failed").iterdir()) == [
+        f"step-000003-process-{rank}.{kind}" for rank in range(2) for kind in ("json", "safetensors")
+    ]
+
+
+def test_gather_and_averages_of_two_processes(spawn: Any, tmp_path: Path) -> None:
+    group = [spawn.Process(target=exchange, args=(tmp_path, rank, 2, at)) for at in [port()] for rank in range(2)]
+    for process in group:
+        process.start()
+    for process in group:
+        process.join(60)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"exchange-{rank}.json").read_text())
+        assert found["floats"] == [[0.0], [1.0], [10.0], [11.0]]
+        assert found["flags"] == [True, False, True, False]
+        # L = mean of squares over all four rows: dL/drow = 2 row / 4, and gather's backward pass sums over processes
+        assert found["gradient"] == [[2 * 2 * value / 4] for value in (10 * rank, 10 * rank + 1)]
+        assert found["averages"] == [1.0, 3.0, None]
+        assert found["any"] == [True, False]
+        assert "process 0: (2, 1) torch.float32; process 1: (3, 1) torch.float32" in found["unequal"]
+        assert "the main process failed: ValueError: no" in found["failed"] or (rank == 0 and found["failed"] == "no")
+        assert found["copied"] == [0.0, 0.0]
+
+
+# One process
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_weights_do_not_depend_on_the_number_of_loaders(tmp_path: Path, workers: int) -> None:
+    train(tmp_path / "a", Config(steps=6), workers=0)
+    train(tmp_path / "b", Config(steps=6), workers=workers)
+    assert same(weights(tmp_path / "a", 6), weights(tmp_path / "b", 6))
+
+
+def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(tmp_path / name, Config(steps=3, seed=seed), seed=seed)
+    a, b, c = (weights(tmp_path / name, 3) for name in "abc")
+    assert same(a, b)
+    assert not same(a, c)
+
+
+def test_the_loop_alone_seeds_dropout(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):  # the recipe, its weights and its batches are the same
+        train(tmp_path / name, Config(steps=3), seed=seed)
+    train(tmp_path / "c", Config(steps=3, dropout=0.0, noise=0.0), seed=0)
+    train(tmp_path / "d", Config(steps=3, dropout=0.0, noise=0.0), seed=1)
+    assert not same(weights(tmp_path / "a", 3), weights(tmp_path / "b", 3))
+    assert same(weights(tmp_path / "c", 3), weights(tmp_path / "d", 3))
+
+
+def test_seeds_of_steps_and_processes_differ() -> None:
+    drawn = set()
+    for step in range(5):
+        for rank in range(3):
+            seed_all(0, step, rank)
+            drawn.add((torch.rand(()).item(), random.random(), np.random.rand()))  # noqa: NPY002
+    assert len({a for a, _, _ in drawn}) == len({b for _, b, _ in drawn}) == len({c for _, _, c in drawn}) == 15
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, precision: Any) -> None:
+    train(tmp_path / "whole", precision=precision)
+    processes = Processes(precision, cpu=True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    assert max(state.folders(tmp_path / "run")) == 5  # the best one so far; that of step 8 isn't reached
+    train(tmp_path / "run", precision=precision)
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    records = [state.read_record(state.folders(tmp_path / name)[12]) for name in ("run", "whole")]
+    assert records[0] == records[1]
+    if precision == "fp16":
+        scaler = records[0]["scaler"]
+        assert 2.0**10 < scaler["scale"] < 2.0**16  # some steps overflowed, and were left out
+        assert 0 < scaler["_growth_tracker"] < 12
+
+
+def test_everything_that_trains_is_saved(tmp_path: Path) -> None:
+    recipe = train(tmp_path / "run")
+    saved = weights(tmp_path / "run")
+    trained = {f"model/{n}" for n, p in recipe.model.named_parameters() if p.requires_grad}
+    assert {n for n in saved if n.startswith(("model/", "loss/"))} == trained | {"loss/log", "loss/uses"}
+    assert saved["loss/uses"].item() == 12
+    assert {n.split("/")[2] for n in saved if n.startswith("optimizer/")} == {"step", "exp_avg", "exp_avg_sq"}
+    fresh = PairRecipe(recipe.config, recipe.processes)
+    optimizer = fresh.optimizer()
+    state.load(state.folders(tmp_path / "run")[12], fresh.modules(), optimizer, recipe.processes.scaler)
+    for name, p in fresh.model.named_parameters():
+        assert p.equal(dict(recipe.model.named_parameters())[name])
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(3e-4)
+
+
+@pytest.mark.usefixtures("plots")
+def test_the_result_opens_in_the_public_class(tmp_path: Path) -> None:
+    recipe = train(tmp_path / "run")
+    model = load(tmp_path / "run", device="cpu")
+    pixels = torch.rand(2, 3, 16, 16)
+    recipe.model.eval()
+    assert model(pixels).cls.equal(recipe.model(pixels).cls)
+    assert Image.open(tmp_path / "run/curves.png").size[0] > 300
+    record = json.loads((tmp_path / "run/recipe.json").read_text())
+    assert (record["recipe"], record["finished"], record["settings"]["rate"]) == ("pairs", True, 3e-3)
+    assert record["versions"]["torch"] == torch.__version__.partition("+")[0]
+
+
+class Scored(PairRecipe):
+    scores = (9.0, 0.1, 0.7, float("nan"), 0.7, 0.3, 0.2)  # before training, and every two steps
+
+    def __init__(self, config: Config, processes: Processes) -> None:
+        super().__init__(config, processes)
+        self.calls = 0
+
+    def validate(self) -> dict[str, float]:
+        self.model.eval()
+        self.calls += 1
+        return {"accuracy": self.scores[self.calls - 1]}
+
+
+def test_the_last_checkpoints_and_the_best_one_stay(tmp_path: Path) -> None:
+    processes = Processes(cpu=True)
+    recipe = Scored(Config(), processes)
+    fit(recipe, tmp_path / "run", Settings(save_every=1, keep=3, validate_every=2, workers=0), processes)
+    assert list(state.folders(tmp_path / "run")) == [4, 10, 11, 12]
+    best, last = (load_file(tmp_path / "run" / name / "model.safetensors") for name in ("best", "."))
+    name = "backbone.blocks.0.attn.qkv.weight"
+    assert best[name].equal(weights(tmp_path / "run", 4)[f"model/{name}"])
+    assert last[name].equal(weights(tmp_path / "run", 12)[f"model/{name}"])
+    assert recipe.model.state_dict()[name].equal(last[name])
+    assert json.loads((tmp_path / "run/recipe.json").read_text())["best"] == {"step": 4, "value": 0.7}
+    assert recipe.model.training  # though validate() left it in eval mode
+    found = read_log(tmp_path / "run/log.jsonl")["validation/accuracy"]
+    assert found == [(0, 9.0), (2, 0.1), (4, 0.7), (8, 0.7), (10, 0.3), (12, 0.2)]  # no NaN, which JSON has not
+
+
+def test_the_best_result_is_the_best_even_if_saving_freezes_the_model(tmp_path: Path) -> None:
+    class Freezing(Scored):
+        def save(self, folder: Path) -> None:
+            self.model.requires_grad_(False).eval()
+            super().save(folder)
+
+    processes = Processes(cpu=True)
+    settings = Settings(save_every=1, validate_every=2, workers=0)
+    fit(Freezing(Config(), processes), tmp_path / "run", settings, processes)
+    best, last = (load_file(tmp_path / "run" / name / "model.safetensors") for name in ("best", "."))
+    name = "backbone.blocks.0.attn.qkv.weight"
+    assert best[name].equal(weights(tmp_path / "run", 4)[f"model/{name}"])
+    assert last[name].equal(weights(tmp_path / "run", 12)[f"model/{name}"])
+    assert not best[name].equal(last[name])
+
+
+def test_how_often_a_recipe_saves_may_change(tmp_path: Path) -> None:
+    for every in (1, 2):
+        processes = Processes(cpu=True)
+        recipe = PairRecipe(Config(steps=2), processes)
+        recipe.settings = {**recipe.settings, "validate_every": every}  # of its Config, as some have it
+        fit(recipe, tmp_path / "run", Settings(workers=0, validate_every=every), processes)
+
+
+def test_files_of_a_recipe_are_made_before_the_first_step(tmp_path: Path) -> None:
+    class Prepared(PairRecipe):
+        def prepare(self, out: Path) -> None:
+            (out / "list.txt").write_text("0 1 2")
+            self.file = out / "list.txt"
+
+        def load(self, step: int) -> Any:
+            assert self.file.read_text() == "0 1 2"
+            return super().load(step)
+
+    processes = Processes(cpu=True)
+    fit(Prepared(Config(steps=2), processes), tmp_path / "run", Settings(workers=1), processes)
+    assert max(state.folders(tmp_path / "run")) == 2
+
+
+def test_the_best_score_must_be_one_of_validation(tmp_path: Path) -> None:
+    recipe = Scored(Config(), Processes(cpu=True))
+    recipe.best = "map"
+    with pytest.raises(TrainError, match=r"'map', but there is only \['accuracy'\]"):
+        fit(recipe, tmp_path / "run", Settings(**SETTINGS), recipe.processes)
+
+
+def test_learning_rates_follow_the_recipe_in_each_group(tmp_path: Path) -> None:
+    seen = []
+
+    class Watched(PairRecipe):
+        def optimizer(self) -> torch.optim.Optimizer:
+            self.found = super().optimizer()
+            return self.found
+
+        def step(self, batch: Any) -> Any:
+            seen.append([group["lr"] for group in self.found.param_groups])
+            return super().step(batch)
+
+    processes = Processes(cpu=True)
+    fit(Watched(Config(steps=6), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    factors = np.array([0.25, 0.5, 0.75, 1, 1, 1])
+    np.testing.assert_allclose(seen, np.stack([factors * 3e-3, factors * 3e-4], 1), rtol=1e-12)
+
+
+def test_long_gradients_are_clipped(tmp_path: Path) -> None:
+    norms = []
+
+    class Watched(PairRecipe):
+        def optimizer(self) -> torch.optim.Optimizer:
+            found = super().optimizer()
+            grads = lambda: [p.grad for g in found.param_groups for p in g["params"] if p.grad is not None]  # noqa: E731
+            found.register_step_pre_hook(
+                lambda *_: norms.append(torch.stack([g.norm() for g in grads()]).norm().item())
+            )
+            return found
+
+    processes = Processes(cpu=True)
+    fit(Watched(Config(steps=4), processes), tmp_path / "run", Settings(**SETTINGS, clip=0.5), processes)
+    assert norms == pytest.approx([0.5] * 4, rel=1e-4)
+    assert all(value > 0.5 for _, value in read_log(tmp_path / "run/log.jsonl")["gradient_norm"])
+
+
+def test_a_nan_loss_stops_before_the_step_and_its_batch_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(NotFinite, match=r"step 7: the loss is nan .* last checkpoint is of step 5"):
+        train(tmp_path / "run", Config(poison=6))
+    place = tmp_path / "run/failed/step-000007-process-0"
+    tensors = load_file(place.with_suffix(".safetensors"))
+    assert tensors["batch.a"].isnan().all()
+    assert tensors["batch.b"].shape == (8, 3, 16, 16)
+    saved = json.loads(place.with_suffix(".json").read_text())
+    rows = PairRecipe(Config(), Processes(cpu=True)).load(6).rows
+    assert (saved["step"], saved["loss"], saved["batch"]["rows"]) == (7, "nan", rows)
+    assert not any(value.isnan().any() for value in weights(tmp_path / "run", 5).values())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path, value: float) -> None:
+    class Broken(PairRecipe):
+        def step(self, batch: Any) -> Any:
+            found = super().step(batch)
+            assert self.loss.log.grad is not None
+            self.loss.log.grad.fill_(value)
+            return found
+
+    processes = Processes(cpu=True)
+    recipe = Broken(Config(), processes)
+    before = {name: p.clone() for name, p in recipe.model.named_parameters()}
+    with pytest.raises(NotFinite, match=f"step 1: the loss is [0-9.]+ and the norm of its gradient {value}"):
+        fit(recipe, tmp_path / "run", Settings(**SETTINGS), processes)
+    assert all(p.equal(before[name]) for name, p in recipe.model.named_parameters())
+
+
+def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) -> None:
+    class Overflowing(PairRecipe):
+        until = 3
+
+        def step(self, batch: Any) -> Any:
+            found = super().step(batch)
+            self.steps_done = getattr(self, "steps_done", 0) + 1
+            if self.steps_done <= self.until:
+                assert self.loss.log.grad is not None
+                self.loss.log.grad.fill_(float("inf"))
+            return found
+
+    processes = Processes("fp16", cpu=True)
+    fit(Overflowing(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    assert processes.scaler.get_scale() <= 2.0**13
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    skipped = [line["skipped"] for line in lines if "loss" in line]
+    assert skipped[:3] == [1, 1, 1]
+    assert weights(tmp_path / "run")["optimizer/0/step"].item() == 12 - sum(skipped) >= 6
+    assert [("gradient_norm" in line) for line in lines if "loss" in line] == [not s for s in skipped]
+    Overflowing.until = 100
+    processes = Processes("fp16", cpu=True)
+    with pytest.raises(NotFinite, match="step 28"):
+        fit(Overflowing(Config(steps=40), processes), tmp_path / "other", Settings(**SETTINGS), processes)
+
+
+def test_a_step_without_gradient_is_told(tmp_path: Path) -> None:
+    class Idle(PairRecipe):
+        def step(self, batch: Any) -> Any:
+            return {"loss": 1.0}
+
+    with pytest.raises(TrainError, match=r"must call processes\.backward"):
+        fit(Idle(Config(), Processes(cpu=True)), tmp_path / "run", Settings(**SETTINGS), Processes(cpu=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_cannot_be_loaded_is_named(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(TrainError, match=r"batch of step 3 cannot be loaded: lost\.png"):
+        train(tmp_path / "run", Config(missing=2), workers=workers)
+
+
+def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    capsys.readouterr()
+    train(tmp_path / "run")
+    assert capsys.readouterr().out == f"{tmp_path / 'run'}: this run is finished already; nothing to do\n"
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    train(tmp_path / "run", Config(steps=2))
+    before = (tmp_path / "run/recipe.json").read_text()
+    with pytest.raises(
+        TrainError, match=r"(?s)other settings.*--fresh:\n  seed: 0 there, 3 now\n  rate: 0\.003 there, 0\.1 now$"
+    ):
+        train(tmp_path / "run", Config(steps=2, rate=0.1, seed=3), seed=3)
+    with pytest.raises(TrainError, match=r"clip: 0\.0 there, 1\.0 now$"):
+        train(tmp_path / "run", Config(steps=2), clip=1.0)
+    with pytest.raises(TrainError, match=r"precision: 'no' there, 'bf16' now$"):
+        train(tmp_path / "run", Config(steps=2), precision="bf16")
+    with pytest.raises(TrainError, match="holds a run already"):
+        train(tmp_path / "run", Config(steps=2), resume=False)
+    assert (tmp_path / "run/recipe.json").read_text() == before
+    train(tmp_path / "run", Config(steps=2), workers=1, save_every=1, keep=9)  # these may change
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(TrainError, match=r"holds other things \(thesis\.tex\): name a new folder"):
+        train(tmp_path)
+    (tmp_path / "recipe.json").write_text('{"flour": 500}')
+    with pytest.raises(TrainError, match="none of a training run"):
+        train(tmp_path)
+    with pytest.raises(TrainError, match="is a file"):
+        train(tmp_path / "thesis.tex")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.json", "thesis.tex"]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, calls = state.save_file, []
+
+    def full(tensors: Any, path: Path) -> None:
+        calls.append(path)
+        write(tensors, path)
+        if len(calls) == 2:
+            os.truncate(path, 100)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "save_file", full)
+        with pytest.raises(TrainError, match=r"step-000004: .*No space left.*earlier ones are intact"):
+            train(tmp_path / "run", save_every=2, validate_every=0)
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-000002"]
+    train(tmp_path / "run", save_every=2, validate_every=0)
+    train(tmp_path / "whole", save_every=2, validate_every=0)
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    processes = Processes(cpu=True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    torn = tmp_path / "run/checkpoints/.step-000006.x1y2"  # what a kill while writing leaves
+    torn.mkdir()
+    (torn / "state.safetensors").write_bytes(b"half")
+    train(tmp_path / "run")
+    assert not torn.exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    processes = Processes(cpu=True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    (tmp_path / "run/checkpoints/step-000005/state.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(TrainError, match=r"step-000005 cannot be read.*delete this folder"):
+        train(tmp_path / "run")
+    (tmp_path / "run/checkpoints/step-000005/state.json").write_text("{")
+    with pytest.raises(TrainError, match=r"step-000005 cannot be read.*delete this folder"):
+        train(tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    recipe = train(tmp_path / "run", Config(steps=2))
+    recipe.model.backbone.blocks[0].mlp.requires_grad_(False)
+    folder = state.folders(tmp_path / "run")[2]
+    with pytest.raises(TrainError, match=r"not those of 'model'.*'backbone\.blocks\.0\.mlp\.fc1\.bias'"):
+        state.load(folder, recipe.modules(), recipe.optimizer(), recipe.processes.scaler)
+
+
+def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
+    class Pressed(PairRecipe):
+        def step(self, batch: Any) -> Any:
+            if not (tmp_path / "pressed").exists():
+                (tmp_path / "pressed").touch()
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(batch)
+
+    processes = Processes(cpu=True)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Stopped, match=r"stopped after step 1, which is saved") as stopped:
+        fit(Pressed(Config(), processes), tmp_path / "run", Settings(**{**SETTINGS, "workers": 1}), processes)
+    assert (stopped.value.step, stopped.value.signal) == (1, signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == handler
+    train(tmp_path / "run")
+    train(tmp_path / "whole")
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def test_loading_processes_get_the_recipe_without_its_models() -> None:
+    recipe = PairRecipe(Config(), Processes(cpu=True))
+    sent = pickle.loads(pickle.dumps(Steps(recipe, 0, 0)))
+    assert sent.recipe.model is sent.recipe.loss is sent.recipe.processes is None
+    assert recipe.model is not None
+    assert sent[3].a.equal(Steps(recipe, 0, 0)[3].a)
+
+
+# The log
+
+
+def test_the_log_counts_images_and_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "run", Config(steps=5), log_every=2)
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == [2, 4, 5]
+    first = lines[1]
+    assert first["images_per_second"] == pytest.approx(16 / first["seconds_per_step"])
+    assert 0 <= first["waiting"] <= 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("pairs: 5 steps on cpu; 3,281 of ")
+    assert said[2].startswith(f"step 2/5  loss {first['loss']:.4g}")
+    assert said[2].endswith(" left")
+
+
+def test_logged_numbers_are_means_since_the_line_before(tmp_path: Path) -> None:
+    train(tmp_path / "each", Config(steps=6), log_every=1)
+    train(tmp_path / "threes", Config(steps=6), log_every=3)
+    each = [value for _, value in read_log(tmp_path / "each/log.jsonl")["loss"]]
+    threes = read_log(tmp_path / "threes/log.jsonl")["loss"]
+    assert threes == [(3, pytest.approx(np.mean(each[:3]))), (6, pytest.approx(np.mean(each[3:])))]
+
+
+def test_tensorboard_shows_what_the_log_does(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(tmp_path / "run", Config(steps=3))
+    events = accumulator.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
+    logged = read_log(tmp_path / "run/log.jsonl")
+    assert {e.step: e.value for e in events.Scalars("train/loss")} == pytest.approx(dict(logged["loss"]))
+    assert [e.step for e in events.Scalars("validation/accuracy")] == [0, 3]
+
+
+def test_a_log_is_cut_at_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "validation": {"map": 1}}\n{"step": 3, "loss": 1.0}\n{"st')
+    truncate(path, 2)
+    assert path.read_text() == '{"step": 1, "loss": 2.0}\n{"step": 2, "validation": {"map": 1}}\n'
+    assert curves(tmp_path) == tmp_path / "curves.png"
+    truncate(path, 0)
+    assert path.read_text() == ""
+    assert curves(tmp_path) is None
+
+
+def test_wandb_is_asked_for_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ImportError, match="pip install wandb"):
+        train(tmp_path / "run", wandb="project")
+
+
+@pytest.mark.parametrize("name", ["keep", "seed", "clip", "save_every"])
+def test_negative_settings_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} = -1: it must be 0 or more"):
+        Settings(**{name: -1})
+
+
+def test_the_parts_fit_the_protocol() -> None:
+    recipe: Recipe = PairRecipe(Config(), Processes(cpu=True))
+    assert recipe.best in recipe.validate()

@@ -1,0 +1,234 @@
+"""A small recipe for the tests of training, also run as a program by those that kill or copy processes.
+
+python -m tests.train_parts OUT [--steps N] [--workers N] [--save-every N] [--pause S] [--start N]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from idmetric import Backbone
+from idmetric.data.manifest import Manifest, Row, read
+from idmetric.train.gradcache import cached_backward
+from idmetric.train.loop import Settings, Stopped, TrainError, fit
+from idmetric.train.options import option
+from idmetric.train.processes import Processes
+
+TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = option(0, "of everything")
+    steps: int = option(12, "steps of the optimiser")
+    batch: int = option(8, "pairs per step (section 4.1)")
+    chunk: int = option(3, "pairs embedded at once")
+    dropout: float = option(0.1, "in the encoder, 10% of it")
+    noise: float = option(1e-3, "change of the first views")
+    rate: float = option(3e-3, "peak learning rate")
+    pause: float = option(0.0, "seconds that loading takes")
+    poison: int = option(-1, "step whose batch holds a NaN")
+    missing: int = option(-1, "step whose batch cannot be loaded")
+    optimizer: Literal["adamw", "sgd"] = option("adamw", "of all parameters")
+    sizes: tuple[int, ...] = option((16, 16), "of the pictures")
+    symmetric: bool = option(False, "nothing")
+
+
+SMOKE = {"steps": 2, "validate_every": 1}
+
+
+class Temperature(nn.Module):
+    """A learnable temperature, and a buffer that changes with each use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(-1.0))
+        self.register_buffer("uses", torch.zeros((), dtype=torch.long))
+        self.uses: Tensor
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        self.uses += 1
+        logits = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / self.log.exp()
+        return F.cross_entropy(logits, torch.arange(len(a)))
+
+
+@dataclass
+class Pairs:
+    """Two views of each row's colour."""
+
+    a: Tensor
+    b: Tensor
+    rows: list[int] = field(default_factory=list)
+
+
+class PairRecipe:
+    """A tiny ViT that learns to tell noisy colours apart: InfoNCE with a learnable temperature, dropout, caching."""
+
+    name, best = "pairs", "accuracy"
+
+    def __init__(self, config: Config, processes: Processes) -> None:
+        torch.manual_seed(config.seed)
+        self.config, self.processes = config, processes
+        self.settings: Mapping[str, Any] = {
+            k: v for k, v in asdict(config).items() if k not in ("pause", "missing", "poison")
+        }
+        self.steps = config.steps
+        self.model = Backbone(
+            "vit_tiny_patch16_224", pretrained=False, image_size=16, device=processes.device,
+            backbone_args={**TINY, "proj_drop_rate": config.dropout},
+        )  # fmt: skip
+        self.model.backbone.blocks.requires_grad_(True)
+        self.model.train()
+        self.loss = Temperature().to(processes.device)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "loss": self.loss}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        slow = {"params": self.loss.parameters(), "lr": self.config.rate / 10}
+        if self.config.optimizer == "sgd":
+            return torch.optim.SGD([{"params": trained}, slow], lr=self.config.rate, momentum=0.9)
+        return torch.optim.AdamW([{"params": trained}, slow], lr=self.config.rate)
+
+    def rate(self, step: int) -> float:
+        return min(1.0, (step + 1) / 4)
+
+    def load(self, step: int) -> Pairs:
+        if step == self.config.missing and self.rank == self.count - 1:
+            raise FileNotFoundError("lost.png: there is no such file")
+        time.sleep(self.config.pause)
+        rng = np.random.default_rng([self.config.seed, step])
+        rows = rng.permutation(64)[: self.config.batch]
+        colours = np.random.default_rng(1).random((64, 3, 1, 1))[rows]
+        views = [torch.from_numpy((colours + rng.normal(0, 0.02, (len(rows), 3, 16, 16))).clip(0, 1)) for _ in "ab"]
+        share = slice(self.rank * len(rows) // self.count, (self.rank + 1) * len(rows) // self.count)
+        noise = torch.rand(()) * self.config.noise  # the global generator: follows from the step as well
+        a = views[0][share].float() * (1 - noise)
+        if step == self.config.poison:
+            a = a * float("nan")
+        return Pairs(a, views[1][share].float(), rows[share].tolist())
+
+    @property
+    def rank(self) -> int:
+        return int(os.environ.get("RANK", 0))
+
+    @property
+    def count(self) -> int:
+        return int(os.environ.get("WORLD_SIZE", 1))
+
+    def step(self, batch: Pairs) -> dict[str, float | Tensor]:
+        batch = self.processes.place(batch)
+        starts = range(0, len(batch.a), self.config.chunk)
+        chunks = [(batch.a[i : i + self.config.chunk], batch.b[i : i + self.config.chunk]) for i in starts]
+        found = cached_backward(self.encode, chunks, self.loss, self.processes)
+        return {**found, "temperature": self.loss.log.exp(), "images": 2 * len(batch.a)}
+
+    def encode(self, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        a, b = (self.model._encode(x).cls for x in chunk)
+        return a, b
+
+    def validate(self) -> dict[str, float]:
+        self.model.eval()
+        pairs = PairRecipe.load(self, 10_000)
+        with torch.no_grad():
+            a, b = (F.normalize(self.model(x.to(self.model.device)).cls, dim=1) for x in (pairs.a, pairs.b))
+        hits = (a @ b.T).argmax(1) == torch.arange(len(a), device=a.device)
+        return {"accuracy": hits.float().mean().item()}
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+
+
+def smoke_data(folder: Path) -> Manifest:
+    """Two pictures of each of four identities."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for k in range(8):
+        Image.new("RGB", (16, 16), (k * 30, 0, 90)).save(folder / f"{k}.png")
+        rows.append(Row(identity=f"i{k // 2}", path=f"{k}.png"))
+    Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
+    return read(folder / "manifest.parquet")
+
+
+def build(config: Config, data: Manifest, processes: Processes) -> PairRecipe:
+    recipe = PairRecipe(config, processes)
+    recipe.settings = {**recipe.settings, "rows": len(data)}
+    return recipe
+
+
+def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int = 0, count: int = 1) -> None:
+    """Train in a new process, as one of `count`; what it says and raises goes to out-RANK.txt beside `out`."""
+    os.setsid()  # so that a test can signal this process and its loaders together
+    port = settings.pop("port", "")
+    if count > 1:
+        _launched(rank, count, port)
+    torch.set_num_threads(1)
+    with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
+        processes = Processes(cpu=True)
+        try:
+            fit(PairRecipe(Config(**config), processes), out, Settings(**settings), processes)
+        except (TrainError, Stopped, RuntimeError) as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            raise SystemExit(3) from error
+        processes.close()
+
+
+def exchange(folder: Path, rank: int, count: int, port: str) -> None:
+    """What one of several processes gets from the others, as JSON."""
+    _launched(rank, count, port)
+    processes = Processes(cpu=True)
+    own = torch.tensor([[10.0 * rank], [10.0 * rank + 1]], requires_grad=True)
+    floats = processes.gather(own)
+    floats.square().mean().backward()
+    used, lonely, unused = (nn.Parameter(torch.zeros(())) for _ in range(3))
+    used.grad = torch.tensor(2.0 * rank)
+    lonely.grad = torch.tensor(6.0) if rank == 0 else None
+    processes.average_gradients([used, lonely, unused])
+    module = nn.Linear(1, 1)
+    nn.init.constant_(module.weight, rank)
+    nn.init.constant_(module.bias, rank)
+    processes.copy_from_main({"module": module})
+    found: dict[str, Any] = {
+        "floats": floats.tolist(),
+        "flags": processes.gather(torch.tensor([True, False])).tolist(),
+        "gradient": own.grad.tolist() if own.grad is not None else None,
+        "averages": [None if p.grad is None else p.grad.item() for p in (used, lonely, unused)],
+        "any": processes.any(rank == 1, False),
+        "copied": [module.weight.item(), module.bias.item()],
+    }
+    try:
+        processes.gather(torch.zeros(2 + rank, 1))
+    except ValueError as error:
+        found["unequal"] = str(error)
+    try:
+        processes.on_main(lambda: int("x") if rank else _refuse())
+    except (ValueError, RuntimeError) as error:
+        found["failed"] = str(error)
+    (folder / f"exchange-{rank}.json").write_text(json.dumps(found))
+    processes.close()
+
+
+def _refuse() -> int:
+    raise ValueError("no")
+
+
+def _launched(rank: int, count: int, port: str) -> None:
+    """The environment that torchrun and `accelerate launch` make."""
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    }  # fmt: skip
