@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,9 @@ TINY = Path(__file__).parent / "weights" / "tiny"
 class IDSimConfig:
     """What makes an `IDSim`: saved in config.json. The defaults are the release's.
 
-    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`.
+    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. The last three are
+    what the paper leaves open: whether features are the last block's or the backbone's final ones (after its norm),
+    whether heads have a gated residual, and whether vectors are centred before they are normalised.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -42,22 +45,28 @@ class IDSimConfig:
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
     backbone_args: dict[str, Any] = field(default_factory=dict)
+    features: Literal["last-block", "final"] = "last-block"
+    residual: bool = True
+    centre: bool = True
 
 
 class Head(nn.Module):
-    """fc2(silu(fc1(layernorm(x)))) + sigmoid(beta) * x: the release's residual head, (..., D) to (..., D)."""
+    """fc2(silu(fc1(layernorm(x)))) + sigmoid(beta) * x: the release's head, (..., D) to (..., D).
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    Without `residual`, fc2(silu(fc1(layernorm(x)))): the "2-layer MLP" of the paper's section 4.1, taken literally.
+    """
+
+    def __init__(self, dim: int, hidden: int, residual: bool = True) -> None:
         super().__init__()
         self.ln = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, hidden)
         self.fc2 = nn.Linear(hidden, dim)
-        self.beta_logit = nn.Parameter(torch.tensor(-4.0))
+        self.beta_logit = nn.Parameter(torch.tensor(-4.0)) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last axis."""
-        mixed: Tensor = self.fc2(F.silu(self.fc1(self.ln(x)))) + torch.sigmoid(self.beta_logit) * x
-        return mixed
+        mixed: Tensor = self.fc2(F.silu(self.fc1(self.ln(x))))
+        return mixed if self.beta_logit is None else mixed + torch.sigmoid(self.beta_logit) * x
 
 
 def centre_and_normalise(x: Tensor) -> Tensor:
@@ -130,8 +139,8 @@ class IDSim(Embedder):
         self.backbone = trunk
         with checkpoint.weightless() if saved is not None else nullcontext():
             dim = int(trunk.num_features)
-            self.mlp_cls = Head(dim, config.hidden)
-            self.mlp_patch = Head(dim, config.hidden)
+            self.mlp_cls = Head(dim, config.hidden, config.residual)
+            self.mlp_patch = Head(dim, config.hidden, config.residual)
         if saved is not None:
             checkpoint.load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
@@ -139,8 +148,10 @@ class IDSim(Embedder):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.encode`; both kinds of feature have unit length."""
-        features, patches, grid = backbones.last_tokens(self.backbone, x)
-        return centre_and_normalise(self.mlp_cls(features)), centre_and_normalise(self.mlp_patch(patches)), grid
+        tokens = backbones.last_tokens if self._config.features == "last-block" else backbones.final_tokens
+        unit = centre_and_normalise if self._config.centre else partial(F.normalize, dim=-1)
+        features, patches, grid = tokens(self.backbone, x)
+        return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""

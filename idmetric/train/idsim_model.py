@@ -1,0 +1,61 @@
+"""What ID-Sim trains: a pretrained ViT, frozen, with LoRA and two new heads (section 4.1, C.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from idmetric import backbone as backbones
+from idmetric import checkpoint, released
+from idmetric.checkpoint import CheckpointError, Hub
+from idmetric.idsim import IDSim, IDSimConfig
+
+RANDOM = "random"
+
+
+def fetch(backbone: str, weights: str, revision: str | None) -> str:
+    """The file of a backbone's weights: the one named, or that of timm's Hub repository; "" for random ones.
+
+    Raises:
+        CheckpointError: if it is not there or cannot be fetched.
+    """
+    if weights == RANDOM:
+        return ""
+    if not weights:
+        try:
+            return backbones.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. To train, name a local file: --backbone-weights FILE") from error
+    if not Path(weights).is_file():
+        raise CheckpointError(f"--backbone-weights {weights}: no such file (random = none, to try things out)")
+    return weights
+
+
+def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
+    """A model on the CPU with a backbone's weights and random heads.
+
+    Args:
+        weights: a file in timm's format; "" leaves the backbone random as well.
+        seed: of what is random; torch's own random numbers are left as they are.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = IDSim(settings, device="cpu")
+    model.name = settings.backbone
+    if weights:
+        _load(model, settings, weights)
+        model.revision = checkpoint.revision_of(weights)
+    return model
+
+
+def _load(model: IDSim, settings: IDSimConfig, weights: str) -> None:
+    """Weights at the model's image size; DINOv2's positions are resampled as by Meta, and so in the release."""
+    name, args = settings.backbone, settings.backbone_args
+    state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()
+    if "patch14_dinov2" in name:
+        patch = state["patch_embed.proj.weight"].shape[-1]
+        table = backbones.pretrained_state(name, weights, args)["pos_embed"]
+        state["pos_embed"] = released.resample_dinov2_positions(table, settings.image_size // patch)
+    checkpoint.load_state(model.backbone, state, weights)
+    model.requires_grad_(False)
