@@ -272,6 +272,32 @@ def read_nearid(files: Files) -> Checkpoint:
     return Checkpoint(config, state, files.name, revision)
 
 
+def read_siglip(files: Files) -> Checkpoint:
+    """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: what NearID is before it is trained.
+
+    The tensors of the text tower are not read.
+
+    Returns:
+        As `read_nearid`; the head is SigLIP's own.
+
+    Raises:
+        CheckpointError: naming the file that is missing, unreachable or not understood.
+    """
+    published = checkpoint.read_json(files[checkpoint.CONFIG])
+    name, kind = str(files[checkpoint.CONFIG]), published.get("model_type")
+    if kind not in ("siglip", "siglip_vision_model"):
+        raise CheckpointError(f"{name!r} describes a model of type {kind!r}, not a SigLIP of one resolution ('siglip')")
+    vision = published.get("vision_config", {}) if kind == "siglip" else published
+    config = _nearid_config({"model_type": "nearid", "vision_config": vision}, name)
+    config |= _nearid_processing(checkpoint.read_json(files[PROCESSOR]), config["image_size"], str(files[PROCESSOR]))
+    weights = files[checkpoint.WEIGHTS]
+    with checkpoint.naming(weights):
+        tensors = checkpoint.read_tensors(weights)  # mapped: what is left out is not read
+        tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
+        state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
+    return Checkpoint(config, state, files.name, checkpoint.revision_of(weights, files[PROCESSOR]))
+
+
 def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
     vision = published["vision_config"]
     if published.get("model_type") != "nearid" or not isinstance(vision, dict):

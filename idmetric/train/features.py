@@ -1,0 +1,185 @@
+"""Features of a frozen trunk, kept on disk, so that each picture passes the trunk once for all epochs and runs.
+
+    cache = FeatureCache(folder, trunk_id(model, "bf16"), limit=100 * 10**9)
+    cache.fill(wanted, compute, processes, each)  # once, by all processes together
+    cache.get(key)                                # (T, D), where `key in cache`
+
+    folder/3f2a.../features-91c0....safetensors   up to 256 pictures each, named by their content
+
+A picture's key is the hash of its file's bytes, and of its mask's where its background is painted black; the folder's
+is the hash of the trunk's weights, its preprocessing and the precision. So files that change, move or are renamed are
+never taken for one another, and several runs can share a folder. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from idmetric.checkpoint import replacing
+from idmetric.data.manifest import Manifest
+from idmetric.embedder import Embedder
+from idmetric.train.processes import Processes
+from idmetric.train.state import TrainError
+
+PER_FILE = 256
+_OPEN = 64  # files that a process keeps open
+_ABOUT = 256  # bytes that a file's head says of a feature, at most
+
+
+class FeatureCache:
+    """Token features by key, within a limit of disk space.
+
+    Args:
+        folder: of all trunks' caches; all processes must see the same.
+        trunk: from `trunk_id`.
+        limit: bytes that this trunk's files may take.
+
+    Raises:
+        TrainError: naming a file of the cache that cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], trunk: str, limit: int) -> None:
+        self.folder, self.limit = Path(folder) / trunk, limit
+        self._open: OrderedDict[Path, Any] = OrderedDict()
+        self._owner = os.getpid()
+        self.files: dict[str, Path] = {}
+        self.refresh()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.files
+
+    def refresh(self) -> None:
+        """Look what is in the folder."""
+        found = sorted(self.folder.glob("features-*.safetensors"))
+        self.files = {key: path for path in found for key in list(self._file(path).keys())}
+
+    @property
+    def size(self) -> int:
+        """Bytes that its files take."""
+        return sum(path.stat().st_size for path in self.folder.glob("*")) if self.folder.is_dir() else 0
+
+    def get(self, key: str) -> Tensor:
+        """The features of a key that is there.
+
+        Raises:
+            TrainError: if its file is gone or damaged.
+        """
+        path = self.files[key]
+        try:
+            found: Tensor = self._file(path).get_tensor(key)
+        except SafetensorError as error:
+            raise TrainError(_damaged(path, error)) from error
+        return found
+
+    def fill(
+        self,
+        wanted: Sequence[str],
+        compute: Callable[[Sequence[str]], Iterable[Tensor]],
+        processes: Processes,
+        each: int,
+    ) -> None:
+        """Add the features that are not there yet, the first of `wanted` first, as far as there is room.
+
+        Processes share the work; what one finished stays where a run is stopped.
+
+        Args:
+            compute: the features (T, D) of up to 256 keys, on any device.
+            each: bytes of a feature.
+
+        Raises:
+            TrainError: if a picture cannot be read or a file not written, e.g. on a full disk.
+        """
+        missing = processes.on_main(lambda: self.missing(wanted, each))
+        parts = [missing[k : k + PER_FILE] for k in range(0, len(missing), PER_FILE)]
+        failed = ""
+        for part in parts[processes.rank :: processes.count]:
+            try:
+                found = [features.cpu().contiguous().clone() for features in compute(part)]
+                self._write(dict(zip(part, found, strict=True)))
+            except (OSError, ValueError, SafetensorError) as error:  # a full disk, an image that is gone
+                failed = f"the cache of features in {self.folder} cannot be filled: {error}"
+                break
+        if told := [text for text in processes.all_values(failed) if text]:  # all stop together
+            raise TrainError(told[0])
+        self.refresh()
+
+    def missing(self, wanted: Sequence[str], each: int) -> list[str]:
+        """Those of `wanted` that are not there and find room."""
+        self.refresh()
+        missing = [key for key in dict.fromkeys(wanted) if key not in self.files]
+        return missing[: max(0, self.limit - self.size) // (each + _ABOUT)]
+
+    def _write(self, features: Mapping[str, Tensor]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256("".join(features).encode()).hexdigest()[:32]
+        with replacing(self.folder / f"features-{name}.safetensors") as path:
+            save_file(dict(features), path)
+
+    def _file(self, path: Path) -> Any:
+        if self._owner != os.getpid():  # an open file is not shared with a forked process
+            self._open, self._owner = OrderedDict(), os.getpid()
+        if path not in self._open:
+            try:
+                self._open[path] = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise TrainError(_damaged(path, error)) from error
+        self._open.move_to_end(path)
+        while len(self._open) > _OPEN:
+            self._open.popitem(last=False)
+        return self._open[path]
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return f"{path}, of the cache of features, cannot be read: {error}: delete it, and it is made anew"
+
+
+def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> str:
+    """Names a trunk's features: 32 hex digits of a hash of its weights, of the model's settings and of the precision.
+
+    Args:
+        model: whose preprocessing counts. trunk: its frozen tensors by name.
+    """
+    settings = {**model.config(), "background": model.background, "precision": precision}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, tensor in sorted(trunk.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
+    """The key of each picture: a row, and whether its background is painted black by the row's mask.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
+    content = {row: _hash(data.source(row)) for row in sorted({row for row, _ in pictures})}
+    masks = {row: _hash(data.source(row, "mask")) for row in sorted({row for row, masked in pictures if masked})}
+    return {(row, masked): f"{content[row]}-{masks[row]}" if masked else content[row] for row, masked in set(pictures)}
+
+
+def _hash(source: str | bytes | None) -> str:
+    digest = hashlib.sha256()
+    for block in [source] if isinstance(source, bytes) else _blocks(str(source)):
+        digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            yield block
