@@ -58,6 +58,11 @@ def build(
     return model
 
 
+def is_timm(source: str) -> bool:
+    """Whether this names a timm model; a local folder of that name comes first."""
+    return bool(timm.is_model(source.split(".")[0])) and not os.path.isdir(source)
+
+
 def pretrained_config(name: str) -> Any:
     """What timm knows of a model's pretrained weights: input size, normalisation, Hub repository.
 
@@ -218,7 +223,7 @@ class Backbone(Embedder):
         name = os.fspath(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
         state, exact = None, ""
-        if timm.is_model(name.split(".")[0]) and not os.path.isdir(name):
+        if is_timm(name):
             config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
                 weights = pretrained_file(name, hub)

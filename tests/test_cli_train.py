@@ -16,6 +16,7 @@ import torch
 from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.train.options import add_options, from_file, option, values_of
+from idmetric.train.processes import MainFailed
 from tests import train_parts
 from tests.test_loop import port
 from tests.test_structure import HEAVY, loaded_after
@@ -197,6 +198,26 @@ def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(
     given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
     assert cli.main([*given, "--missing", "1"]) == 1
     assert "idmetric-train: error: the batch of step 2 cannot be loaded: lost.png" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_an_error_and_not_a_trace(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--wandb", "mine"]) == 1
+    assert capsys.readouterr().err.endswith("idmetric-train: error: --wandb needs wandb: pip install wandb\n")
+
+
+def test_other_processes_tell_in_a_line_that_the_main_one_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MainFailed("the main process failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert cli.main(["pairs"]) == 1
+    said = "the main process failed: ManifestError: 2 rows cannot be used:\n"
+    assert capsys.readouterr().err == f"idmetric-train: error: {said}"
 
 
 def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[str]) -> None:

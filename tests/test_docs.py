@@ -63,6 +63,13 @@ def test_every_recipe_has_a_page_with_its_commands() -> None:
         assert any(words[:2] == ["idmetric-train", recipe] for words in found), page.name
 
 
+def test_data_and_training_lead_to_each_other() -> None:
+    for paper in ("idsim", "nearid", "visme", "ilgen"):
+        for here, there in (("data", "train"), ("train", "data")):
+            text = (ROOT / f"docs/{here}-{paper}.md").read_text(encoding="utf-8")
+            assert f"]({there}-{paper}.md)" in text, here
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

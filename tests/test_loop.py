@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import load
-from idmetric.train import state
+from idmetric.train import loader, loop, state
 from idmetric.train.loader import Steps, seed_all
-from idmetric.train.log import curves, truncate
+from idmetric.train.log import Log, curves, truncate
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import NotFinite, Recipe, Settings, Stopped, TrainError, fit
-from idmetric.train.processes import Processes
+from idmetric.train.processes import MainFailed, Processes
 from tests.train_parts import Config, PairRecipe, exchange, start
 
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
@@ -228,6 +229,24 @@ def test_gather_and_averages_of_two_processes(spawn: Any, tmp_path: Path) -> Non
         assert "process 0: (2, 1) torch.float32; process 1: (3, 1) torch.float32" in found["unequal"]
         assert "the main process failed: ValueError: no" in found["failed"] or (rank == 0 and found["failed"] == "no")
         assert found["copied"] == [0.0, 0.0]
+        assert found["patience"] > 3600  # others wait while the main one reads all images
+
+
+def test_all_stop_where_the_main_one_cannot_log() -> None:
+    def on_main(run: Any) -> None:
+        raise MainFailed("the main process failed: no wandb")
+
+    with pytest.raises(MainFailed):
+        loop._log(SimpleNamespace(processes=SimpleNamespace(main=False, on_main=on_main)))  # type: ignore[arg-type]
+
+
+def test_launchers_are_not_disobeyed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.warns(UserWarning, match="precision fp16 is not used: it is bf16 here, see --precision"):
+        Processes("bf16", cpu=True)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match=r"asks for FSDP.*every process holds a whole one"):
+        Processes(cpu=True)
 
 
 # One process
@@ -297,6 +316,23 @@ def test_everything_that_trains_is_saved(tmp_path: Path) -> None:
         assert p.equal(dict(recipe.model.named_parameters())[name])
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
     assert optimizer.param_groups[1]["lr"] == pytest.approx(3e-4)
+
+
+def test_the_optimisers_tensors_come_back_in_their_layout(tmp_path: Path) -> None:
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        module = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return module, torch.optim.AdamW(module.parameters())
+
+    module, optimizer = made()
+    module(torch.ones(1, 3, 8, 8)).square().sum().backward()
+    optimizer.step()
+    scaler = Processes(cpu=True).scaler
+    folder = state.save(tmp_path, 1, {"model": module}, optimizer, scaler, {"best": None})
+    other, found = made()
+    state.load(folder, {"model": other}, found, scaler)
+    expected, loaded = (o.state[m.weight]["exp_avg"] for m, o in ((module, optimizer), (other, found)))
+    assert loaded.equal(expected)
+    assert loaded.stride() == expected.stride() != expected.contiguous().stride()
 
 
 @pytest.mark.usefixtures("plots")
@@ -479,6 +515,35 @@ def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) 
         fit(Overflowing(Config(steps=40), processes), tmp_path / "other", Settings(**SETTINGS), processes)
 
 
+def test_a_nan_is_told_even_if_its_batch_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(loop, "dump", full)
+    with pytest.raises(NotFinite, match=r"step 2: the loss is nan .* batch cannot be saved \(.*No space left"):
+        train(tmp_path / "run", Config(poison=1))
+
+
+def test_a_validation_that_fails_is_told(tmp_path: Path) -> None:
+    class Diverged(PairRecipe):
+        def validate(self) -> dict[str, float]:
+            raise ValueError("the features are not finite")
+
+    processes = Processes(cpu=True)
+    with pytest.raises(TrainError, match=r"^validation after step 0: the features are not finite$"):
+        fit(Diverged(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+
+
+def test_parameters_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
+    class Forgetful(PairRecipe):
+        def modules(self) -> dict[str, torch.nn.Module]:
+            return {"model": self.model}
+
+    processes = Processes(cpu=True)
+    with pytest.raises(TrainError, match=r"modules\(\) lacks 1 of the optimiser's parameters"):
+        fit(Forgetful(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+
+
 def test_a_step_without_gradient_is_told(tmp_path: Path) -> None:
     class Idle(PairRecipe):
         def step(self, batch: Any) -> Any:
@@ -602,6 +667,18 @@ def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("ahead", [None, 1])
+def test_a_recipe_of_large_batches_limits_how_many_are_read_ahead(monkeypatch: pytest.MonkeyPatch, ahead: Any) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(loader, "DataLoader", lambda *_, **options: asked.update(options) or [])
+    processes = Processes(cpu=True)
+    recipe = PairRecipe(Config(), processes)
+    if ahead is not None:
+        recipe.ahead = ahead  # type: ignore[attr-defined]
+    assert list(loader.batches(recipe, range(3), 0, 2, processes)) == []
+    assert (asked["num_workers"], asked["prefetch_factor"]) == (2, ahead or 2)
+
+
 def test_loading_processes_get_the_recipe_without_its_models() -> None:
     recipe = PairRecipe(Config(), Processes(cpu=True))
     sent = pickle.loads(pickle.dumps(Steps(recipe, 0, 0)))
@@ -633,6 +710,12 @@ def test_logged_numbers_are_means_since_the_line_before(tmp_path: Path) -> None:
     each = [value for _, value in read_log(tmp_path / "each/log.jsonl")["loss"]]
     threes = read_log(tmp_path / "threes/log.jsonl")["loss"]
     assert threes == [(3, pytest.approx(np.mean(each[:3]))), (6, pytest.approx(np.mean(each[3:])))]
+
+
+def test_the_log_takes_numpys_numbers(tmp_path: Path) -> None:
+    with Log(tmp_path, 0, 1) as log:
+        log.validation(1, {"map": np.float32(0.5)})  # type: ignore[dict-item]
+    assert read_log(tmp_path / "log.jsonl") == {"validation/map": [(1, 0.5)]}
 
 
 def test_tensorboard_shows_what_the_log_does(tmp_path: Path) -> None:

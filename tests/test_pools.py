@@ -129,6 +129,24 @@ def test_only_rows_of_the_splits_asked_for_are_samples() -> None:
         prepare(data, splits=("val",))
 
 
+def test_an_edit_of_an_image_that_is_held_out_is_no_query_for_it() -> None:
+    edit = {"identity": "a", "role": "context-edit", "parent": "r0", "text": "make it snow", "split": "train"}
+    data = rows({"identity": "a", "split": "val"}, edit, {"identity": "a", "split": "train"})
+    assert samples(prepare(data)) == {(1, 2), (2, 1)}
+    assert samples(prepare(data.take([0, 1]), splits=("train", "val"))) == {(0, 1)}
+    with pytest.raises(ManifestError, match="1 images whose identity has no other image"):
+        prepare(data.take([0, 1]))
+
+
+def test_other_rows_of_the_same_build_are_other_data() -> None:
+    one, two, three = (
+        prepare(rows(*[{"identity": i, "path": f"{i}{k}", "text": text} for i in names for k in "12"]))
+        for names, text in (("abc", None), ("bac", None), ("abc", "find it"))
+    )
+    assert len({p.data.fingerprint for p in (one, two, three)}) == 3
+    assert one.data.shown.tolist() == two.data.shown.tolist()
+
+
 def test_instructions_of_datasets() -> None:
     data = rows(
         *[{"identity": "a", "dataset": "faces"}] * 2, *[{"identity": "b", "dataset": "cars", "text": "own"}] * 2

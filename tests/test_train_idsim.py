@@ -65,12 +65,12 @@ def triplets(folder: Path, count: int = 6, split: str | None = None, **change: A
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for k in range(count):
-        thing, word = f"thing-{1 if k == 2 else k}", f"{split or 'all'}-{k}"
+        thing, word = f"{split or 'thing'}-{1 if k == 2 else k}", f"{split or 'all'}-{k}"
         edit = k % 3 == 0
         about: list[dict[str, Any]] = [
             {"identity": thing, "slot": "anchor"},
             {"identity": thing, "slot": "positive"},
-            {"identity": f"{thing}~edit" if edit else f"thing-{(k + 2) % count}", "slot": "negative",
+            {"identity": f"{thing}~edit" if edit else f"{split or 'thing'}-{(k + 2) % count}", "slot": "negative",
              "role": "identity-edit" if edit else "real"},
         ]  # fmt: skip
         for slot, row in enumerate(about):
@@ -224,6 +224,18 @@ def test_rows_of_other_splits_stay_out_of_training(data: Manifest) -> None:
     assert len(held_out) == 4
     assert set(splits[trained.rows].ravel()) == {None}
     assert set(splits[held_out.rows].ravel()) == {"val"}
+
+
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    for column in ("identity", "path"):
+        values = data.column(column)
+        held_out = data.column("split").index("val")
+        shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
+        told = wrong(data.replace(**{column: shared}))
+        assert (
+            f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)" in told
+        )
+        assert "idmetric-data split" in told
 
 
 def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:
@@ -496,9 +508,10 @@ def test_what_is_saved_scores_as_what_was_trained(change: dict[str, Any], data: 
 def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
     gradients = []
     for on in (False, True):
-        found = recipe(replace(CONFIG, checkpointing=on), data)  # with dropout
-        assert found.model.backbone.grad_checkpointing is on  # type: ignore[union-attr]
+        found, passes = recipe(replace(CONFIG, checkpointing=on), data), list[int]()  # with dropout
+        found.model.backbone.blocks[1].register_forward_pre_hook(lambda *_, own=passes: own.append(1))  # type: ignore[index, union-attr]
         found.step(found.load(0))
+        assert len(passes) == (4 if on else 2)  # of two micro-batches
         gradients.append({n: p.grad for n, p in found.model.named_parameters() if p.grad is not None})
     assert all(gradients[0][n].equal(gradients[1][n]) for n in gradients[0])
     assert len(gradients[0]) == len(gradients[1]) > 20
@@ -524,6 +537,8 @@ def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifes
     assert ours.equal(theirs)
     assert not new.allclose(theirs, atol=1e-2)
     assert len(found.settings["weights"]) == 12  # named by their content
+    again = recipe(replace(PLAIN, backbone_weights=str(tmp_path)), data, lively=False)  # a folder with that file
+    assert again.settings == found.settings
     with pytest.raises(CheckpointError, match=r"--backbone-weights lost: no such file"):
         recipe(replace(PLAIN, backbone_weights="lost"), data)
 
@@ -542,7 +557,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
         raise CheckpointError("the network is switched off")
 
     monkeypatch.setattr(backbones, "pretrained_file", fetch)
-    with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights FILE"):
+    with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights PATH"):
         recipe(replace(PLAIN, backbone_weights="", revision="abc"), data)
     assert asked == [(PLAIN.backbone, "abc")]
 

@@ -138,6 +138,15 @@ def test_an_image_counts_once_and_held_out_ones_not_at_all(data: Manifest) -> No
     assert set(np.array(data.column("split"))[found.flat]) == {"train"}
 
 
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    split = data.column("split")
+    with pytest.raises(ManifestError, match=r"1 rows of split val .*row 4 \(0-3.png\).*idmetric-data split"):
+        made(data.replace(split=["val" if row == 3 else part for row, part in enumerate(split)]), images=3)
+    again = Manifest.from_rows([*data, Row("other", "./0-1.png", id="again", split="val")], data.root)
+    with pytest.raises(ManifestError, match=r"1 rows of split val .*\(again\)"):
+        made(again)
+
+
 def test_each_pass_draws_each_class_once_with_one_query(data: Manifest) -> None:
     for seed in range(3):
         seen: list[int] = []
@@ -527,7 +536,7 @@ def _pictures(out: Path) -> list[str]:
 
 def test_training_goes_on_from_a_trained_model(data: Manifest, tmp_path: Path) -> None:
     first = trained(data, tmp_path / "run", epochs=1)
-    options: dict[str, Any] = {"image_size": None, "backbone_args": {}, "pretrained": True}
+    options: dict[str, Any] = {"image_size": None, "backbone_args": {}, "backbone_weights": ""}
     again = made(data, backbone=str(tmp_path / "run"), **options)
     a, b = first.model.state_dict(), again.model.state_dict()
     assert all(a[k].equal(b[k]) for k in a)
@@ -542,13 +551,17 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 ) -> None:
     source = lively(made(data)).model.backbone
     save_file(source.state_dict(), tmp_path / "timm.safetensors")
-    found = made(data, pretrained=True, backbone_weights=str(tmp_path / "timm.safetensors")).model.backbone
+    first = made(data, backbone_weights=str(tmp_path / "timm.safetensors"))
+    found = first.model.backbone
     assert all(found.state_dict()[k].equal(v) for k, v in source.state_dict().items())
-    with pytest.raises(FileNotFoundError, match=r"absent\.safetensors"):
-        made(data, pretrained=True, backbone_weights=str(tmp_path / "absent.safetensors"))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "timm.safetensors").rename(tmp_path / "moved" / "model.safetensors")
+    assert made(data, backbone_weights=str(tmp_path / "moved")).settings == first.settings  # named by their content
+    with pytest.raises(CheckpointError, match=r"--backbone-weights .*absent\.safetensors: no such file"):
+        made(data, backbone_weights=str(tmp_path / "absent.safetensors"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match="cannot fetch"):
-        made(data, pretrained=True)
+    with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
+        made(data, backbone_weights="")
 
 
 # Wrong data

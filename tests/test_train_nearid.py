@@ -23,6 +23,7 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, backbone, load
 from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row, read
+from idmetric.nearid import NearIDConfig
 from idmetric.train import siglip, state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id
@@ -34,7 +35,8 @@ from idmetric.train.nearid_tuples import MISSING, Shape, draw, find, items
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as slow
 
-SMALL: dict[str, Any] = {"backbone": "random", "precision": "no", "batch": 4, "rate": 1e-3}
+MODEL = {name: SMOKE[name] for name in ("backbone", "backbone_weights", "backbone_args", "image_size")}
+SMALL: dict[str, Any] = {**MODEL, "precision": "no", "batch": 4, "rate": 1e-3}
 STILL = {**SMALL, "augment": False}
 
 
@@ -83,6 +85,14 @@ def recipe(data: Manifest, **config: Any) -> Recipe:
     return build(Config(**{**STILL, **config}), data, Processes(config.get("precision", "no"), cpu=True))
 
 
+def random_model(seed: int = 0) -> NearID:
+    """As the smoke run starts."""
+    return siglip.start(
+        MODEL["backbone"], weights="random", image_size=MODEL["image_size"], backbone_args=MODEL["backbone_args"],
+        seed=seed,
+    )  # fmt: skip
+
+
 def losses(run: Recipe, steps: int = 2) -> list[float]:
     return [float(run.step(run.load(step))["loss"]) for step in range(steps)]
 
@@ -97,12 +107,12 @@ def gradients(run: Recipe, step: int = 0) -> dict[str, Tensor]:
 
 
 def test_the_smoke_run_ends_within_a_minute_and_opens_as_the_public_class(tmp_path: Path) -> None:
-    out, start = tmp_path / "run", time.perf_counter()
+    out, start = tmp_path / "run", time.process_time()  # the clock would count other work, too
     assert main(["nearid", "--smoke", "--out", str(out), "--cpu", "--workers", "0"]) == 0
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
     model = load(out, device="cpu")
     assert isinstance(model, NearID)
-    fresh = siglip.start("random", seed=0)
+    fresh = random_model()
     before, after = fresh.state_dict(), model.state_dict()
     assert before.keys() == after.keys() == load_file(out / "model.safetensors").keys()
     moved = {name for name in before if not before[name].equal(after[name])}
@@ -333,10 +343,12 @@ def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -
     plain, released = (recipe(data, batch=8, repeat=1, released_loss=flag) for flag in (False, True))
     batch = released.load(0)
     assert not batch["valid"].all()
-    assert batch["pixels"][-1].flatten(1).std(1).max() == 0
-    assert released.model.normalise(batch["pixels"][-1]).abs().max() < 1e-6  # zeros, as the released code pads
-    # the loss by hand: missing positives are one more negative each, missing distractors one in the denominator
-    vectors = [released.model(x[None]).cls[0].detach().double().numpy() for x in batch["pixels"]]
+    assert set(batch["index"][~batch["valid"]].tolist()) == {len(batch["pixels"])}
+    # the loss by hand: missing positives are one more negative each, missing distractors one in the denominator; they
+    # are zeros once normalised, as the released code pads
+    blank = torch.tensor(released.model.mean).view(3, 1, 1).expand(3, *released.model.image_size)
+    pictures = [*(batch["pixels"].float() / 255), blank]
+    vectors = [released.model(x[None]).cls[0].detach().double().numpy() for x in pictures]
     slots = [[vectors[k] for k in row] for row in batch["index"].tolist()]
     tau, valid = 0.07, batch["valid"].numpy()
     pool = [x for row in slots for x in row[1:3]]
@@ -386,7 +398,7 @@ def test_other_switches_change_what_they_say(data: Manifest) -> None:
     assert not still.equal(moving)
     assert moving.equal(recipe(data, augment=True).load(0)["pixels"])
     none = recipe(data, augment=True, flip=0.0, jitter=(0.0,) * 4, shift=0.0, scale=(1.0, 1.0)).load(0)["pixels"]
-    assert torch.allclose(none, still, atol=1.5 / 255)
+    assert (none.int() - still.int()).abs().max() <= 1
     learnt = recipe(data, learn_temperature=True)
     assert set(learnt.modules()) == {"model", "temperature"}
     learnt.step(learnt.load(0))
@@ -570,7 +582,7 @@ def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
     assert after[0, False] != before[0, False]
     assert after[0, True] != before[0, True]
     assert after[3, False] == before[3, False]
-    a, b = siglip.start("random", seed=0), siglip.start("random", seed=1)
+    a, b = random_model(0), random_model(1)
     names = [trunk_id(m, siglip.trunk_state(m), p) for m, p in ((a, "no"), (a, "bf16"), (b, "no"))]
     assert len(set(names)) == 3
     with torch.no_grad():
@@ -605,7 +617,8 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
     whole.save_pretrained(tmp_path / "siglip")
     processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32}, resample=2)
     processor.save_pretrained(tmp_path / "siglip")
-    run = recipe(data, backbone=str(tmp_path / "siglip"))
+    own = {"backbone_weights": "", "backbone_args": {}, "image_size": None}
+    run = recipe(data, **own, backbone=str(tmp_path / "siglip"))
     x = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         expected = whole.vision_model((x - 0.5) / 0.5).pooler_output
@@ -614,8 +627,12 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
     assert run.settings["weights"] == run.model.revision != ""
     run.save(tmp_path / "out")
     assert NearID(tmp_path / "out", device="cpu")(x).cls.equal(run.model(x).cls)
-    further = recipe(data, backbone=str(tmp_path / "out"))  # a NearID can be trained on
+    further = recipe(data, **own, backbone=str(tmp_path / "out"))  # a NearID can be trained on
     assert further.model(x).cls.equal(run.model(x).cls)
+    for place in (tmp_path / "siglip", tmp_path / "siglip" / "model.safetensors"):  # instead of the Hub's
+        local = recipe(data, **{**own, "backbone": siglip.SIGLIP2, "backbone_weights": str(place)})
+        assert local.model(x).cls.equal(run.model(x).cls)
+        assert local.settings["weights"] == run.settings["weights"]
 
 
 @pytest.mark.slow
@@ -630,8 +647,44 @@ def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> N
         pooled = plain.eval()((x - 0.5) / 0.5)
     assert (model(x).cls - torch.nn.functional.normalize(pooled, dim=-1)).abs().max() < 1e-5
     assert sum(p.requires_grad for p in model.parameters()) == len(list(plain.attn_pool.parameters()))
-    with pytest.raises(CheckpointError, match="backbone-weights"):
-        siglip.start(str(tmp_path), weights=tmp_path / "weights.safetensors")
+
+
+def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
+        recipe(data, backbone_weights="")
+    with pytest.raises(CheckpointError, match="cannot fetch"):
+        siglip.start()
+    save_file(
+        {k: v.contiguous() for k, v in random_model(3).backbone.state_dict().items()}, tmp_path / "model.safetensors"
+    )
+    settings = []
+    for place in (tmp_path, tmp_path / "model.safetensors"):
+        run = recipe(data, backbone_weights=str(place))
+        assert all(v.equal(random_model(3).state_dict()[k]) for k, v in run.model.state_dict().items())
+        settings.append(run.settings)
+    assert settings[0] == settings[1] != recipe(data).settings  # named by their content
+    for weights, source, says in (
+        (tmp_path / "lost", MODEL["backbone"], "no such file"),
+        (tmp_path / "lost", siglip.SIGLIP2, "it takes a folder"),
+        ("random", "someone/siglip", "is for google/siglip2-so400m-patch14-384 and timm's names"),
+    ):
+        with pytest.raises(CheckpointError, match=says):
+            siglip.start(source, weights=weights)
+    with pytest.raises(CheckpointError, match="says itself what it is"):
+        siglip.start(image_size=224)
+
+
+def test_the_papers_backbone_can_be_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, model = [], random_model()
+
+    def small(config: NearIDConfig, **options: Any) -> NearID:
+        asked.append(config)
+        return model
+
+    monkeypatch.setattr(siglip, "NearID", small)
+    siglip.start(weights="random")
+    assert asked == [NearIDConfig()]  # so400m/14 at 384
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
@@ -669,6 +722,42 @@ def test_a_single_identity_or_single_views_are_refused(data: Manifest) -> None:
         recipe(data, batch=128)
 
 
+def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
+    names = data.column("id")
+    apart = ["val" if name.startswith(("t0", "t1", "t6")) else "train" for name in names]
+    run = recipe(data.replace(split=apart))
+    assert run.best == "ssr"
+    # t3 is in both
+    more = Manifest.from_rows([*data, *(replace(row, id=f"{row.id}+") for row in data if row.id in ("t3v0", "t3v1"))],
+                              data.root)  # fmt: skip
+    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\).*idmetric-data split"):
+        recipe(more.replace(split=[*apart, "val", "val"]))
+    # the same images under another name
+    other = [*(row.identity for row in data), "x", "x"]
+    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\)"):
+        recipe(more.replace(split=[*apart, "val", "val"], identity=other))
+
+
+def test_each_slot_is_augmented_by_itself(data: Manifest) -> None:
+    still = {"jitter": (0.0,) * 4, "shift": 0.0, "scale": (1.0, 1.0), "mask_prob": 0.0, "augment": True}
+    given, mirrored, plain = (recipe(data, **still, flip=p, batch=14).load(0) for p in (0.5, 1.0, 0.0))
+    assert mirrored["pixels"].equal(plain["pixels"].flip(-1))
+    turned = [not x.equal(y) for x, y in zip(given["pixels"], plain["pixels"], strict=True)]
+    sizes = plain["valid"].sum(1).tolist()
+    shares = [np.mean(part) for part in np.split(np.array(turned), np.cumsum(sizes)[:-1])]
+    assert 0.3 < np.mean(turned) < 0.7
+    assert sum(0 < share < 1 for share in shares) > len(shares) / 2  # neither all of a tuple nor none
+
+
+def test_pixels_travel_in_8_bits_without_loss(data: Manifest) -> None:
+    run = recipe(data)
+    batch, (rows, masked, _) = run.load(0), run.batches.tuples(0)
+    assert batch["pixels"].dtype == torch.uint8
+    dark = [bool(m) for m, row in zip(masked.ravel(), rows.ravel(), strict=True) if row != MISSING]
+    for pixels, row, foreground in zip(batch["pixels"], batch["rows"], dark, strict=True):
+        assert (pixels.float() / 255).equal(run.batches.pictures.read(row, foreground=foreground))
+
+
 def test_wrong_columns_are_told(data: Manifest) -> None:
     same = data.replace(identity=[name.split("v")[0] for name in data.column("id")])
     with pytest.raises(ManifestError, match=r"38 distractors have the identity of the view.*row 2 \(t0v0e0\)"):
@@ -686,7 +775,7 @@ def test_wrong_columns_are_told(data: Manifest) -> None:
 
 def test_smoke_settings_are_settings() -> None:
     own = {name: value for name, value in SMOKE.items() if name not in ("validate_every", "log_every")}
-    assert Config(**own).backbone == "random"
+    assert Config(**own).backbone_weights == "random"
 
 
 # Learning

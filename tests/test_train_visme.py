@@ -25,16 +25,17 @@ from torch import Tensor
 from idmetric import VisIDEmbed, load
 from idmetric.cli.train import build_parser, main
 from idmetric.data.manifest import Manifest, ManifestError, Row, read
-from idmetric.train import small_qwen, state
+from idmetric.train import items, small_qwen, state
 from idmetric.train import visme as recipe
 from idmetric.train.batches import generator
-from idmetric.train.items import precision_at_1
+from idmetric.train.items import Packed, precision_at_1
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
 from idmetric.train.sampling import Batch, ScheduleError
 from idmetric.train.schedule import Schedule, write
 from idmetric.train.visme import SMOKE, Config, VisME, build
+from idmetric.train.wording import Item
 from idmetric.visid import CANDIDATE, TASKS
 
 pytest.importorskip("peft")
@@ -161,9 +162,9 @@ def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> No
     shares = [alone.loader.load(draw, 2, rank, count) for rank in range(count)]
     assert len({len(share["words"]) for share in shares}) == 1
     with torch.no_grad():
-        embedded = torch.cat([alone.model.encode_items(s["pixels"], s["words"]) for s in shares])
+        embedded = torch.cat([alone.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares])
         whole = alone.loader.load(draw, 2, 0, 1)
-        expected = alone._loss(alone.model.encode_items(whole["pixels"], whole["words"]), whole)
+        expected = alone._loss(alone.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
         alone.count = count
         for share in shares:
             assert share["identity"].equal(whole["identity"])
@@ -256,8 +257,63 @@ def test_batches_are_the_same_with_and_without_the_file_and_in_other_processes(d
         assert a["rows"] == b["rows"] == c["rows"]
         assert a["words"] == b["words"] == c["words"]
         for x, y, z in zip(a["pixels"], b["pixels"], c["pixels"], strict=True):
-            assert (x is None) == (y is None) == (z is None)
-            assert x is None or (x.equal(y) and x.equal(z))
+            assert x.equal(y)
+            assert x.equal(z)
+
+
+def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
+    # each tensor that a loading process sends takes an open file
+    found = made(data)
+    batch = found.load(0)
+    assert [type(x) for x in batch["pixels"]] == [Tensor, Tensor]
+    assert batch["pixels"].flat.dtype == torch.uint8
+    assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
+    images = batch["pixels"].take(slice(None))
+    assert len(images) == len(batch["rows"]) == len(batch["words"])
+    assert None in images
+    for row, pixels in zip(batch["rows"], images, strict=True):
+        assert (pixels is None) == (row < 0)
+        assert pixels is None or pixels.equal(found.loader.pictures.read(row))
+    some = batch["pixels"].take(slice(3, 5))
+    assert all(a is b or a.equal(b) for a, b in zip(some, images[3:5], strict=True))
+    different = {row for row in batch["rows"] if row >= 0}
+    assert len(batch["pixels"].flat) == sum(found.loader.pictures.read(row).numel() for row in different)
+
+
+def test_images_of_any_sizes_and_texts_alone_come_out_as_they_went_in(data: Manifest) -> None:
+    chance = torch.Generator().manual_seed(0)
+    sizes = {7: (28, 56), 3: (84, 28), 5: (56, 56)}
+    read = {row: torch.randint(256, (3, *size), generator=chance).byte() for row, size in sizes.items()}
+    rows = [5, None, 7, 5, 3]
+    for row, pixels in zip(rows, Packed.of(read, rows).take(slice(None)), strict=True):
+        assert pixels is None if row is None else pixels.equal(read[row] / 255)
+    found = made(data).loader.pixels([Item(None, "a"), Item(None, "b")])
+    assert found.take(slice(0, 2)) == [None, None]
+
+
+def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest) -> None:
+    # "colour 0" is the caption of c0 and c3
+    ids = data.column("id")
+    rows = np.array([ids.index(name) for name in ("c0", "c3", "c1")])
+    batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
+    for captions in ("image-to-text", "text-to-image"):
+        found = made(data, captions=captions)
+        loader = replace(found.loader, plan=replace(found.loader.plan, batch=3, samples=3))
+        codes = loader.load(batch, 0, 0, 1)["identity"].tolist()
+        assert codes[0] == codes[1] != codes[2]
+    turns = replace(loader, wording=replace(loader.wording, captions="both"))  # a text, and an image, are found
+    assert len(set(turns.load(batch, 0, 0, 1)["identity"].tolist())) == 3
+
+
+def test_a_run_is_not_gone_on_with_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
+    base = str(tmp_path / "base")
+    small_qwen.write(base, seed=0)
+    found = made(data, model=base).settings
+    assert found == made(data, model=base, chunk=3).settings
+    other = data.replace(text=[text and f"the {text}" for text in data.column("text")])
+    assert made(other, model=base).settings["data"] != found["data"]
+    small_qwen.write(base, seed=1)
+    assert made(data, model=base).settings["weights"] != found["weights"]
 
 
 def test_an_old_schedule_of_other_settings_is_drawn_anew(data: Manifest, tmp_path: Path) -> None:
@@ -324,6 +380,26 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
     assert math.isclose(scores["p@1"], (scores["p@1/d0"] + scores["p@1/d1"]) / 2)
     perfect = precision_at_1(_Oracle(data, pictures), pictures, prepared)  # type: ignore[arg-type]
     assert perfect["p@1"] == 1
+
+
+def test_processes_share_out_the_datasets_to_validate(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, plain, done = made(data), items._rate, list[str]()
+    alone = found.validate()
+    rates = {name: alone[f"p@1/{name}"] for name in ("d0", "d1")}
+    monkeypatch.setattr(items, "_rate", lambda *given: done.append(given[3].name) or plain(*given))
+    for rank in (0, 1):
+        found.processes = SimpleNamespace(  # type: ignore[assignment]
+            rank=rank, count=2, all_values=lambda own: [own, {k: v for k, v in rates.items() if k not in own}]
+        )
+        assert found.validate() == alone
+    assert done == ["d0", "d1"]
+
+
+def test_a_text_that_finds_several_images_is_no_mistake() -> None:
+    a, b = (Item(None, "a dog"), Item(1, "x")), (Item(None, "a dog"), Item(2, "x"))
+    assert items._same_text(a, b)
+    assert items._same_text(a[::-1], b[::-1])
+    assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
 
 
 class _Oracle:

@@ -49,7 +49,10 @@ def copy(whole: Path, tmp_path: Path) -> Path:
 
 def begin(folder: Path, *more: str) -> subprocess.Popen[str]:
     """A run of its own in another process, that has finished an identity and is making others."""
-    code = "import sys; from idmetric.cli.data import main; sys.exit(main(sys.argv[1:]))"
+    code = (  # Ctrl-C must come through, also where the tests run in the background
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from idmetric.cli.data import main; sys.exit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", code, "world", "-o", str(folder), "--quiet", *FLAGS, *more]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (finished(folder) and list(folder.glob("[0-9]*/.[0-9]*"))):

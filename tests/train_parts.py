@@ -25,7 +25,7 @@ from idmetric.data.manifest import Manifest, Row, read
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
 from idmetric.train.options import option
-from idmetric.train.processes import Processes
+from idmetric.train.processes import MainFailed, Processes
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -201,7 +201,7 @@ def exchange(folder: Path, rank: int, count: int, port: str) -> None:
     module = nn.Linear(1, 1)
     nn.init.constant_(module.weight, rank)
     nn.init.constant_(module.bias, rank)
-    processes.copy_from_main({"module": module})
+    processes.copy_from_main(module.parameters())
     found: dict[str, Any] = {
         "floats": floats.tolist(),
         "flags": processes.gather(torch.tensor([True, False])).tolist(),
@@ -216,8 +216,10 @@ def exchange(folder: Path, rank: int, count: int, port: str) -> None:
         found["unequal"] = str(error)
     try:
         processes.on_main(lambda: int("x") if rank else _refuse())
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, MainFailed) as error:
         found["failed"] = str(error)
+    backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    found["patience"] = backend.options._timeout.total_seconds()
     (folder / f"exchange-{rank}.json").write_text(json.dumps(found))
     processes.close()
 

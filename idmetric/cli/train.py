@@ -142,12 +142,13 @@ def _recipe(
 ) -> tuple[Recipe, Manifest]:
     from idmetric.data.manifest import read
     from idmetric.train.loader import seed_all
+    from idmetric.train.record import SMOKE_DATA
 
     data = None if args.data is None else _checked(read(args.data), module, args, processes)
     if not args.dry_run:
         processes.on_main(lambda: _claim(args))
     if data is None:
-        folder = scratch if args.dry_run else args.out / "smoke-data"
+        folder = scratch if args.dry_run else args.out / SMOKE_DATA
         processes.on_main(lambda: len(module.smoke_data(folder)))
         data = module.smoke_data(folder)  # what is there already is read
     seed_all(settings.seed)  # new weights follow from the seed
@@ -198,8 +199,8 @@ def plan(
         "data": f"{args.data or 'rendered for --smoke'}: {len(data):,} rows, {identities:,} identities",
         "steps": f"{recipe.steps:,}",
         "trains": f"{trained:,} of {whole:,} parameters",
-        "on": f"{processes.device.type}, precision {processes.precision}, {processes.count} processes of "
-        f"{worker_count(settings.workers, processes)} loading processes each",
+        "on": f"{processes.device.type}, precision {processes.precision}, processes: {processes.count}, "
+        f"loading processes of each: {worker_count(settings.workers, processes)}",
     }
     if args.out is not None:
         done = max(state.folders(args.out), default=0)
@@ -237,6 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         return _told(error)
     from idmetric.train.loop import Stopped, TrainError
+    from idmetric.train.processes import MainFailed
 
     try:
         run(name, module, build_parser(name).parse_args(given))
@@ -246,12 +248,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("idmetric-train: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
-    except (SetupError, TrainError) as error:
+    except MainFailed as error:  # the main process tells all of it
+        return _told(str(error).partition("\n")[0])
+    except (SetupError, TrainError, ImportError) as error:
         return _told(error)
     return 0
 
 
-def _told(error: Exception) -> int:
+def _told(error: object) -> int:
     print(f"idmetric-train: error: {error}", file=sys.stderr)
     return 1
 

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.idsim import IDSim, IDSimConfig
-from idmetric.train import augment, lora
+from idmetric.train import augment, lora, weights
 from idmetric.train.batches import Pictures, generator, steps_per_epoch
+from idmetric.train.held_out import check_held_out
 from idmetric.train.idsim_loss import (
     Negatives,
     Objective,
@@ -36,7 +37,7 @@ from idmetric.train.idsim_loss import (
     compare,
     loss_of,
 )
-from idmetric.train.idsim_model import RANDOM, fetch, untrained
+from idmetric.train.idsim_model import untrained
 from idmetric.train.idsim_triplets import TRAIN, VALIDATION, Loader, Part, Share, Triplets, read_triplets
 from idmetric.train.idsim_validate import scores
 from idmetric.train.loader import seed_all
@@ -50,7 +51,7 @@ class Config:
 
     # the model
     backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
-    backbone_weights: str = option("", "file of its weights; default: timm's Hub repository; random = none")
+    backbone_weights: str = option("", weights.HELP)
     revision: str | None = option(None, "commit of that Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     image_size: int = option(448, "side in pixels at which images are seen (C.1)")
@@ -124,7 +125,7 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": RANDOM, "image_size": 64, "hidden": 32, "batch": 3, "accumulation": 2, "epochs": 2,
+    "backbone_weights": weights.RANDOM, "image_size": 64, "hidden": 32, "batch": 3, "accumulation": 2, "epochs": 2,
     "precision": "no", "validate_every": 2,
 }  # fmt: skip
 
@@ -245,7 +246,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     """Triplets and model; nothing is trained yet.
 
     Raises:
-        ManifestError: if there are no triplets, or they contradict themselves; with the command that makes them.
+        ManifestError: if there are no triplets, or they contradict themselves; with the command that makes them; if
+            some are trained and validated on.
         ValueError: if they fill no batch, or processes cannot share one.
         CheckpointError: if the backbone cannot be had.
     """
@@ -261,6 +263,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
         )
     splits = {(s or "").casefold() for s in data.column("split")}
     held_out = read_triplets(data, VALIDATION) if splits & set(VALIDATION) else None
+    if held_out:
+        check_held_out(data, triplets.used, held_out.used)
     model = _model(config, processes)
     steps = augment.idsim(
         model.image_size, scale=config.crop, jitter=config.jitter, jitter_p=config.jitter_p, blur_p=config.blur_p,
@@ -283,8 +287,8 @@ def _model(config: Config, processes: Processes) -> IDSim:
     """Backbone, LoRA and heads on the process's device, in train mode; what `terms` leaves out stays frozen."""
     names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "centre")
     settings = IDSimConfig(**{name: getattr(config, name) for name in names})
-    weights = fetch(config.backbone, config.backbone_weights, config.revision)
-    model = untrained(settings, weights, config.seed)
+    file = weights.weights_file(config.backbone, config.backbone_weights, config.revision)
+    model = untrained(settings, file, config.seed)
     lora.attach(
         model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,
         seed=config.seed,

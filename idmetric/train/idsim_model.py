@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from idmetric import backbone as backbones
 from idmetric import checkpoint, released
-from idmetric.checkpoint import CheckpointError, Hub
 from idmetric.idsim import IDSim, IDSimConfig
-
-RANDOM = "random"
-
-
-def fetch(backbone: str, weights: str, revision: str | None) -> str:
-    """The file of a backbone's weights: the one named, or that of timm's Hub repository; "" for random ones.
-
-    Raises:
-        CheckpointError: if it is not there or cannot be fetched.
-    """
-    if weights == RANDOM:
-        return ""
-    if not weights:
-        try:
-            return backbones.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}. To train, name a local file: --backbone-weights FILE") from error
-    if not Path(weights).is_file():
-        raise CheckpointError(f"--backbone-weights {weights}: no such file (random = none, to try things out)")
-    return weights
 
 
 def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     """A model on the CPU with a backbone's weights and random heads.
 
     Args:
-        weights: a file in timm's format; "" leaves the backbone random as well.
+        weights: from `train.weights.weights_file`; "" leaves the backbone random as well.
         seed: of what is random; torch's own random numbers are left as they are.
     """
     with torch.random.fork_rng(devices=[]):

@@ -51,6 +51,12 @@ class Triplets:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def used(self) -> Rows:
+        """All rows of the triplets."""
+        several = (rows for parts in self.others.values() for rows in parts)
+        return np.unique(np.concatenate([self.rows.ravel(), *several]))
+
     def draw(self, triplet: int, key: Sequence[int | str]) -> list[int]:
         """Rows of a triplet's anchor, positive and negative."""
         anchor, positive, negative = self.rows[triplet].tolist()

@@ -29,8 +29,7 @@ def scores(
         by_patches: select by "triplet_patch" alone, for a model whose class features are not trained.
         batch: triplets embedded at once.
     """
-    used = [triplets.rows.ravel(), *(rows for several in triplets.others.values() for rows in several)]
-    found = validation(model, data.take(np.unique(np.concatenate(used))), batch_size=3 * batch)
+    found = validation(model, data.take(triplets.used), batch_size=3 * batch)
     chosen = [found[name] for name in ("triplet", "auc") if name in found]
     if patches:
         found |= patch_accuracy(model, Pictures.of(model, data), triplets, patches, batch)

@@ -13,22 +13,21 @@ other losses are `--loss infonce`, `contrastive` and `softmax-margin`, each with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import timm
 import torch
 from torch import Tensor, nn
 
-from idmetric.backbone import Backbone, Pool
+from idmetric.backbone import Backbone, Pool, is_timm
 from idmetric.data.manifest import Manifest, ManifestError
-from idmetric.train import augment
+from idmetric.train import augment, weights
 from idmetric.train.batches import Pictures, share
 from idmetric.train.gradcache import cached_backward
+from idmetric.train.held_out import check_held_out
 from idmetric.train.ilgen_batches import Batches, Drawn, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen_classes import Classes, classes_of, validation_rows
 from idmetric.train.ilgen_objectives import Contrastive, InfoNCE, RecallAtK, SoftmaxMargin, mine
@@ -59,8 +58,7 @@ class Config:
         "vit_large_patch16_siglip_384.webli",
         "encoder: timm's name, or a folder or Hub repository that idmetric.load opens as a Backbone (section 4.1)",
     )
-    backbone_weights: str = option("", "file with timm's pretrained weights, instead of the Hub's")
-    pretrained: bool = option(True, "begin with pretrained weights; otherwise with random ones")
+    backbone_weights: str = option("", weights.HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
     pool: Pool = option("auto", "descriptor: class token, or timm's own pooling where there is none (section 4.1)")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
@@ -136,8 +134,8 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_tiny_patch16_224", "pretrained": False, "image_size": 32, "classes": 5, "epochs": 3, "rate": 1e-3,
-    "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8}, "chunk": 8,
+    "backbone": "vit_tiny_patch16_224", "backbone_weights": weights.RANDOM, "image_size": 32, "classes": 5, "epochs": 3,
+    "rate": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8}, "chunk": 8,
 }  # fmt: skip
 
 
@@ -173,7 +171,8 @@ class ILGen:
         self.frozen_steps = config.frozen_epochs * batches.per_pass if config.loss == "softmax-margin" else 0
         self.mine_every = config.mine_every or batches.per_pass
         self.best = "map" if held_out is not None else ""
-        free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every")  # change no result
+        # change no result; weights are named by commit or content
+        free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every", "backbone_weights")
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
             "revision": model.revision, "found_classes": len(batches.classes), "data": batches.classes.fingerprint,
@@ -255,7 +254,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
     """Classes, encoder and loss; nothing is trained yet.
 
     Raises:
-        ManifestError: if the data cannot fill a batch, saying what is missing.
+        ManifestError: if the data cannot fill a batch, saying what is missing; if some are trained and validated on.
         idmetric.checkpoint.CheckpointError: if the encoder or its weights cannot be had.
     """
     classes = classes_of(data, config.images, config.few_images, config.seed)
@@ -267,11 +266,14 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
     if config.batch > classes.rows.size:
         raise ManifestError(f"a batch takes {config.batch} images of {classes.rows.size}: --batch {classes.rows.size}")
     held_out = validation_rows(data)
+    if held_out is not None:
+        check_held_out(data, classes.flat, held_out)
     model = _model(config, processes)
     if processes.main:
         print(_told(classes, config), flush=True)
     batches = _batches(config, data, classes, model)
-    return ILGen(config, batches, held_out, model, _loss(config, classes, model).to(processes.device), processes)
+    validated = None if held_out is None else data.take(held_out)
+    return ILGen(config, batches, validated, model, _loss(config, classes, model).to(processes.device), processes)
 
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
@@ -297,18 +299,19 @@ def _told(classes: Classes, config: Config) -> str:
 
 def _model(config: Config, processes: Processes) -> Backbone:
     """The encoder, all of it trainable."""
-    own = timm.is_model(config.backbone.split(".")[0]) and not os.path.isdir(config.backbone)
+    own = is_timm(config.backbone)
     given = (config.image_size, config.backbone_args, config.backbone_weights, config.pool != "auto")
-    if not own and (any(given) or not config.pretrained):
+    if not own and any(given):
         raise ValueError(
-            f"{config.backbone} says itself what it is: image_size, pool, backbone_args, backbone_weights and "
-            "--no-pretrained are for timm's names"
+            f"{config.backbone} says itself what it is: image_size, pool, backbone_args and backbone_weights are for "
+            "timm's names"
         )
+    file = weights.weights_file(config.backbone, config.backbone_weights) if own else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(
-            config.backbone, pretrained=config.pretrained, image_size=config.image_size, pool=config.pool,
-            weights=config.backbone_weights or None, backbone_args=config.backbone_args, device=processes.device,
+            config.backbone, pretrained=bool(file), image_size=config.image_size, pool=config.pool,
+            weights=file or None, backbone_args=config.backbone_args, device=processes.device,
         )  # fmt: skip
     model.requires_grad_(True)
     set_training(model, True)

@@ -81,8 +81,8 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
     )
 
 
-def validation_rows(data: Manifest) -> Manifest | None:
-    """The rows of the validation split; None without one.
+def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
+    """Numbers of the rows of the validation split; None without one.
 
     Raises:
         ManifestError: if no identity has two images there, so that there is nothing to retrieve.
@@ -95,7 +95,7 @@ def validation_rows(data: Manifest) -> Manifest | None:
             "no identity of the validation split has two images, so that none can be retrieved: split by identity "
             "(idmetric-data split), or leave that split out"
         )
-    return data.take(np.array(chosen, dtype=bool))
+    return np.flatnonzero(chosen)
 
 
 def _images_of(data: Manifest, splits: Iterable[str | None]) -> dict[str, list[int]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.pools import Prepared
-from idmetric.train.sampling import Batch, Data, Plan, Rows
+from idmetric.train.processes import Processes
+from idmetric.train.sampling import Batch, Data, Plan, Pool, Rows
 from idmetric.train.wording import Item, Wording
 from idmetric.visid import VisIDConfig, VisIDEmbed
 
@@ -26,6 +27,34 @@ class Sizes:
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
         return VisIDEmbed.size_for(self, height, width)  # type: ignore[arg-type]  # it reads the settings alone
+
+
+class Packed(NamedTuple):
+    """Images of different sizes, and none for texts alone, in two tensors.
+
+    Each tensor that a loading process hands over takes an open file, of which many systems allow 1,024; a batch has
+    thousands of images.
+    """
+
+    flat: Tensor  # uint8, one different image after the other: exactly what was read, in a quarter
+    places: Tensor  # int64 (N, 3): where in `flat` each item's image begins, its height and width; -1 without one
+
+    @classmethod
+    def of(cls, read: Mapping[int, Tensor], rows: Sequence[int | None]) -> Packed:
+        """The images of these rows, each uint8 (3, H, W)."""
+        parts = [pixels.flatten() for pixels in read.values()]
+        starts = dict(zip(read, np.cumsum([0, *map(len, parts)]).tolist(), strict=False))
+        places = [(-1, -1, -1) if row is None else (starts[row], *read[row].shape[1:]) for row in rows]
+        flat = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
+        return cls(flat, torch.tensor(places).reshape(-1, 3))
+
+    def take(self, part: slice, device: torch.device | str = "cpu") -> list[Tensor | None]:
+        """The images of some items, in [0, 1]."""
+        found: list[Tensor | None] = []
+        for start, height, width in self.places[part].tolist():
+            pixels = self.flat[start : start + 3 * height * width] if start >= 0 else None
+            found.append(None if pixels is None else pixels.view(3, height, width).to(device).float() / 255)
+        return found
 
 
 @dataclass(frozen=True)
@@ -57,7 +86,7 @@ class Loader:
         mine = [self.wording.candidate(int(r)) for r in hard[rank * each : (rank + 1) * each]]
         mine += [pairs[own[0]][1]] * (each - len(mine))
         items = [*(pairs[i][0] for i in own), *(pairs[i][1] for i in own), *mine]
-        identity, negative = self._codes(batch.target, [target for _, target in pairs], hard)
+        identity, negative = self._codes(batch.target, pairs, hard)
         padding = each * count - len(hard)
         return {
             "pixels": self.pixels(items),
@@ -68,32 +97,33 @@ class Loader:
             "negative_valid": torch.arange(each * count) < len(hard),
         }
 
-    def pixels(self, items: Sequence[Item]) -> list[Tensor | None]:
+    def pixels(self, items: Sequence[Item]) -> Packed:
         """The images of items; one that occurs twice is read once."""
-        read: dict[int, Tensor] = {}
-        for item in items:
-            if item.row is not None and item.row not in read:
-                read[item.row] = self.pictures.read(item.row)
-        return [None if item.row is None else read[item.row] for item in items]
+        rows = [item.row for item in items]
+        different = (row for row in dict.fromkeys(rows) if row is not None)
+        return Packed.of({row: (self.pictures.read(row) * 255).round().byte() for row in different}, rows)
 
-    def _codes(self, target: Rows, items: Sequence[Item], hard: Rows) -> tuple[Rows, Rows]:
+    def _codes(self, target: Rows, pairs: Sequence[tuple[Item, Item]], hard: Rows) -> tuple[Rows, Rows]:
         """Numbers of targets and hard negatives: equal for candidates that are no negatives of each other's queries."""
         alone = -1 - np.arange(len(target) + len(hard))  # of something that nothing else is
         codes, negative = alone[: len(target)].copy(), alone[len(target) :].copy()
         if self.same == "identities":
             codes, negative = self.data.shown[target].copy(), self.data.shown[hard].copy()
         if self.same != "none":
-            texts: dict[str, int] = {}
-            for place, item in enumerate(items):
-                if item.row is None:
-                    text = " ".join(item.words.casefold().split())
-                    codes[place] = len(self.data.shown) + texts.setdefault(text, len(texts))
+            texts: dict[tuple[bool, str], int] = {}
+            for place, sides in enumerate(pairs):
+                # one of a sample's sides at most is a text alone
+                for side, item in enumerate(sides):
+                    if item.row is None:
+                        text = (bool(side), " ".join(item.words.casefold().split()))
+                        codes[place] = len(self.data.shown) + texts.setdefault(text, len(texts))
         return codes, negative
 
 
 def precision_at_1(
-    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, hard: int = 5, chunk: int = 16
-) -> dict[str, float]:
+    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, hard: int = 5, chunk: int = 16,
+    processes: Processes | None = None,
+) -> dict[str, float]:  # fmt: skip
     """Share of queries whose nearest candidate is their target: {"p@1": mean over datasets, "p@1/NAME": ...}.
 
     Candidates are the targets of the dataset's other queries and hard negatives of all of them. No two queries show
@@ -101,28 +131,41 @@ def precision_at_1(
 
     Args:
         queries: most queries of a dataset. hard: most hard negatives of a query. chunk: items embedded at once.
+        processes: share out the datasets; each has all rates in the end.
     """
-    rates = {}
-    for pool in prepared.data.pools:
-        rng = generator("validation", pool.name)
-        order = rng.permutation(len(pool))
-        _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
-        chosen = order[np.sort(first)][:queries]
-        targets = pool.draw_targets(chosen, rng)
-        pairs = [prepared.wording.pair(int(pool.queries[i]), int(t), k) for k, (i, t) in
-                 enumerate(zip(chosen, targets, strict=True))]  # fmt: skip
-        shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
-        near = {int(h) for i in chosen for h in prepared.data.designated(int(pool.rows[i]))[:hard]}
-        others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
-        query = _embed(model, pictures, [q for q, _ in pairs], chunk)
-        found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
-        equal = np.array([[a.row is None and a.words == b.words for _, b in pairs] for _, a in pairs])
-        np.fill_diagonal(equal, False)
-        found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # the same text is no mistake
-        best = found.diagonal().clone()
-        found.fill_diagonal_(-torch.inf)
-        rates[pool.name] = float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0
-    return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{name}": rate for name, rate in rates.items()}}
+    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+    pools = prepared.data.pools
+    own = {p.name: _rate(model, pictures, prepared, p, queries, hard, chunk) for p in pools[rank::count]}
+    rates = {name: rate for part in (processes.all_values(own) if processes else [own]) for name, rate in part.items()}
+    return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{pool.name}": rates[pool.name] for pool in pools}}
+
+
+def _rate(
+    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, hard: int, chunk: int
+) -> float:
+    rng = generator("validation", pool.name)
+    order = rng.permutation(len(pool))
+    _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
+    chosen = order[np.sort(first)][:queries]
+    targets = pool.draw_targets(chosen, rng)
+    pairs = [prepared.wording.pair(int(pool.queries[i]), int(t), k) for k, (i, t) in
+             enumerate(zip(chosen, targets, strict=True))]  # fmt: skip
+    shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
+    near = {int(h) for i in chosen for h in prepared.data.designated(int(pool.rows[i]))[:hard]}
+    others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
+    query = _embed(model, pictures, [q for q, _ in pairs], chunk)
+    found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
+    equal = np.array([[_same_text(a, b) for b in pairs] for a in pairs])
+    np.fill_diagonal(equal, False)
+    found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # the same text is no mistake
+    best = found.diagonal().clone()
+    found.fill_diagonal_(-torch.inf)
+    return float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0
+
+
+def _same_text(a: tuple[Item, Item], b: tuple[Item, Item]) -> bool:
+    """Whether two samples look for the same text, or by the same text alone."""
+    return any(x.row is None and x == y for x, y in zip(a, b, strict=True))
 
 
 @torch.no_grad()

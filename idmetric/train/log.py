@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor
-
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 
@@ -118,16 +116,15 @@ class Meter:
     def go(self) -> None:
         self.waiting += time.monotonic()
 
-    def add(self, values: Mapping[str, Any]) -> None:
+    def add(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            number = value.detach().double() if isinstance(value, Tensor) else value
             total, count = self.sums.get(name, (0.0, 0))
-            self.sums[name] = (total + number, count + 1)
+            self.sums[name] = (total + value, count + 1)
         self.count += 1
 
     def read(self, processes: Processes) -> dict[str, float]:
         """Means since the last reading, over all processes; "images" as images per second of all together."""
-        own = {name: float(total) / count for name, (total, count) in self.sums.items()}
+        own = {name: total / count for name, (total, count) in self.sums.items()}
         alike = processes.all_values(own)
         means = {name: sum(values[name] for values in alike) / len(alike) for name in own}
         seconds = (time.monotonic() - self.start) / self.count
@@ -139,7 +136,7 @@ class Meter:
         return {**ordered, "seconds_per_step": seconds, "waiting": waiting}
 
     def _clear(self) -> None:
-        self.sums: dict[str, tuple[Any, int]] = {}
+        self.sums: dict[str, tuple[float, int]] = {}
         self.count, self.waiting, self.start = 0, 0.0, time.monotonic()
 
 
@@ -200,7 +197,7 @@ def read(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no NaN
+    return float(value) if math.isfinite(value) else None  # JSON has no NaN
 
 
 def _short(value: float) -> str:

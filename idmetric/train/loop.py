@@ -16,10 +16,10 @@ import dataclasses
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,8 @@ class Recipe(Protocol):
         best: key of `validate()` whose highest value marks the best checkpoint; "" = none.
 
     A recipe that makes files of its own may have `prepare(out: Path)` as well: called in every process before the first
-    step, also when a run goes on.
+    step, also when a run goes on. One of large batches may say in `ahead: int` how many a loading process reads ahead
+    (default: 2).
     """
 
     name: str
@@ -156,9 +157,15 @@ class _Run:
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.done, self.saved = 0, 0
         self.best: dict[str, Any] | None = None
-        processes.copy_from_main(self.modules)
+        self._check_modules()
+        processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
         if found := processes.on_main(lambda: state.folders(out)):
             self._resume(*max(found.items()))
+
+    def _check_modules(self) -> None:
+        held = {id(p) for module in self.modules.values() for p in module.parameters()}
+        if lost := sum(id(p) not in held for p in self.parameters):
+            raise TrainError(f"modules() lacks {lost} of the optimiser's parameters: no checkpoint would hold them")
 
     def _resume(self, step: int, folder: Path) -> None:
         state.load(folder, self.modules, self.optimizer, self.processes.scaler)
@@ -167,12 +174,13 @@ class _Run:
 
     def train(self, interrupts: Interrupts) -> None:
         """All steps that are not done yet."""
-        meter, settings, steps = Meter(), self.settings, range(self.done, self.recipe.steps)
+        settings, steps = self.settings, range(self.done, self.recipe.steps)
         feed = batches(self.recipe, steps, settings.seed, settings.workers, self.processes)
         with _log(self) as log, contextlib.closing(feed):
             log.line(_headline(self))
             if self.done == 0 and settings.validate_every:
                 self._validate(log)
+            meter = Meter()
             for step in steps:
                 meter.wait()
                 batch = next(feed)
@@ -199,20 +207,21 @@ class _Run:
                 self._save()
             raise Stopped(self.done, interrupts.number or signal.SIGTERM)
 
-    def _step(self, step: int, batch: Any) -> dict[str, Any]:
+    def _step(self, step: int, batch: Any) -> dict[str, float]:
         """One step of the optimiser; returns what to log."""
         scaler, factor = self.processes.scaler, self.recipe.rate(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         seed_all(self.settings.seed, step, self.processes.rank)
-        values = dict(self.recipe.step(batch))
+        found = self.recipe.step(batch)
         self.processes.average_gradients(self.parameters)
         if not any(p.grad is not None for p in self.parameters):
             raise TrainError(f"{self.recipe.name}: step() left no gradient: it must call processes.backward(loss)")
         scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf)
         length = float(norm)
-        self._check(step, batch, float(values["loss"]), length)
+        values = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
+        self._check(step, batch, values["loss"], length)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -231,17 +240,22 @@ class _Run:
 
     def _refuse(self, step: int, batch: Any, loss: float, norm: float) -> NoReturn:
         place = self.out / FAILED / f"step-{step + 1:06d}-process-{self.processes.rank}"
-        dump(batch, place, {"step": step + 1, "loss": str(loss), "gradient_norm": str(norm)})
+        try:
+            dump(batch, place, {"step": step + 1, "loss": str(loss), "gradient_norm": str(norm)})
+            kept = f"the batch is in {place}.safetensors and .json"
+        except Exception as error:  # such as a full disk: what went wrong first is told all the same
+            kept = f"the batch cannot be saved ({error})"
+        self.processes.wait()  # a launcher ends all processes as soon as one has failed
         raise NotFinite(
-            f"step {step + 1}: the loss is {loss:g} and the norm of its gradient {norm:g}; the batch is in "
-            f"{place}.safetensors and .json, the weights are as before it; the last checkpoint is of step {self.saved}"
+            f"step {step + 1}: the loss is {loss:g} and the norm of its gradient {norm:g}; {kept}, the weights are as "
+            f"before it; the last checkpoint is of step {self.saved}"
         )
 
     def _validate(self, log: Log | Silence) -> bool:
         """Log the scores of the model; True if it is better than ever."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
         modes = {m: m.training for module in self.modules.values() for m in module.modules()}
-        values = self.processes.all_values(dict(self.recipe.validate()))[0]
+        values = self._scores()
         for module, mode in modes.items():
             module.training = mode
         if values:
@@ -256,10 +270,23 @@ class _Run:
         self.best = {"step": self.done, "value": value}
         return True
 
+    def _scores(self) -> dict[str, float]:
+        """The main process's scores; all stop together where validation fails in one."""
+        own: dict[str, float] | str
+        try:
+            own = dict(self.recipe.validate())
+        except (OSError, ValueError) as error:  # an image that cannot be read, a model that has diverged
+            own = str(error)
+        found = self.processes.all_values(own)
+        for values in found:
+            if isinstance(values, str):
+                raise TrainError(f"validation after step {self.done}: {values}")
+        return cast("dict[str, float]", found[0])
+
     def _save(self) -> None:
         """Write the checkpoint of this step, then delete those that need not stay."""
         # BatchNorm's statistics differ between processes, and a resumed run would have the main one's
-        self.processes.copy_from_main({name: _Buffers(module) for name, module in self.modules.items()})
+        self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
         best = self.best
 
         def write() -> None:
@@ -285,21 +312,12 @@ class _Run:
         self.processes.on_main(write)
 
 
-class _Buffers(nn.Module):
-    """A module's buffers alone."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.found = list(module.buffers())
-
-    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        return iter(self.found)
-
-
 def _log(run: _Run) -> Log | Silence:
-    if not run.processes.main:
-        return Silence()
-    return Log(run.out, run.done, run.recipe.steps, run.settings.wandb, run.recipe.settings)
+    made: list[Log] = []
+    run.processes.on_main(
+        lambda: made.append(Log(run.out, run.done, run.recipe.steps, run.settings.wandb, run.recipe.settings))
+    )
+    return made[0] if made else Silence()
 
 
 def _due(done: int, every: int, steps: int) -> bool:

@@ -27,12 +27,13 @@ from idmetric.data.masking import inherit_masks
 from idmetric.losses.near_id import Tuples
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.nearid import NearID
-from idmetric.train import augment, siglip
+from idmetric.train import augment, siglip, weights
 from idmetric.train.batches import Pictures, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
+from idmetric.train.held_out import check_held_out
 from idmetric.train.nearid_batches import Batches, parts
-from idmetric.train.nearid_checks import best_measure, check, check_masks, check_oracle, fingerprint
+from idmetric.train.nearid_checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
 from idmetric.train.nearid_objectives import PAIRS, Objective, values_of
 from idmetric.train.nearid_tuples import VALIDATION, Identity, Shape, find, items
 from idmetric.train.options import option
@@ -49,12 +50,14 @@ class Config:
     """The paper's settings; those that it does not tell say whose they are."""
 
     backbone: str = option(
-        "google/siglip2-so400m-patch14-384",
+        siglip.SIGLIP2,
         "what is frozen (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with "
-        "attention pooling; random = a very small one",
+        "attention pooling",
     )
-    revision: str | None = option(None, "commit of a Hub repository")
-    backbone_weights: str = option("", "local file with a timm model's weights, instead of its Hub repository's")
+    backbone_weights: str = option("", weights.HELP)
+    revision: str | None = option(None, "commit of the Hub repository")
+    backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
+    image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
     # the tuples
     positives: int = option(2, "other views in a tuple, P: identities have up to three views (section 3.3)")
     distractors: int = option(3, "distractors in a tuple, K (not told; released code: 3)")
@@ -95,7 +98,7 @@ class Config:
     warmup: int = option(100, "steps of rising rate before the cosine, at most a tenth of all (section 4.1)")
     batch: int = option(128, "tuples in a batch, over all processes (section 4.1)")
     epochs: int = option(11, "epochs (section 4.1)")
-    steps: int = option(0, "stop after as many steps; 0 = all epochs")
+    steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
     clip: float = option(1.0, "largest norm of the gradient (released code; not told)")
     precision: Precision = option("fp16", "mixed precision (section 4.1)")
     seed: int = option(0, "of tuples, masking and augmentation")
@@ -130,8 +133,9 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": siglip.RANDOM, "batch": 8, "epochs": 3, "rate": 1e-3, "chunk": 16, "precision": "no",
-    "validate_every": 3, "log_every": 1,
+    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": weights.RANDOM, "image_size": 48,
+    "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
+    "batch": 8, "epochs": 3, "rate": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
 }  # fmt: skip
 
 
@@ -154,6 +158,7 @@ class Recipe:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
     name = "nearid"
+    ahead = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(
         self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, best: str,
@@ -167,13 +172,12 @@ class Recipe:
         )  # fmt: skip
         self.batches = Batches(
             Pictures.of(model, data, changes if config.augment else None), identities,
-            items(identities, config.repeat), config.shape, config.batch, config.seed,
-            torch.tensor(model.mean).view(3, 1, 1).expand(3, *model.image_size).clone() , config.released_loss,
+            items(identities, config.repeat), config.shape, config.batch, config.seed, config.released_loss,
         )  # fmt: skip
         self.steps = config.steps or config.epochs * self.batches.per_epoch
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("chunk", "cache", "cache_gb", "backbone_weights")  # change nothing but where and how fast
+        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # weights are named by commit or content
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
             "weights": model.revision, "data": fingerprint(data, identities), "identities": len(identities),
@@ -209,7 +213,8 @@ class Recipe:
             return
         trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
         cache = FeatureCache(self.config.cache, trunk, int(self.config.cache_gb * _GB))
-        self.batches.keep(cache, self.steps, self._tokens, self.processes, self.config.chunk)
+        each = self._trunk(self._blank()).nbytes
+        self.batches.keep(cache, self.steps, self._tokens, each, self.processes, self.config.chunk)
 
     # Step
 
@@ -220,6 +225,8 @@ class Recipe:
             chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
         if batch["pixels"] is not None:
             chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
+        if batch["blank"]:
+            chunks.append(self._trunk(self._blank()))
         padding = batch["each"] - sum(map(len, chunks))  # every process sends as many
         chunks += [chunks[0][:1].expand(n, -1, -1) for n in parts(padding, self.config.chunk)]
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
@@ -228,11 +235,18 @@ class Recipe:
         return {**found, **learnt, "images": float(batch["images"])}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
+        """The features (B, T, D) of 8-bit pixels."""
+        return self._trunk(self.model.normalise(pixels.to(self.processes.device, non_blocking=True).float() / 255))
+
+    def _trunk(self, x: Tensor) -> Tensor:
         """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
         with torch.no_grad(), self.processes.autocast():
-            x = self.model.normalise(pixels).to(self.model.dtype)
             tokens: Tensor = self.model.backbone.forward_features(x)
         return tokens.to(_DTYPE[self.processes.precision])
+
+    def _blank(self) -> Tensor:
+        """A picture of zeros after normalisation, as the released code pads."""
+        return torch.zeros(1, 3, *self.model.image_size, device=self.processes.device)
 
     def _head(self, tokens: Tensor) -> Tensor:
         pooled: Tensor = self.model.backbone.forward_head(tokens, pre_logits=True)
@@ -281,6 +295,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
     if config.mask_prob > 0 and any(config.mask_prob_apn):
         check_masks(data, identities)
     others, _ = find(data, VALIDATION)
+    check_held_out(data, rows_of(identities), rows_of(others))
     splits = [(split or "").casefold() in VALIDATION for split in data.column("split")]
     held_out = data.take(np.array(splits, bool)) if others else None
     if processes.main:
@@ -291,7 +306,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
             flush=True,
         )
     model = siglip.start(
-        config.backbone, revision=config.revision, weights=config.backbone_weights, device=processes.device,
-        seed=config.seed,
+        config.backbone, weights=config.backbone_weights, revision=config.revision, image_size=config.image_size,
+        backbone_args=config.backbone_args, device=processes.device, seed=config.seed,
     )  # fmt: skip
     return Recipe(config, data, identities, held_out, best_measure(data, others), model, processes)

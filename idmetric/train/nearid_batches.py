@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
@@ -31,7 +32,7 @@ class Batches:
 
     Attributes:
         items: numbers of identities, as an epoch goes through them. size: tuples in a batch of all processes.
-        blank: pixels (3, H, W) that stand for missing views. fill: let them, as the released code does.
+        fill: let a blank picture stand for missing views, as the released code does.
         cache: features of pictures, under the names of `keys`; None = all are read as pixels.
     """
 
@@ -41,7 +42,6 @@ class Batches:
     shape: Shape
     size: int
     seed: int
-    blank: Tensor
     fill: bool = False
     cache: FeatureCache | None = None
     keys: dict[Picture, str] = field(default_factory=dict)
@@ -72,16 +72,16 @@ class Batches:
         """The pictures of a process's share of a batch, and where each slot of the whole batch finds its own.
 
         Returns:
-            features (N, T, D) of pictures in the cache, then pixels (M, 3, H, W) of the others, each None if empty;
-            index (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, the same
-            shape; identity (B,); oracle (B, K), NaN where unknown. With `fill`, each process's last picture is blank,
-            and stands in its missing slots.
+            features (N, T, D) of pictures in the cache, then pixels (M, 3, H, W), 8-bit, of the others, each None if
+            empty; then, with `blank`, a blank picture, which stands in this process's missing slots. index
+            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, the same
+            shape; identity (B,); oracle (B, K), NaN where unknown.
         """
         rows, masked, numbers = self.tuples(step)
         valid = rows != MISSING
         shares = [share(self.size, k, count) for k in range(count)]
         places = [self._places(rows, masked, own) for own in shares]
-        blank = self.fill and not valid.all()
+        blank = self.fill and not bool(valid.all())
         each = max(map(len, places)) + blank
         index = np.zeros(rows.shape, np.int64)
         for k, (own, listed) in enumerate(zip(shares, places, strict=True)):
@@ -90,13 +90,12 @@ class Batches:
             for number, at in enumerate(listed):
                 index[at] = k * each + number
         features, pixels = self._read(rows, masked, places[rank], step)
-        pixels += [self.blank] * blank
         near = rows[:, 1 + self.shape.positives :]
         oracle = np.where(near == MISSING, np.nan, self.oracle[near])
         return {
             "features": torch.stack(features) if features else None,
             "pixels": torch.stack(pixels) if pixels else None,
-            "each": each, "images": len(places[rank]), "rows": [int(rows[at]) for at in places[rank]],
+            "blank": blank, "each": each, "images": len(places[rank]), "rows": [int(rows[at]) for at in places[rank]],
             "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
             "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
         }  # fmt: skip
@@ -121,20 +120,27 @@ class Batches:
                 features.append(self.cache.get(key))
             else:
                 rng = generator(self.seed, step, *at)
-                pixels.append(self.pictures.read(int(rows[at]), rng, foreground=bool(masked[at])))
+                pixels.append(self._pixels(int(rows[at]), bool(masked[at]), rng))
         return features, pixels
 
     # Features
 
     def keep(
-        self, cache: FeatureCache, steps: int, tokens: Callable[[Tensor], Tensor], processes: Processes, chunk: int
+        self,
+        cache: FeatureCache,
+        steps: int,
+        tokens: Callable[[Tensor], Tensor],
+        each: int,
+        processes: Processes,
+        chunk: int,
     ) -> None:
         """Fill a cache with the features of the pictures of these first steps, and read them from it from now on.
 
         Where not all find room, those that occur most often are kept, and the others read as pixels.
 
         Args:
-            tokens: the trunk: pixels (B, 3, H, W) to features (B, T, D).
+            tokens: the trunk: 8-bit pixels (B, 3, H, W) to features (B, T, D).
+            each: bytes of a picture's features.
             chunk: pictures that pass it at once on an accelerator; on a CPU it is one by one, so that no bit of their
                 features hangs on what else is missing.
         """
@@ -142,7 +148,6 @@ class Batches:
         order = sorted(needed, key=lambda picture: (-needed[picture], picture))
         keys = processes.on_main(lambda: picture_keys(self.pictures.data, order))
         picture, wanted = {keys[found]: found for found in reversed(order)}, [keys[found] for found in order]
-        each = tokens(self.blank[None]).nbytes
         new = cache.missing(wanted, each)
         if processes.main:
             print(
@@ -157,7 +162,7 @@ class Batches:
 
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
                 with ThreadPoolExecutor() as pool:
-                    read = pool.map(lambda key: self._still(*picture[key]), part)
+                    read = pool.map(lambda key: self._pixels(*picture[key]), part)
                     for count in parts(len(part), block):
                         yield from tokens(torch.stack(list(islice(read, count))))
                         bar.update(count)
@@ -165,8 +170,9 @@ class Batches:
             cache.fill(wanted, compute, processes, each)
         self.cache, self.keys = cache, keys
 
-    def _still(self, row: int, dark: bool) -> Tensor:
-        return self.pictures.read(row, foreground=dark)
+    def _pixels(self, row: int, dark: bool, rng: Generator | None = None) -> Tensor:
+        """8-bit pixels (3, H, W): exactly what the picture holds, in a quarter."""
+        return (self.pictures.read(row, rng, foreground=dark) * 255).round().byte()
 
 
 def parts(count: int, most: int) -> list[int]:

@@ -8,11 +8,10 @@ A tuple's slots are the anchor, P positives and K distractors. What is drawn fol
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from idmetric.data.kin import parent_rows
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.data.masking import MASK_PROB, MASK_PROB_APN, draw_masking
+from idmetric.data.same_image import image_keys
 
 VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of those that show another one in a view's place
@@ -105,8 +105,8 @@ class _Table:
         self.identity, self.role, self.engine = (data.column(c) for c in ("identity", "role", "engine"))
         self.name, self.parent = data.column("id"), parent_rows(data)
         self.usable = [(split or "").casefold() in splits for split in data.column("split")]
-        first: dict[tuple[Any, ...], int] = {}
-        keys = ((_content(data.source(row)), name) for row, name in enumerate(self.identity))
+        first: dict[tuple[str, str | None], int] = {}
+        keys = zip(image_keys(data), self.identity, strict=True)
         self.shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
         self.engines = frozenset(engines)
         there = {e for e, role in zip(self.engine, self.role, strict=True) if role in NEAR and role != PARTS}
@@ -143,10 +143,6 @@ class _Table:
                 "identity of their own in column 'identity', or none; or role context-edit, if they show the same thing"
             )
         return defaultdict(list, {view: list(rows.values()) for view, rows in found.items()})
-
-
-def _content(source: str | bytes | None) -> Any:
-    return hashlib.sha256(source).digest() if isinstance(source, bytes) else source
 
 
 def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArray[np.bool_]]:

@@ -78,7 +78,7 @@ def prepare(
         settings or VisIDConfig(), found.kind, table.text, table.answer, table.role, table.parent,
         frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], captions,
     )  # fmt: skip
-    return Prepared(Data(pools, table.shown, hard, start), wording, tuple(found.notes()))
+    return Prepared(Data(pools, table.shown, hard, start, table.digest(manifest)), wording, tuple(found.notes()))
 
 
 class _Table:
@@ -99,6 +99,14 @@ class _Table:
         parents = (row.get(p, -1) for p in manifest.column("parent"))
         self.parent = np.array([self.origin[p] if p >= 0 else -1 for p in parents], dtype=np.int64)
         self.shown = self._shown(manifest)
+
+    def digest(self, manifest: Manifest) -> str:
+        """Of the rows' ids, identities and words; not of their pixels."""
+        columns = (manifest.column("id"), self.identity, self.text, self.answer)
+        found = hashlib.sha256()
+        for row in zip(*columns, strict=True):
+            found.update(repr(row).encode())
+        return found.hexdigest()
 
     def _shown(self, manifest: Manifest) -> Rows:
         """A number for each identity; an image without one shows the identity of a row with its path, or itself."""
@@ -217,8 +225,8 @@ class _Samples:
     def _identity(self, row: int, edits: bool) -> None:
         table, p = self.table, int(self.table.parent[row])
         if (
-            edits and p >= 0 and p != row and table.role[row] == "context-edit" and (table.text[row] or "").strip()
-            and table.identity[p] == table.identity[row]
+            edits and p >= 0 and p != row and table.usable[p] and table.role[row] == "context-edit"
+            and (table.text[row] or "").strip() and table.identity[p] == table.identity[row]
         ):  # fmt: skip
             self._add(row, p, (row,), Kind.EDIT)
         elif len(self.members[table.dataset[row], table.identity[row]]) > 1:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -23,6 +25,12 @@ from torch import Tensor, nn
 T = TypeVar("T")
 Precision = Literal["no", "bf16", "fp16"]
 _BUCKET = 1 << 25  # gradient elements sent at once
+# Others wait while the main process reads all images or draws a schedule; torch's own limit is 10 minutes on GPUs
+_PATIENCE = timedelta(hours=6)
+
+
+class MainFailed(RuntimeError):
+    """What the other processes raise where the main one failed, which tells why itself."""
 
 
 class Processes:
@@ -39,6 +47,7 @@ class Processes:
 
     Raises:
         ImportError: without accelerate.
+        ValueError: if `accelerate launch` asks for a model that is shared out (DeepSpeed, FSDP).
     """
 
     def __init__(self, precision: Precision = "no", cpu: bool = False) -> None:
@@ -48,7 +57,8 @@ class Processes:
             raise ImportError("training needs accelerate: pip install 'idmetric[train]'") from error
         if precision not in ("no", "bf16", "fp16"):
             raise ValueError(f"precision {precision!r}: choose no, bf16 or fp16")
-        state = PartialState(cpu=cpu)
+        _check_launcher(precision)
+        state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
         self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
         self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE") or self.count)
@@ -115,7 +125,7 @@ class Processes:
         """What `run` gives in the main process, for all; they wait for it.
 
         Raises:
-            Exception: of `run`, in the main process; RuntimeError with its text in the others, so that none waits on.
+            Exception: of `run`, in the main process; MainFailed with its text in the others, so that none waits on.
         """
         if self.count == 1:
             return run()
@@ -129,7 +139,7 @@ class Processes:
         if error is not None:
             raise error
         if text is not None:
-            raise RuntimeError(f"the main process failed: {text}")
+            raise MainFailed(f"the main process failed: {text}")
         return cast(T, told)
 
     def all_values(self, value: T) -> list[T]:
@@ -145,16 +155,15 @@ class Processes:
         if self.count > 1:
             self.any(False)
 
-    def copy_from_main(self, modules: Mapping[str, nn.Module]) -> None:
-        """Give every process the main one's parameters and buffers."""
+    def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite these tensors (parameters, buffers) by the main process's."""
         if self.count == 1:
             return
         with torch.no_grad():
-            for module in modules.values():
-                for tensor in itertools.chain(module.parameters(), module.buffers()):
-                    whole = tensor.detach().to(self.device).contiguous()
-                    dist.broadcast(whole, 0)
-                    tensor.copy_(whole)
+            for tensor in tensors:
+                whole = tensor.detach().to(self.device).contiguous()
+                dist.broadcast(whole, 0)
+                tensor.copy_(whole)
 
     def place(self, batch: T) -> T:
         """A batch (nested dicts, lists, tuples, dataclasses) with its tensors on this process's device."""
@@ -195,6 +204,20 @@ class _Gather(torch.autograd.Function):
         whole = gradient.contiguous().clone()
         dist.all_reduce(whole)
         return whole[ctx.rows], None, None
+
+
+def _check_launcher(precision: Precision) -> None:
+    """Refuse what `accelerate launch` asks for and is not done here, rather than train otherwise in silence."""
+    for name in ("DEEPSPEED", "FSDP"):
+        if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
+            raise ValueError(
+                f"accelerate's configuration asks for {name}, which shares a model out; here every process holds a "
+                "whole one: choose plain multi-GPU in `accelerate config`, or start by torchrun"
+            )
+    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if asked not in ("no", precision):
+        warnings.warn(f"accelerate's mixed precision {asked} is not used: it is {precision} here, see --precision",
+                      stacklevel=3)  # fmt: skip
 
 
 def place(batch: Any, device: torch.device) -> Any:

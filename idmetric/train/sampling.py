@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -114,12 +114,14 @@ class Data:
         pools: the sub-datasets.
         shown: number (N,) of what each row of the manifest shows: equal for one identity, whatever the dataset.
         hard: rows, flat: those designated as hard negatives of row r are hard[hard_start[r]:hard_start[r + 1]].
+        content: digest of what the manifest's rows are, since a schedule holds their numbers alone.
     """
 
     pools: tuple[Pool, ...]
     shown: Rows
     hard: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     hard_start: Rows | None = None
+    content: str = ""
 
     def designated(self, row: int) -> Rows:
         """Hard negatives of a row."""
@@ -133,7 +135,7 @@ class Data:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of everything that a schedule depends on."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.content.encode())
         for pool in self.pools:
             digest.update(json.dumps([pool.name, len(pool), pool.same]).encode())
             for array in (pool.rows, pool.queries, pool.targets, pool.start, pool.stop, pool.own):
@@ -202,7 +204,7 @@ def usable(data: Data, plan: Plan) -> Data:
     kept = tuple(p for p, n in zip(data.pools, counts, strict=True) if n >= plan.samples)
     if not kept:
         raise ScheduleError(f"no dataset has {plan.samples} {what} that have a target: lower samples")
-    data = Data(kept, data.shown, data.hard, data.hard_start)
+    data = replace(data, pools=kept)
     room = int(sum(_most_blocks(data, plan)))
     if room < plan.blocks:
         names = ", ".join(f"{p.name!r} ({n})" for p, n in zip(kept, _rooms(data, plan), strict=True))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import nn
 
@@ -14,77 +15,103 @@ from idmetric import backbone as backbones
 from idmetric import checkpoint, released
 from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.nearid import NearID, NearIDConfig
+from idmetric.train.weights import RANDOM, weights_file
 
-RANDOM = "random"
-SMALL = NearIDConfig(
-    image_size=48,
-    backbone_args={
-        "act_layer": "gelu_tanh", "patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0,
-    },
-)  # fmt: skip
+SIGLIP2 = "google/siglip2-so400m-patch14-384"  # NearID, section 4.1
 
 
 def start(
-    source: str,
+    source: str = SIGLIP2,
     *,
-    revision: str | None = None,
     weights: str | os.PathLike[str] = "",
+    revision: str | None = None,
+    image_size: int | None = None,
+    backbone_args: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> NearID:
     """A NearID whose head is trained and whose trunk is not.
 
     Args:
-        source: folder or Hub repository of a SigLIP or SigLIP2 as transformers stores it, of a NearID (to go on with
-            it); a timm name of a ViT with attention pooling; or "random", a very small one.
+        source: folder or Hub repository of a SigLIP or SigLIP2 as transformers stores it, or of a NearID (to go on with
+            it); or a timm name of a ViT with attention pooling.
+        weights: "" for those of the source; instead of a timm model's, see `weights_file`; instead of a repository's, a
+            folder with the same files; "random", for timm's names and SigLIP2 so400m.
         revision: commit of a Hub repository.
-        weights: local file with a timm model's weights, instead of its Hub repository's.
-        seed: of the random one.
+        image_size, backbone_args: of a timm model, as for `idmetric.backbone.build`.
+        seed: of random weights; torch's own random numbers are left as they are.
 
     Raises:
         CheckpointError: if there is no such model, or its head is no attention pooling.
     """
-    if weights and not timm.is_model(source.split(".")[0]):
-        raise CheckpointError(f"--backbone-weights is for timm's models: {source!r} is none")
-    if source == RANDOM:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = NearID(SMALL, device=device)
-    elif timm.is_model(source.split(".")[0]) and not os.path.isdir(source):
-        model = _of_timm(source, Hub(revision), weights, device)
-    elif source in released.NEARID:
-        model = NearID(source, revision=revision, device=device)
-    else:
-        model = _of_files(source, Hub(revision), device)
+    weights = os.fspath(weights)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if backbones.is_timm(source):
+            model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
+        elif image_size or backbone_args:
+            raise CheckpointError(f"{source} says itself what it is: image_size and backbone_args are for timm's names")
+        elif weights == RANDOM:
+            model = _random(source)
+        else:
+            model = _of_files(_place(source, weights), revision)
     model.name = source
     only_the_head_trains(model)
-    return model
+    return model.to(device)
 
 
-def _of_files(source: str, hub: Hub, device: torch.device | str) -> NearID:
-    files = Files(source, hub)
+def _random(source: str) -> NearID:
+    if source != SIGLIP2:
+        raise CheckpointError(
+            f"--backbone-weights random is for {SIGLIP2} and timm's names, such as "
+            f"vit_base_patch16_siglip_224: {source!r} is neither"
+        )
+    return NearID(NearIDConfig(), device="cpu")
+
+
+def _place(source: str, weights: str) -> str:
+    """The folder or repository to read; of a file of weights, the folder with its settings."""
+    path = Path(weights)
+    if not weights:
+        return source
+    if path.name == checkpoint.WEIGHTS and path.is_file():
+        return str(path.parent)
+    if not path.is_dir():
+        raise CheckpointError(
+            f"--backbone-weights {weights}: instead of {source} it takes a folder with {checkpoint.CONFIG}, "
+            f"{released.PROCESSOR} and {checkpoint.WEIGHTS}"
+        )
+    return weights
+
+
+def _of_files(place: str, revision: str | None) -> NearID:
+    if released.find(place, released.NEARID):
+        return NearID(place, revision=revision, device="cpu")
+    files = Files(place, Hub(revision))
     if checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type:
-        return NearID(source, revision=hub.revision, device=device)
+        return NearID(place, revision=revision, device="cpu")
     found = released.read_siglip(files)
     model = NearID(checkpoint.parse(NearIDConfig, found, NearID.model_type), device="cpu")
     checkpoint.load_state(model, found.state, found.name, torch.float32)
     model.revision = found.revision
-    model.to(device)
     return model
 
 
-def _of_timm(name: str, hub: Hub, weights: str | os.PathLike[str], device: torch.device | str) -> NearID:
+def _of_timm(
+    name: str, weights: str, revision: str | None, image_size: int | None, backbone_args: dict[str, Any]
+) -> NearID:
     known = backbones.pretrained_config(name)
     config = NearIDConfig(
-        name, known.input_size[-1], known.interpolation, tuple(known.mean), tuple(known.std), backbone_args={}
-    )
+        name, image_size or known.input_size[-1], known.interpolation, tuple(known.mean), tuple(known.std),
+        backbone_args=backbone_args,
+    )  # fmt: skip
     if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
-        config = replace(config, backbone_args={"act_layer": "gelu_tanh"})
-    file = weights or backbones.pretrained_file(name, hub)
+        config = replace(config, backbone_args={"act_layer": "gelu_tanh", **backbone_args})
+    file = weights_file(name, weights, revision)
     model = NearID(config, device="cpu")
-    model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
-    model.revision = checkpoint.revision_of(file)
-    model.requires_grad_(False).to(device)
+    if file:
+        model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
+        model.revision = checkpoint.revision_of(file)
     return model
 
 

@@ -111,6 +111,7 @@ def load(
         index, _, name = key.partition("/")
         states.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+    _lay_out(optimizer)
     if scaler.is_enabled():
         scaler.load_state_dict(record["scaler"])
 
@@ -231,6 +232,14 @@ def _flush(path: Path) -> None:
 def _own(tensor: Tensor) -> Tensor:
     # safetensors refuses tensors that share memory
     return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """The optimiser's tensors in memory as their parameters are (channels_last), as before they were saved."""
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _below(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -192,9 +192,18 @@ def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: in
 
 def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
     """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin, photos last; whole or not at all."""
-    size, photos = config.stored_size, photo_files(config.photos)
+    photos = photo_files(config.photos)
     count = len(groups) + (config.photo_groups if photos else 0)
     part = path.with_name(f".{path.name}")
+    try:
+        _fill(part, count, data, groups, photos, config)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequence[Path], config: Config) -> None:
+    size = config.stored_size
     out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, 2, config.views, size, size, 3))
     pictures = Pictures(data, (size, size))
     for index, rows in enumerate(groups):
@@ -203,7 +212,6 @@ def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
     for index in range(len(groups), count):
         out[index] = photo_group(photos, config.seed, index, config.views, size)
     out.flush()
-    part.replace(path)
 
 
 def draw(groups: Images, step: int, config: Config) -> Images:
@@ -354,8 +362,9 @@ class Tiny:
         decisive = ("data", "photos", "photo_groups", "views", "stored_size", "seed", "groups")
         wanted = {name: self.settings[name] for name in decisive}
         if not self.cache.is_file():
+            self.cache.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
             store(self.cache, self.data, self.groups, self.config)
-            note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
         elif not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
             raise TrainError(f"{self.cache} holds other groups than these data and settings give: name another --cache")
 

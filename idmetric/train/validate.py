@@ -65,7 +65,7 @@ def validation(
         ImageReadError: naming an image that cannot be read.
     """
     rows = _Rows.of(data)
-    if not measurable(data):
+    if not _measurable(rows):
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
@@ -76,8 +76,11 @@ def validation(
 
 def measurable(data: Manifest) -> list[str]:
     """What `validation` would return numbers for; to be asked before training starts. Reads no images."""
-    rows = _Rows.of(data)
-    return list(_measure(np.ones((len(data), 1)), rows))
+    return _measurable(_Rows.of(data))
+
+
+def _measurable(rows: _Rows) -> list[str]:
+    return list(_measure(np.ones((len(rows.image), 1)), rows))
 
 
 def _measure(vectors: Array, rows: _Rows) -> dict[str, float]:

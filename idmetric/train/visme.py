@@ -79,8 +79,8 @@ class Config:
     learn_temperature: bool = option(True, "learn tau; Table 5 also has it fixed")
     same: Literal["texts", "identities", "none"] = option(
         "texts",
-        "candidates that are no negatives of a query: those with its target's very text (the paper takes C+ for the "
-        "only match in a batch), or of its identity as well, or none",
+        "candidates that are no negatives of a query: those with its target's very text, or of queries with its own "
+        "text alone (the paper takes C+ for the only match in a batch), or of its identity as well, or none",
     )
     symmetric: bool = option(False, "targets look for their queries too; the paper's Eq. 4 has one direction")
     # the model
@@ -145,6 +145,7 @@ class VisME:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
     name = "visme"
+    ahead = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
         self, config: Config, data: Data, loader: Loader, validation: Prepared | None, model: VisIDEmbed,
@@ -160,7 +161,8 @@ class VisME:
         free = ("schedule", "chunk", "checkpointing")  # change nothing but where and how fast
         values = {k: v for k, v in asdict(config).items() if k not in free}
         self.settings: dict[str, Any] = {
-            **values, "data": data.fingerprint, "schedule": revision_of(schedule.path) if schedule else "drawn",
+            **values, "weights": model.revision, "data": data.fingerprint,
+            "schedule": revision_of(schedule.path) if schedule else "drawn",
             "datasets": {d.pop("dataset"): d for d in pools.describe(data)},
         }  # fmt: skip
 
@@ -208,11 +210,11 @@ class VisME:
         pixels, words = batch["pixels"], batch["words"]
         chunks = [slice(k, k + self.config.chunk) for k in range(0, len(words), self.config.chunk)]
         found = cached_backward(
-            lambda part: self.model.encode_items(pixels[part], words[part]),
+            lambda part: self.model.encode_items(pixels.take(part, self.processes.device), words[part]),
             chunks, lambda embedded: self._loss(embedded, batch), self.processes,
         )  # fmt: skip
-        images = sum(x is not None for x in pixels)
-        return {**found, "temperature": self.temperature().detach(), "images": float(images)}
+        images = float((pixels.places[:, 0] >= 0).sum())
+        return {**found, "temperature": self.temperature().detach(), "images": images}
 
     def _loss(self, embedded: Tensor, batch: Any) -> dict[str, Tensor]:
         own = self.config.batch // self.count
@@ -238,7 +240,7 @@ class VisME:
         self.model.eval()
         found = precision_at_1(
             self.model, self.loader.pictures, self.validation,
-            queries=self.config.validate_queries, chunk=self.config.chunk,
+            queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
         )  # fmt: skip
         self.model.train(training)
         return found

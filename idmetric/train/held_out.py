@@ -1,0 +1,32 @@
+"""That what is validated on is not trained on as well, by image or by identity."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest import Manifest, ManifestError
+from idmetric.data.same_image import image_keys
+
+_SHOWN = 5
+
+
+def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:
+    """Check that no image and no identity is both trained and validated on.
+
+    Args:
+        trained, held_out: rows of the manifest, in any shape.
+
+    Raises:
+        ManifestError: naming the first rows of `held_out` that are.
+    """
+    keys, names, ids = image_keys(data), data.column("identity"), data.column("id")
+    rows = np.unique(trained).tolist()
+    images, identities = {keys[row] for row in rows}, {names[row] for row in rows} - {None}
+    both = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
+    if both:
+        listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:_SHOWN])
+        raise ManifestError(
+            f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
+            "would not tell what is learnt; `idmetric-data split` makes splits that no identity crosses"
+        )
