@@ -1,0 +1,284 @@
+"""What the scripts of this folder share: rendered worlds, runs of the recipes, results over seeds, tables, claims.
+
+    options = read_options(__doc__)
+    data = world(options.out, Plan(size=64), 400)
+    found = results(ROWS, options, measure)      # measure(row, seed, folder) -> {"ssr": 0.61, ...}
+    report(Table("NearID, Table 3", MEASURES, ROWS, CLAIMS), found, options)
+
+A script says which rows of a paper's table it trains, by which settings, and which orderings the paper claims of them.
+Every training goes through a recipe of `idmetric.train` and its loop. What is done already is not done again: worlds,
+training runs and scores lie in --out, under names that follow from their settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from statistics import fmean, stdev
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from idmetric import load
+from idmetric.data.manifest import Manifest
+from idmetric.data.world.structures import VERSION
+from idmetric.data.world.write import Plan, write_world
+from idmetric.embedder import Embedder
+from idmetric.train.loader import seed_all
+from idmetric.train.loop import Settings, fit
+from idmetric.train.processes import Processes
+
+Results = dict[str, list[dict[str, float]]]  # name of a row -> its scores, one dict for each seed
+SCORES = "scores.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        out: folder of worlds, runs and results. seeds: how many. quick: a few seconds, to see that all works.
+    """
+
+    out: Path
+    seeds: int
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of a table.
+
+    Attributes:
+        key: of the scores. title: as printed. scale: 100 prints a share in percent. digits: after the point.
+    """
+
+    key: str
+    title: str
+    scale: float = 100.0
+    digits: int = 1
+
+    def text(self, value: float, sign: str = "") -> str:
+        """A score as printed; with sign "+" a difference."""
+        return f"{self.scale * value:{sign}.{self.digits}f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        name: as printed. settings: what it differs by, JSON values. paper: its scores there, by key, as shares
+            (0.61, not 61).
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An ordering of the paper: in this measure the row `high` is above the row `low`.
+
+    Attributes:
+        equal: a tie counts too.
+    """
+
+    measure: str
+    low: str
+    high: str
+    equal: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper: where it stands, its columns, its rows and what it shows."""
+
+    source: str
+    measures: Sequence[Measure]
+    rows: Sequence[Row]
+    claims: Sequence[Claim]
+
+
+def read_options(text: str | None, argv: Sequence[str] | None = None, *, out: str = "", seeds: int = 3) -> Options:
+    """The command line: --quick, --seeds, --out.
+
+    Args:
+        text: the script's docstring. argv: arguments, default the program's. out: default of --out.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds: all rows, but nothing to be learnt of them"
+    )
+    parser.add_argument("--seeds", type=int, default=0, help=f"runs of each row, default {seeds} (--quick: 1)")
+    parser.add_argument("--out", type=Path, default=Path(out or "orderings"), help="folder of all files")
+    args = parser.parse_args(argv)
+    if args.seeds < 0:
+        parser.error("--seeds is 1 or more")
+    return Options(args.out, args.seeds or (1 if args.quick else seeds), args.quick)
+
+
+def world(out: Path, plan: Plan, count: int, start: int = 0, workers: int = 0) -> Manifest:
+    """Identities `start` .. `start + count - 1` of a world, rendered into a folder of this plan, once.
+
+    Args:
+        workers: rendering processes, 0 = one for each core. Training and held-out identities come of one plan and
+            different numbers, in one call each; a split is set by the caller.
+    """
+    folder = out / "worlds" / f"{digest([asdict(plan), count, start, VERSION])}"
+    began = time.monotonic()
+    data = write_world(folder, plan, count, start=start, workers=workers)
+    say(f"world: {len(data)} pictures of {count} things at {plan.size} px, {time.monotonic() - began:.0f} s")
+    return data
+
+
+def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folder: Path, seed: int) -> Embedder:
+    """The model that a recipe makes, opened from the folder that it wrote; a stopped run goes on.
+
+    Args:
+        module: such as `idmetric.train.nearid`. settings: of its Config and of `idmetric.train.loop.Settings`; others
+            are the recipe's. data: the rows to train on, without held-out ones.
+    """
+    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
+    if odd := settings.keys() - own - of_run:
+        raise ValueError(f"{sorted(odd)} are no settings of {module.__name__} or of the loop")
+    values = {"save_every": 0, "validate_every": 0, "log_every": 50, "workers": 0, **settings, "seed": seed}
+    config = module.Config(**{name: value for name, value in values.items() if name in own})
+    shared = {name: getattr(config, name) for name in own & of_run}
+    run = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
+    processes = Processes(run.precision)
+    seed_all(run.seed)  # new weights follow from the seed, as by idmetric-train
+    fit(module.build(config, data, processes), folder, run, processes)
+    return load(folder, device=str(processes.device))
+
+
+def results(
+    rows: Sequence[Row],
+    options: Options,
+    measure: Callable[[Row, int, Path], Mapping[str, float]],
+    settings: Mapping[str, Any] | None = None,
+) -> Results:
+    """The scores of all rows and seeds, read where they are there, measured and written where they are not.
+
+    Args:
+        measure: scores of a row and seed; the folder is this one's alone, and kept: a run in it goes on.
+        settings: what all rows have in common, JSON values; with a row's own they name its folders, so that other
+            settings never meet old results.
+    """
+    found: Results = {row.name: [] for row in rows}
+    for seed in range(options.seeds):
+        for row in rows:
+            key = digest([options.quick, dict(settings or {}), dict(row.settings)])
+            folder = options.out / "runs" / f"{slug(row.name)}-{key}" / f"seed-{seed}"
+            found[row.name].append(_scores(row, seed, folder, measure))
+    return found
+
+
+def _scores(
+    row: Row, seed: int, folder: Path, measure: Callable[[Row, int, Path], Mapping[str, float]]
+) -> dict[str, float]:
+    file = folder / SCORES
+    if not file.is_file():
+        say(f"\n{row.name}, seed {seed}")
+        folder.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        scores = {name: float(value) for name, value in measure(row, seed, folder).items()}
+        seconds = time.monotonic() - began
+        write_json(file, {"row": row.name, "seed": seed, "scores": scores, "seconds": round(seconds, 1)})
+        say(", ".join(f"{name} {value:.3f}" for name, value in scores.items()) + f"; {seconds:.0f} s")
+    return dict(json.loads(file.read_text(encoding="utf-8"))["scores"])
+
+
+# The table, and whether its orderings hold
+
+
+def report(table: Table, found: Results, options: Options) -> str:
+    """The table beside the paper's, and a line for each claim: printed, and written to a file of --out."""
+    note = "quick run: the numbers mean nothing\n\n" if options.quick else ""
+    text = f"## {table.source}\n\n{note}{markdown(table, found)}\n\n{judged(table, found)}\n"
+    file = options.out / f"{slug(table.source)}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    print(f"\n{text}", flush=True)
+    return text
+
+
+def markdown(table: Table, found: Results) -> str:
+    """Mean and standard deviation over seeds, each column followed by the paper's."""
+    titles = [title for m in table.measures for title in (m.title, "paper")]
+    lines = ["| | " + " | ".join(titles) + " |", "|---" * (1 + len(titles)) + "|"]
+    for row in table.rows:
+        cells = [row.name]
+        for m in table.measures:
+            told = row.paper.get(m.key)
+            cells += [spread([s[m.key] for s in found[row.name]], m), "" if told is None else m.text(told)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def judged(table: Table, found: Results) -> str:
+    """For each claim the number of seeds in which it holds, and the paired difference beside the paper's."""
+    return "\n".join(_judged(claim, table, found) for claim in table.claims)
+
+
+def _judged(claim: Claim, table: Table, found: Results) -> str:
+    measure = next(m for m in table.measures if m.key == claim.measure)
+    pairs = zip(found[claim.low], found[claim.high], strict=True)  # of one seed each
+    differences = [high[claim.measure] - low[claim.measure] for low, high in pairs]
+    holds = sum(d >= 0 if claim.equal else d > 0 for d in differences)
+    verdict = f"holds in {holds} of {len(differences)} seeds" if holds else "does not hold in any seed"
+    paper = {row.name: row.paper.get(claim.measure) for row in table.rows}
+    low, high = paper[claim.low], paper[claim.high]
+    told = "" if low is None or high is None else f"; paper {measure.text(high - low, '+')}"
+    sign = "<=" if claim.equal else "<"
+    return (
+        f"- {measure.title}: {claim.low} {sign} {claim.high}: **{verdict}** "
+        f"(difference {spread(differences, measure, '+')}{told})"
+    )
+
+
+def spread(values: Sequence[float], measure: Measure, sign: str = "") -> str:
+    """Mean ± standard deviation (of the sample, n - 1); the mean alone of one value."""
+    mean = measure.text(fmean(values), sign)
+    return mean if len(values) < 2 else f"{mean} ± {measure.text(stdev(values))}"
+
+
+# Small things
+
+
+def digest(value: Any) -> str:
+    """Ten hex digits that follow from a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def slug(text: str) -> str:
+    """A name for files."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Written whole or not at all."""
+    making = file.with_suffix(".making")
+    making.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    making.replace(file)
+
+
+def say(text: str) -> None:
+    """A line about the work, which is not part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def threads(count: int | None = None) -> None:
+    """Use so many threads, default one for each core that is this process's."""
+    from idmetric.data.world.write import cores
+
+    torch.set_num_threads(count or cores())

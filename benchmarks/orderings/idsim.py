@@ -1,0 +1,176 @@
+"""ID-Sim's training on class features, patches, or both (Table 8) at small scale, on rendered things.
+
+    python benchmarks/orderings/idsim.py --out orderings
+
+A small ViT is pretrained on rendered pictures (see encoder.py), as DINOv3 is in the paper; the recipe
+`idmetric.train.idsim` trains LoRA and heads on the three kinds of triplets. Held-out things are judged as in the paper:
+by triplets of real views with mined negatives (Real Instance Validation, accuracy), and by pairs of a view with another
+image of its thing or with an edit of its identity (Identity Validation, ROC AUC; B.1). docs/orderings.md tells what
+stands for what, and what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import Claim, Measure, Options, Row, Table, read_options, report, results, threads, train, world
+from encoder import ARGS, NAME, SIZE, WEIGHTS, encoder
+from numpy.typing import NDArray
+
+from idmetric import Backbone
+from idmetric.data.kin import kin
+from idmetric.data.manifest import Manifest
+from idmetric.data.mine import hard_negatives
+from idmetric.data.triplets import mixture
+from idmetric.data.world.write import Plan
+from idmetric.distance import distance
+from idmetric.embedder import Embedder
+from idmetric.embedding import Embedding
+from idmetric.evaluate.ranking import roc_auc
+from idmetric.train import idsim
+from idmetric.train.idsim_triplets import read_triplets
+from idmetric.train.validate import VIEWS, embed_rows
+
+Pairs = NDArray[np.int64]  # (N, 2) rows
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large everything is.
+
+    Attributes:
+        things: to train on. tested: held out. count: triplets.
+        hidden: width of the heads. batch, accumulation, epochs: the paper's.
+    """
+
+    things: int = 900
+    tested: int = 200
+    count: int = 2400
+    hidden: int = 128
+    batch: int = 8
+    accumulation: int = 4
+    epochs: int = 3
+
+
+QUICK = Size(things=6, tested=3, count=12, batch=2, accumulation=2, epochs=1)
+HELD_OUT = 100_000  # number of the first thing that is tested on
+
+MEASURES = (
+    Measure("triplet_joint", "triplets, joint"),
+    Measure("auc_joint", "AUC, joint"),
+    Measure("triplet_own", "triplets, trained features"),
+    Measure("auc_own", "AUC, trained features"),
+    Measure("triplet_cls", "triplets, CLS"),
+    Measure("auc_cls", "AUC, CLS"),
+)
+
+
+def paper(accuracy: float, auc: float) -> dict[str, float]:
+    """A row of the paper, whose ablations are judged by "a joint CLS+patch embedding" (B.3)."""
+    return {"triplet_joint": accuracy, "auc_joint": auc}
+
+
+BOTH = Row("CLS + patch", {"terms": "both"}, paper(0.8715, 0.965))
+PATCH = Row("patch loss only", {"terms": "patch"}, paper(0.8665, 0.908))
+CLS = Row("CLS loss only", {"terms": "cls"}, paper(0.8065, 0.893))
+FROZEN = Row("pretrained")
+OWN = {BOTH: "joint", PATCH: "patch", CLS: "cls", FROZEN: "joint"}  # the features that a row trains
+TABLE = Table(
+    "ID-Sim, Table 8: class features and patches",
+    MEASURES,
+    (FROZEN, BOTH, PATCH, CLS),
+    tuple(
+        Claim(f"{what}_{by}", low.name, BOTH.name)
+        for by in ("joint", "own") for low in (PATCH, CLS) for what in ("triplet", "auc")
+    ),
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Train and measure what is not there yet; returns the table."""
+    options = read_options(__doc__, argv, out="orderings")
+    size = QUICK if options.quick else Size()
+    threads(1 if options.quick else None)
+
+    def measure(row: Row, seed: int, folder: Path) -> dict[str, float]:
+        start = encoder(options)
+        pretrained = Backbone(start)
+        learnt, tested = pictures(options, size)
+        model: Embedder = pretrained
+        if row is not FROZEN:
+            settings = {
+                "backbone": NAME, "backbone_args": ARGS, "backbone_weights": str(start / WEIGHTS), "image_size": SIZE,
+                "hidden": size.hidden, "batch": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
+                "precision": "no", **row.settings,
+            }  # fmt: skip
+            model = train(idsim, settings, triplets(learnt, pretrained, size.count, seed), folder / "run", seed)
+        found = scores(model, tested, pretrained)
+        return {**found, **{f"{what}_own": found[f"{what}_{OWN[row]}"] for what in ("triplet", "auc")}}
+
+    return report(TABLE, results(TABLE.rows, options, measure, asdict(size)), options)
+
+
+@cache
+def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
+    """Rows to train on, and of other things to measure on: views, and an edit of context and of identity of each."""
+    plan = Plan(
+        seed=70, size=SIZE, views=2, distractors=0, context_edits=1, identity_edits=1,
+        strengths=(0.3, 0.5, 0.75, 1.0), mixed=True,
+    )  # fmt: skip
+    workers = 1 if options.quick else 0
+    learnt = world(options.out, plan, size.things, 0, workers)
+    return learnt, world(options.out, plan, size.tested, HELD_OUT, workers)
+
+
+def triplets(data: Manifest, judge: Embedder, count: int, seed: int) -> Manifest:
+    """An even mixture of triplets, the real ones with negatives mined by the pretrained encoder (section 3.2)."""
+    views = data.take(real(data))
+    mined = hard_negatives(views, embed_rows(judge, views, range(len(views))), seed=seed).manifest
+    return mixture(mined, data, data, count=count, seed=seed)
+
+
+def real(data: Manifest) -> NDArray[np.int64]:
+    """Rows of views."""
+    return np.flatnonzero([role == "real" for role in data.column("role")])
+
+
+def scores(model: Embedder, test: Manifest, judge: Embedder) -> dict[str, float]:
+    """Accuracy on real triplets and AUC on pairs, by class features, patches, and both."""
+    views = test.take(real(test))
+    mined = hard_negatives(views, embed_rows(judge, views, range(len(views)))).manifest
+    ids = {name: row for row, name in enumerate(test.column("id"))}
+    source = [ids[name] for name in mined.column("x_source")]
+    rows = np.array(source)[read_triplets(mined, ("",)).rows]
+    pairs, same = identity_pairs(test)
+    embedded = model.embed([test.image(k) for k in range(len(test))], batch_size=64)
+    found: dict[str, float] = {}
+    for by in ("cls", "patch", "joint"):
+        near, far = (distances(embedded, rows[:, [0, k]], by) for k in (1, 2))
+        found[f"triplet_{by}"] = float((near < far).mean())
+        found[f"auc_{by}"] = roc_auc(-distances(embedded, pairs, by), same)
+    return found
+
+
+def identity_pairs(data: Manifest) -> tuple[Pairs, NDArray[np.bool_]]:
+    """Pairs of a view with another image of its family, and whether they show the same (as in `validation`, B.1)."""
+    family, identity = kin(data), np.array(data.column("identity"))
+    view = np.isin(data.column("role"), VIEWS)
+    one, two = np.triu_indices(len(data), 1)
+    kept = (family[one] == family[two]) & (view[one] | view[two])
+    pairs = np.stack([one[kept], two[kept]], 1)
+    return pairs, identity[pairs[:, 0]] == identity[pairs[:, 1]]
+
+
+def distances(embedded: Embedding, pairs: Pairs, by: str) -> NDArray[np.float64]:
+    """Distances (N,) of pairs, some at a time."""
+    parts = [distance(embedded[p[:, 0]], embedded[p[:, 1]], by) for p in np.array_split(pairs, -(-len(pairs) // 256))]
+    return torch.cat(parts).double().cpu().numpy()
+
+
+if __name__ == "__main__":
+    main()
