@@ -26,10 +26,11 @@ from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row, read
 from idmetric.train import augment, state
 from idmetric.train.batches import generator
+from idmetric.train.held_out import TRAINING, VALIDATION
 from idmetric.train.idsim import SMOKE, Config, IDSimRecipe, build
 from idmetric.train.idsim_loss import Similarities, accuracy, compare, loss_of, patch_similarity
 from idmetric.train.idsim_model import untrained
-from idmetric.train.idsim_triplets import TRAIN, VALIDATION, Share, read_triplets
+from idmetric.train.idsim_triplets import Share, read_triplets
 from idmetric.train.idsim_validate import patch_accuracy
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
@@ -218,7 +219,7 @@ def test_wrong_data_are_told_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_rows_of_other_splits_stay_out_of_training(data: Manifest) -> None:
-    trained, held_out = read_triplets(data, TRAIN), read_triplets(data, VALIDATION)
+    trained, held_out = read_triplets(data, TRAINING), read_triplets(data, VALIDATION)
     splits = np.array(data.column("split"), dtype=object)
     assert len(trained) == 6
     assert len(held_out) == 4
@@ -254,7 +255,7 @@ def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> No
 def test_one_of_several_positives_and_negatives_is_drawn_each_time(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
     more = [replace(rows[1], id="p"), replace(rows[2], id="n"), replace(rows[2], id="m")]
-    several = read_triplets(Manifest.from_rows([*rows, *more], tmp_path), TRAIN)
+    several = read_triplets(Manifest.from_rows([*rows, *more], tmp_path), TRAINING)
     drawn = np.array([several.draw(0, (0, step, 5)) for step in range(60)])
     assert set(drawn[:, 0]) == {0}
     assert set(drawn[:, 1]) == {1, 18}

@@ -109,6 +109,16 @@ def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
         run(data, tmp_path / "d", steps=2, cache=str(cache), stored_size=32)
 
 
+def test_what_is_validated_on_must_not_be_trained_on(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    thing = ["val" if name.startswith(("thing-4", "thing-5")) else "Training" for name in data.column("identity")]
+    recipe = tiny.build(Config(**SMALL), data.replace(split=thing), Processes("no", cpu=True))
+    assert (len(recipe.groups), len(recipe.validation or [])) == (4, 12)
+    image = ["val" if name == "0-0-view" else "train" for name in data.column("id")]
+    with pytest.raises(ManifestError, match="identities that are trained on"):
+        tiny.build(Config(**SMALL), data.replace(split=image), Processes("no", cpu=True))
+
+
 def test_training_lowers_the_loss_on_a_simple_world(tmp_path: Path) -> None:
     run(manifest(tmp_path, 12), tmp_path / "run", steps=40, batch=6, warmup=4, small_part=0.0)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

@@ -1,6 +1,8 @@
-"""That what is validated on is not trained on as well, by image or by identity."""
+"""Which rows train and which validate, and that none does both, by image or by identity."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +10,14 @@ from numpy.typing import NDArray
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.data.same_image import image_keys
 
+TRAINING = ("", "train", "training")  # splits, whatever their case; "" = none
+VALIDATION = ("val", "valid", "validation")
 _SHOWN = 5
+
+
+def rows_in(data: Manifest, splits: Collection[str]) -> NDArray[np.int64]:
+    """Numbers of the rows of some splits: `TRAINING` or `VALIDATION`."""
+    return np.flatnonzero([(split or "").casefold() in splits for split in data.column("split")])
 
 
 def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:

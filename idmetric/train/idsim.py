@@ -27,7 +27,7 @@ from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.train import augment, lora, weights
 from idmetric.train.batches import Pictures, generator, steps_per_epoch
-from idmetric.train.held_out import check_held_out
+from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out
 from idmetric.train.idsim_loss import (
     Negatives,
     Objective,
@@ -38,7 +38,7 @@ from idmetric.train.idsim_loss import (
     loss_of,
 )
 from idmetric.train.idsim_model import untrained
-from idmetric.train.idsim_triplets import TRAIN, VALIDATION, Loader, Part, Share, Triplets, read_triplets
+from idmetric.train.idsim_triplets import Loader, Part, Share, Triplets, read_triplets
 from idmetric.train.idsim_validate import scores
 from idmetric.train.loader import seed_all
 from idmetric.train.options import option
@@ -251,7 +251,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
         ValueError: if they fill no batch, or processes cannot share one.
         CheckpointError: if the backbone cannot be had.
     """
-    triplets = read_triplets(data, TRAIN)
+    triplets = read_triplets(data, TRAINING)
     Share.of(config.batch, config.accumulation, processes.rank, processes.count)
     steps_per_epoch(len(triplets), config.batch * config.accumulation)
     things = set(triplets.identity[triplets.rows[:, 0]].tolist())

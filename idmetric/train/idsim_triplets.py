@@ -18,7 +18,6 @@ from idmetric.train.batches import Pictures, batch_rows, generator, share
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-TRAIN, VALIDATION = ("", "train", "training"), ("val", "valid", "validation")  # splits; "" = none
 EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another thing in a real one's place
 _SHOWN = 5
 _MAKE = "`idmetric-data mine triplets` makes them"

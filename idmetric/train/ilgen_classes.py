@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.data.same_image import image_keys
 from idmetric.train.batches import generator
+from idmetric.train.held_out import TRAINING, VALIDATION, rows_in
 
-TRAINING = (None, "train", "training")  # splits
-VALIDATION = ("val", "valid", "validation")
 _WAY_OUT = "idmetric-data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
 
@@ -87,23 +86,23 @@ def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
     Raises:
         ManifestError: if no identity has two images there, so that there is nothing to retrieve.
     """
-    chosen = [(split or "").casefold() in VALIDATION for split in data.column("split")]
-    if not any(chosen):
+    chosen = rows_in(data, VALIDATION)
+    if not len(chosen):
         return None
     if all(len(rows) < 2 for rows in _images_of(data, VALIDATION).values()):
         raise ManifestError(
             "no identity of the validation split has two images, so that none can be retrieved: split by identity "
             "(idmetric-data split), or leave that split out"
         )
-    return np.flatnonzero(chosen)
+    return chosen
 
 
-def _images_of(data: Manifest, splits: Iterable[str | None]) -> dict[str, list[int]]:
+def _images_of(data: Manifest, splits: Collection[str]) -> dict[str, list[int]]:
     """identity -> a row of each of its images."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
     columns = zip(data.column("identity"), image_keys(data), data.column("split"), strict=True)
     for row, (identity, key, split) in enumerate(columns):
-        if identity is not None and (split if split is None else split.casefold()) in splits:
+        if identity is not None and (split or "").casefold() in splits:
             found[identity].setdefault(key, row)
     return {identity: list(rows.values()) for identity, rows in found.items()}
 

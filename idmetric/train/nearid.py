@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,11 +30,11 @@ from idmetric.train import augment, siglip, weights
 from idmetric.train.batches import Pictures, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.held_out import check_held_out
+from idmetric.train.held_out import VALIDATION, check_held_out, rows_in
 from idmetric.train.nearid_batches import Batches, parts
 from idmetric.train.nearid_checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
 from idmetric.train.nearid_objectives import PAIRS, Objective, values_of
-from idmetric.train.nearid_tuples import VALIDATION, Identity, Shape, find, items
+from idmetric.train.nearid_tuples import Identity, Shape, find, items
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
 from idmetric.train.validate import validation
@@ -296,8 +295,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
         check_masks(data, identities)
     others, _ = find(data, VALIDATION)
     check_held_out(data, rows_of(identities), rows_of(others))
-    splits = [(split or "").casefold() in VALIDATION for split in data.column("split")]
-    held_out = data.take(np.array(splits, bool)) if others else None
+    held_out = data.take(rows_in(data, VALIDATION)) if others else None
     if processes.main:
         parts = sum(identity.parts for identity in identities)
         print(

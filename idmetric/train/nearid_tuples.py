@@ -21,12 +21,11 @@ from idmetric.data.kin import parent_rows
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.data.masking import MASK_PROB, MASK_PROB_APN, draw_masking
 from idmetric.data.same_image import image_keys
+from idmetric.train.held_out import TRAINING
 
 VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of those that show another one in a view's place
 PARTS = "part-edit"
-TRAINING = ("", "train", "training")  # splits
-VALIDATION = ("val", "valid", "validation")
 MISSING = -1  # row of a slot that is empty
 _SHOWN = 5
 

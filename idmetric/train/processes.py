@@ -170,10 +170,6 @@ class Processes:
         placed: T = place(batch, self.device)
         return placed
 
-    def unwrap(self, module: nn.Module) -> nn.Module:
-        """The module itself: nothing is wrapped here."""
-        return module
-
     def close(self) -> None:
         """Leave the group of processes, at the end of the program."""
         if self.count > 1 and dist.is_initialized():

@@ -41,6 +41,7 @@ from idmetric.images import read_image
 from idmetric.losses.info_nce import info_nce
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train.batches import Pictures, share
+from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
 from idmetric.train.state import TrainError
@@ -321,9 +322,9 @@ class Tiny:
     name = "tiny"
 
     def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
-        split = data.column("split")
-        held_out = data.take([row for row, name in enumerate(split) if name == "val"])
-        self.data = data.take([row for row, name in enumerate(split) if name in ("train", None)])
+        trained, validated = rows_in(data, TRAINING), rows_in(data, VALIDATION)
+        check_held_out(data, trained, validated)
+        self.data, held_out = data.take(trained), data.take(validated)
         self.config, self.processes = config, processes
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)

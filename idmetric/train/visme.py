@@ -30,6 +30,7 @@ from idmetric.train import lora, pools, small_qwen
 from idmetric.train.batches import Pictures, share
 from idmetric.train.drawing import draw
 from idmetric.train.gradcache import cached_backward
+from idmetric.train.held_out import VALIDATION, rows_in
 from idmetric.train.items import Loader, Sizes, precision_at_1
 from idmetric.train.options import option
 from idmetric.train.pools import Prepared
@@ -42,7 +43,6 @@ from idmetric.visid import VisIDConfig, VisIDEmbed
 
 RANDOM = "random"
 SCHEDULE = "schedule.parquet"
-VALIDATION = ("val", "valid", "validation")  # splits
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     used = usable(found.data, config.plan)
     schedule = _given(config, used) if config.schedule else None
     model = _model(config, settings, processes)
-    wanted = any((split or "").casefold() in VALIDATION for split in data.column("split"))
+    wanted = len(rows_in(data, VALIDATION)) > 0
     loader = Loader(
         Pictures(data, Sizes(settings), model.interpolation, model.background),
         found.wording,
