@@ -2,48 +2,66 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idmetric.evaluate.margins import directed_margins, margin_rates
+from idmetric.evaluate.margins import (
+    Margins,
+    directed_margins,
+    margin_rates,
+    oracle_agreement,
+    pooled,
+    support_weighted,
+)
+from tests.reference import statistics_loop as slow
 
 
-def slow(positives: np.ndarray, distractors: np.ndarray) -> list[float]:
-    found = []
-    for i in range(len(distractors)):
-        for j in range(len(distractors)):
-            if i != j:
-                found.append(positives[i, j] - distractors[i])
-    return found
+def samples(seed: int, views: int, count: int = 6) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Similarities so coarse that ties happen, with missing views and missing distractors.
 
-
-@given(st.integers(0, 10**6), st.integers(2, 4))
-def test_rates_agree_with_a_loop_over_pairs(seed: int, views: int) -> None:
+    Multiples of an eighth, whose sums are exact in any order: a mean margin of 0 is 0 for the slow loop too.
+    """
     rng = np.random.default_rng(seed)
-    samples = []
-    wins, trials, whole, valid = 0, 0, 0, 0
-    for _ in range(6):
-        positives = np.round(rng.uniform(-1, 1, (views, views)), 1)  # coarse: ties happen
-        positives = (positives + positives.T) / 2
-        distractors = np.round(rng.uniform(-1, 1, views), 1)
+    found = []
+    for _ in range(count):
+        positives = np.round(rng.uniform(-8, 8, (views, views))) / 8
+        distractors = np.round(rng.uniform(-8, 8, views)) / 8
         missing = rng.random(views) < 0.2
         positives[missing] = positives[:, missing] = np.nan
         distractors[missing | (rng.random(views) < 0.2)] = np.nan
-        margins = [m for m in slow(positives, distractors) if not np.isnan(m)]
-        trials += len(margins)
-        wins += sum(m > 0 for m in margins)
-        if margins:
-            valid += 1
-            whole += all(m > 0 for m in margins)
-        samples.append(directed_margins(positives, distractors))
-    if not valid:
+        found.append((positives, distractors))
+    return found
+
+
+# SSR and PA
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 4), st.booleans())
+def test_rates_agree_with_a_loop_over_pairs(seed: int, views: int, count_mean: bool) -> None:
+    data = samples(seed, views)
+    margins = [directed_margins(*sample) for sample in data]
+    counted = [slow.margins(*sample) for sample in data]
+    if not any(counted):
         with pytest.raises(ValueError, match="no sample has a valid margin"):
-            margin_rates(samples)
+            margin_rates(margins)
         return
-    rates = margin_rates(samples)
-    assert rates.ssr == pytest.approx(whole / valid)
-    assert rates.pa == pytest.approx(wins / trials)
-    assert (rates.samples, rates.trials) == (valid, trials)
+    assert [sorted(m[~np.isnan(m)]) for m in margins] == [sorted(m) for m in counted]
+    rates = margin_rates(margins, count_mean=count_mean)
+    assert (rates.ssr, rates.pa, rates.samples, rates.trials) == pytest.approx(slow.success(counted, count_mean))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6))
+def test_stacked_samples_and_those_of_different_size_give_the_same(seed: int) -> None:
+    data = [*samples(seed, 3), (np.eye(3), np.zeros(3))]
+    positives, distractors = (np.stack(x) for x in zip(*data, strict=True))
+    together = directed_margins(positives, distractors)
+    one_by_one = [directed_margins(*sample) for sample in data]
+    assert np.array_equal(together, np.stack(one_by_one), equal_nan=True)
+    assert margin_rates(together) == margin_rates(one_by_one)
+    valid = [m[~np.isnan(m)] for m in one_by_one]
+    assert margin_rates(valid) == margin_rates(together)
 
 
 def test_three_views_give_six_margins_and_a_tie_loses() -> None:
@@ -54,6 +72,109 @@ def test_three_views_give_six_margins_and_a_tie_loses() -> None:
     assert rates.pa == pytest.approx(4 / 6)
 
 
+def test_a_pair_has_one_similarity_that_of_the_earlier_view_with_the_later() -> None:
+    positives = np.array([[np.nan, 0.6], [-9.0, np.nan]])
+    assert directed_margins(positives, np.array([0.5, 0.7])) == pytest.approx([0.1, -0.1])
+
+
+def test_the_released_tables_count_a_samples_mean_margin_as_a_trial() -> None:
+    two, three = np.array([0.3, -0.1]), np.array([0.1, 0.1, 0.1, 0.1, 0.1, -0.9])
+    assert margin_rates([two]).trials == 2
+    assert margin_rates([two], count_mean=True) == Margins(0.0, 2 / 3, 1, 3)
+    assert margin_rates([three], count_mean=True) == Margins(0.0, 5 / 7, 1, 7)
+    assert margin_rates([three]) == Margins(0.0, 5 / 6, 1, 6)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(3, 3\) of 2 views"):
         directed_margins(np.zeros((3, 3)), np.zeros(2))
+    with pytest.raises(ValueError, match=r"\(4, 3, 3\) of 3 views: \(5, 3, 3\) is needed"):
+        directed_margins(np.zeros((4, 3, 3)), np.zeros((5, 3)))
+
+
+def test_infinite_similarities_are_no_missing_views() -> None:
+    with pytest.raises(ValueError, match="must not be infinite"):
+        directed_margins(np.full((2, 2), np.inf), np.full(2, np.inf))
+    with pytest.raises(ValueError, match="must not be infinite"):
+        margin_rates([np.array([np.inf, 0.1])])
+    for nothing in ([], [np.array([])], [np.full(2, np.nan)], np.zeros((0, 2))):
+        with pytest.raises(ValueError, match="no sample has a valid margin"):
+            margin_rates(nothing)
+
+
+# Sources
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_pooled_sources_are_the_rates_of_all_margins_together(seed: int, count_mean: bool) -> None:
+    margins = [directed_margins(*sample) for sample in samples(seed, 3, 8)] + [np.array([0.1, -0.2])] * 3
+    sources = [margins[:2] + margins[8:9], margins[2:8] + margins[9:10], margins[10:]]
+    rates = pooled([margin_rates(source, count_mean=count_mean) for source in sources])
+    whole = margin_rates(margins, count_mean=count_mean)
+    assert (rates.ssr, rates.pa) == pytest.approx((whole.ssr, whole.pa))
+    assert (rates.samples, rates.trials) == (whole.samples, whole.trials)
+
+
+def test_support_weights_a_mean() -> None:
+    assert support_weighted([0.2, 0.8, 0.5], [1, 3, 0]) == pytest.approx(0.65)
+    assert support_weighted([0.2, 0.8], [500, 500]) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="one source at least"):
+        pooled([])
+    for support in ([0, 0], [-1, 2]):
+        with pytest.raises(ValueError, match="support must be >= 0 with one above 0"):
+            support_weighted([0.1, 0.2], support)
+    with pytest.raises(ValueError, match="values must be finite"):
+        support_weighted([np.nan, 0.2], [1, 1])
+
+
+# M-O
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_oracle_agreement_is_the_mean_of_four_correlations_and_of_two(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    oracle = rng.uniform(0, 1, (30, 2)).round(1)
+    similarity = rng.normal(size=(30, 2, 2)) + 2 * oracle[:, None]
+    if seed % 2:
+        oracle[rng.random((30, 2)) < 0.2] = np.nan
+        similarity[rng.random((30, 2, 2)) < 0.2] = np.nan
+    found = oracle_agreement(similarity, oracle)
+    assert (found.whole, found.pair) == pytest.approx(slow.oracle(similarity, oracle))
+    there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
+    assert found.pairs == (there.sum(), there[:, 0, 0].sum() + there[:, 1, 1].sum())
+    assert sorted(found.correlations) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_an_edit_is_compared_with_its_own_oracle_score() -> None:
+    oracle = np.array([[0.1, 0.9], [0.5, 0.4], [0.8, 0.6]])
+    similarity = np.stack([oracle, oracle], 1)  # [s, i, j] = oracle of edit j
+    assert list(oracle_agreement(similarity, oracle).correlations.values()) == pytest.approx([1.0] * 4)
+    swapped = oracle_agreement(similarity[..., ::-1], oracle)
+    assert swapped.pair < 0.5
+
+
+def test_what_does_not_vary_correlates_with_nothing_and_perfect_agreement_is_finite() -> None:
+    oracle = np.array([[0.1, 0.2], [0.5, 0.7]])
+    assert oracle_agreement(np.ones((2, 2, 2)), oracle).whole == 0
+    found = oracle_agreement(np.stack([oracle, oracle], 1), oracle)
+    assert found.pair == pytest.approx(0.999)
+
+
+def test_without_another_views_edits_there_is_only_the_pair() -> None:
+    oracle = np.array([[0.1, np.nan], [0.5, np.nan], [0.2, np.nan]])
+    similarity = np.full((3, 2, 2), np.nan)
+    similarity[:, 0, 0] = 0.3, 0.6, 0.1
+    found = oracle_agreement(similarity, oracle)
+    assert found.whole is None
+    assert found.pairs == (3, 3)
+    similarity[:, 0, 0] = 0.3, np.nan, np.nan
+    with pytest.raises(ValueError, match="two samples with a view, its part-edit"):
+        oracle_agreement(similarity, oracle)
+
+
+def test_oracles_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(S, V, V\), \(S, V\) are needed"):
+        oracle_agreement(np.zeros((3, 2, 2)), np.zeros((4, 2)))
+    with pytest.raises(ValueError, match="must not be infinite"):
+        oracle_agreement(np.full((3, 2, 2), np.inf), np.zeros((3, 2)))

@@ -2,21 +2,206 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from idmetric.evaluate.ranking import average_precision, roc_auc
-from idmetric.protocols.photos import retrieval
+from idmetric.evaluate.ranking import (
+    average_precision,
+    hit_at_k,
+    mean_average_precision,
+    ndcg,
+    per_query,
+    precision_at_1,
+    recall_at_k,
+    roc_auc,
+    trapezoid_average_precision,
+    triplet_accuracy,
+)
+from tests.reference import statistics_loop as slow
 
 metrics = pytest.importorskip("sklearn.metrics")
+
+Items = list[tuple[float, bool]]
+
+
+def items(most: int = 12) -> st.SearchStrategy[Items]:
+    """Scores with many ties and of any sign, each with a label; something is relevant."""
+    item = st.tuples(st.integers(-3, 3).map(lambda n: n / 4), st.booleans())
+    return st.lists(item, min_size=1, max_size=most).filter(lambda found: any(r for _, r in found))
+
+
+def split(found: Items) -> tuple[list[float], list[bool]]:
+    return [s for s, _ in found], [r for _, r in found]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_agrees_with_scikit_learn_with_ties_and_negative_scores(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    relevant = rng.random(40) < 0.3
+    relevant = rng.random(40) < (0.3, 0.8)[seed % 2]
     relevant[:2] = True, False
     scores = rng.normal(size=40).round(seed % 3) - 1
     assert average_precision(scores, relevant) == pytest.approx(metrics.average_precision_score(relevant, scores))
     assert roc_auc(scores, relevant) == pytest.approx(metrics.roc_auc_score(relevant, scores))
+    gains = rng.integers(0, 4, 40)
+    for k in (None, 1, 5, 40, 99):
+        assert ndcg(scores, gains, k) == pytest.approx(metrics.ndcg_score([gains], [scores], k=k))
+        exponential = metrics.ndcg_score([2.0**gains - 1], [scores], k=k)
+        assert ndcg(scores, gains, k, exponential=True) == pytest.approx(exponential)
+        linear = ndcg(scores, relevant, k)
+        assert ndcg(scores, relevant, k, exponential=True) == pytest.approx(linear)  # as in ID-Sim
+
+
+# One query
+
+
+@settings(deadline=None)
+@given(items(), st.integers(1, 14))
+def test_average_precision_at_k_equals_the_sum_over_places(found: Items, k: int) -> None:
+    scores, relevant = split(found)
+    total = sum(relevant)
+    assert average_precision(scores, relevant, k) == pytest.approx(
+        slow.average_precision_at(scores, relevant, k, min(k, total))
+    )
+    assert average_precision(scores, relevant, k, over="all") == pytest.approx(
+        slow.average_precision_at(scores, relevant, k, total)
+    )
+    assert average_precision(scores, relevant, len(scores)) == pytest.approx(average_precision(scores, relevant))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_average_precision_at_k_is_that_of_the_first_k_times_what_they_hold(seed: int) -> None:
+    """mini-ILIAS's mAP@1K: scikit-learn's of the first k, times their hits over min(k, relevant)."""
+    rng = np.random.default_rng(seed)
+    scores, relevant, k = rng.permutation(60) / 60, rng.random(60) < 0.4, 15
+    top = np.argsort(-scores)[:k]
+    wanted = metrics.average_precision_score(relevant[top], scores[top])
+    wanted *= relevant[top].sum() / min(k, relevant.sum())
+    assert average_precision(scores, relevant, k) == pytest.approx(wanted)
+
+
+def test_the_two_divisions_of_average_precision_at_k() -> None:
+    scores, relevant = [5, 4, 3, 2, 1], [True, True, True, True, False]
+    assert average_precision(scores, relevant, 2) == 1  # two places hold two
+    assert average_precision(scores, relevant, 2, over="all") == 0.5
+    assert average_precision(scores, [False, False, True, False, False], 2) == 0
+
+
+@settings(deadline=None)
+@given(items())
+def test_trapezoids_equal_a_loop_over_places(found: Items) -> None:
+    scores, relevant = split(found)
+    wanted = slow.trapezoids(slow.losing_order(scores, relevant))
+    assert trapezoid_average_precision(scores, relevant) == pytest.approx(wanted)
+
+
+def test_trapezoids_of_a_worked_example() -> None:
+    # places 1, 2 and 5 of Revisited Oxford's code: ((1 + 1) + (1 + 1) + (2/4 + 3/5)) / 2 / 3
+    assert trapezoid_average_precision([9, 8, 7, 6, 5], [True, True, False, False, True]) == pytest.approx(0.85)
+
+
+@settings(deadline=None)
+@given(items(), st.integers(1, 14))
+def test_places_among_the_first_k_with_ties_losing(found: Items, k: int) -> None:
+    scores, relevant = split(found)
+    order = slow.losing_order(scores, relevant)
+    assert precision_at_1(scores, relevant) == order[0]
+    assert hit_at_k(scores, relevant, k) == any(order[:k])
+    assert recall_at_k(scores, relevant, k) == pytest.approx(sum(order[:k]) / sum(order))
+    reachable = min(k, sum(order))
+    assert recall_at_k(scores, relevant, k, over="reachable") == pytest.approx(sum(order[:k]) / reachable)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 3)), min_size=1, max_size=6), st.integers(1, 7))
+def test_ndcg_is_the_mean_over_the_orders_of_equal_scores(found: list[tuple[int, int]], k: int) -> None:
+    scores, gains = [s for s, _ in found], [g for _, g in found]
+    if not any(gains):
+        return
+
+    def dcg(values: list[float]) -> float:
+        return sum(v / np.log2(place + 2) for place, v in enumerate(values[:k]))
+
+    wanted = slow.mean_of_orders(scores, gains, dcg) / dcg(sorted(gains, reverse=True))
+    assert ndcg(scores, gains, k) == pytest.approx(wanted)
+
+
+def test_a_model_that_answers_always_the_same_wins_nothing_or_what_chance_would() -> None:
+    scores, relevant = np.zeros(10), np.arange(10) < 3
+    assert precision_at_1(scores, relevant) == hit_at_k(scores, relevant, 7) == recall_at_k(scores, relevant, 7) == 0
+    assert hit_at_k(scores, relevant, 8) == 1
+    assert triplet_accuracy(scores, scores) == 0
+    assert average_precision(scores, relevant) == pytest.approx(0.3)
+    assert roc_auc(scores, relevant) == 0.5
+
+
+# Pairs
+
+
+@settings(deadline=None)
+@given(items(30))
+def test_roc_auc_is_the_share_of_pairs_that_are_won(found: Items) -> None:
+    scores, relevant = split(found)
+    near = [s for s, r in found if r]
+    far = [s for s, r in found if not r]
+    if far:
+        assert roc_auc(scores, relevant) == pytest.approx(slow.win_rate(near, far))
+        assert roc_auc(scores, ~np.array(relevant)) == pytest.approx(1 - slow.win_rate(near, far))
+
+
+def test_triplets_are_counted_and_ties_lose() -> None:
+    assert triplet_accuracy([0.5, 0.5, -0.1, 1.0], [0.4, 0.5, -0.2, 1.1]) == 0.5
+
+
+# Many queries
+
+
+def test_map_is_the_mean_over_queries_that_have_a_relevant_item() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(30, 50)).round(1)
+    relevant = rng.random((30, 50)) < 0.1
+    valid = rng.random((30, 50)) < 0.8
+    relevant[3] = False
+    relevant[5] &= ~valid[5]  # all that is relevant is not searched
+    asked = [q for q in range(30) if (relevant[q] & valid[q]).any()]
+    assert 3 not in asked
+    assert 5 not in asked
+    wanted = [metrics.average_precision_score(relevant[q][valid[q]], scores[q][valid[q]]) for q in asked]
+    assert mean_average_precision(scores, relevant, valid=valid) == pytest.approx(np.mean(wanted))
+    at = [average_precision(scores[q][valid[q]], relevant[q][valid[q]], 4, over="all") for q in asked]
+    assert mean_average_precision(scores, relevant, 4, valid=valid, over="all") == pytest.approx(np.mean(at))
+    each = per_query(average_precision, scores[asked], relevant[asked], valid=valid[asked])
+    assert each == pytest.approx(wanted)
+
+
+def test_scores_that_are_not_searched_are_not_looked_at() -> None:
+    scores = np.array([[np.nan, 0.5, 0.2], [0.5, np.nan, 0.7]])
+    relevant = np.array([[True, True, False], [True, True, False]])
+    valid = np.array([[False, True, True], [True, False, True]])
+    assert per_query(precision_at_1, scores, relevant, valid=valid).tolist() == [1, 0]
+    assert mean_average_precision(scores, relevant, valid=valid) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="query 0: scores must be finite, but 1 are not, the first nan at 0"):
+        per_query(precision_at_1, scores, relevant)
+
+
+def test_gains_of_many_queries() -> None:
+    rng = np.random.default_rng(1)
+    scores, gains = rng.normal(size=(4, 9)), rng.integers(0, 3, (4, 9))
+    wanted = [metrics.ndcg_score([g], [s], k=5) for g, s in zip(gains, scores, strict=True)]
+    assert per_query(ndcg, scores, gains, k=5) == pytest.approx(wanted)
+
+
+def test_large_scores_are_not_copied_and_keep_their_type() -> None:
+    rng = np.random.default_rng(2)
+    scores = rng.normal(size=(40, 300)).astype(np.float32)
+    relevant = rng.random((40, 300)) < 0.05
+    relevant[:, 0] = True
+    assert mean_average_precision(scores, relevant) == mean_average_precision(scores.astype(float), relevant)
+    assert roc_auc(scores.ravel(), relevant.ravel()) == pytest.approx(
+        metrics.roc_auc_score(relevant.ravel(), scores.ravel())
+    )
+
+
+# Bad input
 
 
 def test_one_class_and_broken_scores_are_errors() -> None:
@@ -30,11 +215,57 @@ def test_one_class_and_broken_scores_are_errors() -> None:
         average_precision([1.0], [True, False])
 
 
-def test_retrieval_leaves_the_query_out() -> None:
-    similarity = np.array([[1, 0.9, 0.1, 0], [0.9, 1, 0.2, 0], [0.1, 0.2, 1, 0.3], [0, 0, 0.3, 1.0]])
-    mean_precision, auc = retrieval(similarity, ["a", "a", "b", "b"])
-    assert mean_precision == 1
-    assert auc == 1
-    assert retrieval(1 - similarity, ["a", "a", "b", "b"])[1] == 0
-    lonely, _ = retrieval(similarity, ["a", "a", "b", "c"])  # b and c have no positive: only a's photos query
-    assert lonely == 1
+@pytest.mark.parametrize(
+    "measure",
+    [average_precision, trapezoid_average_precision, precision_at_1, lambda s, r: recall_at_k(s, r, 1),
+     lambda s, r: hit_at_k(s, r, 1)],
+)  # fmt: skip
+def test_every_measure_of_a_query_refuses_what_it_cannot_rank(measure: object) -> None:
+    assert callable(measure)
+    for scores, relevant, message in [
+        ([], [], "scores must not be empty"),
+        ([[1.0]], [[True]], "scores must have 1 dimension, got shape"),
+        ([1.0, np.inf], [True, False], "scores must be finite"),
+        ([1.0, None], [True, False], "scores must be finite"),
+        ([1.0, 2.0], [False, False], "needs at least one relevant item"),
+        ([1.0, 2.0], [-1, 1], "relevant must be booleans"),
+        ([1.0, 2.0], [np.nan, 1], "relevant must be booleans"),
+        ([1.0, 2.0], [True], "one shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            measure(scores, relevant)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for k in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="k must be a whole number >= 1"):
+            average_precision([1.0], [True], k)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="k must be a whole number >= 1"):
+            recall_at_k([1.0], [True], k)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="k must be a whole number >= 1"):
+            ndcg([1.0], [1], k)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'reachable' or 'all'"):
+        average_precision([1.0], [True], 1, over="hits")  # type: ignore[arg-type]
+    for gains in ([0, 0], [-1, 1]):
+        with pytest.raises(ValueError, match="gains >= 0 with one above 0"):
+            ndcg([1.0, 2.0], gains)
+    with pytest.raises(ValueError, match="too large"):
+        ndcg([1.0, 2.0], [1, 5000], exponential=True)
+    with pytest.raises(ValueError, match="near must not be empty"):
+        triplet_accuracy([], [])
+    with pytest.raises(ValueError, match="far must be finite"):
+        triplet_accuracy([1.0], [np.nan])
+
+
+def test_queries_that_cannot_be_ranked_are_named() -> None:
+    scores = np.zeros((2, 3))
+    relevant = np.array([[True, False, False], [False, False, False]])
+    with pytest.raises(ValueError, match="query 1: recall needs at least one relevant item"):
+        per_query(recall_at_k, scores, relevant, k=2)
+    with pytest.raises(ValueError, match="none of the 1 has one"):
+        mean_average_precision(scores[1:], relevant[1:])
+    for bad in (np.zeros((2, 4)), np.zeros(3), np.zeros((0, 3))):
+        with pytest.raises(ValueError, match=r"one shape \(queries, items\)"):
+            mean_average_precision(bad, relevant)
+    with pytest.raises(ValueError, match=r"one shape \(queries, items\)"):
+        mean_average_precision(scores, relevant, valid=np.ones((2, 2), dtype=bool))

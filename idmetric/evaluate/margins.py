@@ -1,4 +1,6 @@
-"""SSR and PA: does identity outweigh a matched context? (NearID, section 3.4, equations 4 and 5)"""
+"""NearID's statistics (section 3.4): SSR and PA, does identity outweigh a matched context, and M-O, does similarity
+follow the size of an edit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.agreement import fisher_mean, pearson
+from idmetric.evaluate.arrays import paired
 
 Array = NDArray[np.float64]
 
@@ -18,7 +23,7 @@ class Margins:
     Attributes:
         ssr: Sample Success Rate, share of samples all of whose valid margins are above 0.
         pa: Pairwise Accuracy, share of valid margins above 0, pooled over samples.
-        samples, trials: how many of each were valid.
+        samples, trials: how many of each were valid: the support of ssr and of pa.
     """
 
     ssr: float
@@ -27,38 +32,177 @@ class Margins:
     trials: int
 
 
-def directed_margins(positives: Array, distractors: Array) -> Array:
-    """Margins of one sample: how far a similarity across contexts exceeds that to a matched-context distractor.
+@dataclass(frozen=True)
+class OracleAgreement:
+    """Correlation with the oracle's scores of part-edits.
 
-    delta(i, j) = s(p_i, p_j) - s(p_i, n_i) for all ordered pairs i != j of views (NearID, equation 4).
+    Attributes:
+        whole: M-O, mean over all sets of pairs; None where no view has a similarity to another view's edit.
+        pair: M-O-pair, mean over the sets of a view with its own edit.
+        correlations: (view, view of the edit) -> Pearson's correlation over samples.
+        pairs: so many similarities were used, in `whole` and in `pair`.
+    """
+
+    whole: float | None
+    pair: float
+    correlations: dict[tuple[int, int], float]
+    pairs: tuple[int, int]
+
+
+def directed_margins(positives: Array, distractors: Array) -> Array:
+    """Margins of a sample: how far a similarity across contexts exceeds that to a matched-context distractor.
+
+    delta(i, j) = s(p_i, p_j) - s(p_i, n_i) for all ordered pairs i != j of views (NearID, equation 4), with one
+    s(p_i, p_j) for a pair: that of the earlier view with the later.
 
     Args:
-        positives: similarities of the views (V, V), NaN where a view is missing. The diagonal is not used.
-        distractors: similarity of each view to its own distractor (V,), NaN where there is none.
+        positives: similarities of the views (V, V), NaN where a view is missing. Only those above the diagonal are
+            used. Samples may be stacked: (..., V, V).
+        distractors: similarity of each view to its own distractor (V,) or (..., V), NaN where there is none.
 
     Returns:
-        (V * (V - 1),) margins; NaN where any of the images is missing.
+        (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
 
     Raises:
-        ValueError: if the shapes don't fit.
+        ValueError: if the shapes don't fit, or a similarity is infinite.
     """
-    views = len(distractors)
-    if positives.shape != (views, views):
-        raise ValueError(f"similarities {positives.shape} of {views} views: ({views}, {views}) is needed")
+    views = distractors.shape[-1]
+    if positives.shape != (*distractors.shape, views):
+        needed = (*distractors.shape, views)
+        raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
+    if np.isinf(positives).any() or np.isinf(distractors).any():
+        raise ValueError("similarities must not be infinite")
     own, other = np.nonzero(~np.eye(views, dtype=bool))
-    margins: Array = positives[own, other] - distractors[own]
+    first, last = np.minimum(own, other), np.maximum(own, other)
+    margins: Array = positives[..., first, last] - distractors[..., own]
     return margins
 
 
-def margin_rates(margins: Sequence[Array]) -> Margins:
-    """SSR and PA over the samples' margins; a tie loses, NaN margins don't count, nor samples without a valid one.
+@dataclass(frozen=True)
+class Tally:
+    """Each sample's share in SSR and PA, for the samples that have a valid margin.
+
+    Attributes:
+        samples: (K,), which of the samples these are.
+        success: bool (K,), whether all valid margins are above 0. wins, trials: (K,), margins above 0 and valid ones.
+    """
+
+    samples: NDArray[np.int64]
+    success: NDArray[np.bool_]
+    wins: NDArray[np.int64]
+    trials: NDArray[np.int64]
+
+
+def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tally:
+    """What `margin_rates` sums up, sample by sample; arguments and errors as there."""
+    table = _table(margins)
+    valid = ~np.isnan(table)
+    some = valid.any(1)
+    if not some.any():
+        raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
+    if np.isinf(table).any():
+        raise ValueError("margins must not be infinite")
+    won, valid = (table > 0)[some], valid[some]
+    wins, trials = won.sum(1), valid.sum(1)
+    if count_mean:
+        trials = trials + 1
+        wins = wins + (np.nansum(table[some], axis=1) > 0)  # the mean has the sum's sign
+    success: NDArray[np.bool_] = np.all(won | ~valid, axis=1)
+    return Tally(np.flatnonzero(some), success, wins, trials)
+
+
+def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Margins:
+    """SSR and PA over the samples' margins (NearID, equation 5).
+
+    A tie loses, NaN margins don't count, nor do samples without a valid one.
+
+    Args:
+        margins: those of each sample, (M,) each or (S, M); numbers of margins may differ.
+        count_mean: count each sample's mean margin as one more trial of PA, as the code does that prints NearID's
+            tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
 
     Raises:
-        ValueError: if no margin is valid.
+        ValueError: if no margin is valid, or one is infinite.
     """
-    valid = [m[~np.isnan(m)] for m in margins]
-    valid = [m for m in valid if len(m)]
-    if not valid:
-        raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
-    wins = np.concatenate(valid) > 0
-    return Margins(float(np.mean([bool((m > 0).all()) for m in valid])), float(wins.mean()), len(valid), len(wins))
+    found = tally(margins, count_mean=count_mean)
+    trials = int(found.trials.sum())
+    return Margins(float(found.success.mean()), int(found.wins.sum()) / trials, len(found.samples), trials)
+
+
+def pooled(rates: Sequence[Margins]) -> Margins:
+    """SSR and PA over several sources of distractors, each weighted by its support (NearID, section 4.3).
+
+    SSR by samples and PA by trials: the same as the rates of all the sources' margins together.
+
+    Raises:
+        ValueError: if there is no source.
+    """
+    if not rates:
+        raise ValueError("pooling needs the rates of one source at least")
+    samples, trials = [r.samples for r in rates], [r.trials for r in rates]
+    ssr = support_weighted([r.ssr for r in rates], samples)
+    return Margins(ssr, support_weighted([r.pa for r in rates], trials), sum(samples), sum(trials))
+
+
+def support_weighted(values: ArrayLike, support: ArrayLike) -> float:
+    """Mean of values of several sources, each counting by how many items it was measured on.
+
+    Args:
+        values: (N,). support: (N,), >= 0, one above 0.
+
+    Raises:
+        ValueError: if there are none, shapes differ, or supports are negative or all 0.
+    """
+    v, n = paired(values, support, ("values", "support"))
+    if n.min() < 0 or n.sum() <= 0:
+        raise ValueError(f"support must be >= 0 with one above 0, got {n.min():g} to {n.max():g}")
+    return float(v @ n / n.sum())
+
+
+def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
+    """M-O and M-O-pair: correlation of similarities to part-edits with the oracle, 1 - part area / object area.
+
+    With views 1, 2 of a sample and their edits 1', 2' there are four sets of pairs over all samples, each with one
+    Pearson correlation: (1, 1') and (2, 2') against the oracle of 1' and of 2' make M-O-pair, and with (2, 1') and
+    (1, 2'), against that of 1' and of 2', M-O. They are averaged by Fisher's z (NearID, section 3.4 and supplement
+    E.2). As in NearID's released code a correlation is 0 where similarities or oracle don't vary, and kept within
+    +-0.999.
+
+    Args:
+        similarity: (S, V, V), [s, i, j] of view i with the part-edit of view j; NaN where an image is missing.
+        oracle: (S, V), of the part-edit of view j; NaN where there is none.
+
+    Raises:
+        ValueError: if the shapes don't fit, a number is infinite, or no set of a view with its own edit has two pairs.
+    """
+    views = oracle.shape[-1]
+    if oracle.ndim != 2 or similarity.shape != (*oracle.shape, views):
+        raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
+    if np.isinf(similarity).any() or np.isinf(oracle).any():
+        raise ValueError("similarities and oracle must not be infinite")
+    there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
+    count = there.sum(0)
+    found = {
+        (i, j): pearson(similarity[there[:, i, j], i, j], oracle[there[:, i, j], j], constant=0.0)
+        for i in range(views)
+        for j in range(views)
+        if count[i, j] > 1
+    }
+    own = [key for key in found if key[0] == key[1]]
+    if not own:
+        raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
+    pair = fisher_mean([found[key] for key in own]).mean
+    whole = fisher_mean(list(found.values())).mean if len(found) > len(own) else None
+    used = int(sum(count[key] for key in found)), int(sum(count[key] for key in own))
+    return OracleAgreement(whole, pair, found, used)
+
+
+def _table(margins: Sequence[Array] | Array) -> Array:
+    """Margins (S, M), filled up with NaN."""
+    if isinstance(margins, np.ndarray) and margins.ndim == 2:
+        return margins.astype(np.float64, copy=False)
+    longest = max((len(m) for m in margins), default=0)
+    table = np.full((len(margins), longest), np.nan)
+    for row, m in zip(table, margins, strict=True):
+        row[: len(m)] = m
+    return table

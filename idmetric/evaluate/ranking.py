@@ -1,59 +1,321 @@
-"""Ranking statistics of similarity scores; scores may be negative."""
+"""Ranking statistics of similarity scores: of one query, or of many by `per_query`.
+
+Scores may have any sign; higher = retrieved earlier. How ties count:
+
+* `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place, so that a model
+  that cannot tell items apart scores what chance would.
+* `precision_at_1`, `recall_at_k`, `hit_at_k`, `triplet_accuracy` and `trapezoid_average_precision`: a tie loses, as in
+  a margin; among equal scores the irrelevant items come first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.arrays import Numbers, Truths, labelled, paired, truths
+
+Array = NDArray[np.float64]
+Over = Literal["reachable", "all"]
 
 
-def average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
+# One query
+
+
+def average_precision(
+    scores: ArrayLike, relevant: ArrayLike, k: int | None = None, *, over: Over = "reachable"
+) -> float:
     """Average precision: the mean, over relevant items, of the precision at their place in the ranking.
 
-    Ties are taken as one place, as scikit-learn's `average_precision_score` does.
+    With P(j) the precision of the first j places, rel(j) 1 or 0, and R relevant items::
+
+        AP   = 1/R         sum over all j of P(j) rel(j)
+        AP@k = 1/min(k, R) sum over j <= k of P(j) rel(j)
+
+    ILGen's Table 2 gives mAP@100 and mAP@1K and leaves them undefined; its data sets do: min(k, R) on GLDv2 (Weyand
+    et al., CVPR 2020) and in ILIAS's released code. A third division found elsewhere, by the relevant items among the
+    first k, rewards finding fewer and is not offered.
+
+    Equal scores share one place, as in scikit-learn's `average_precision_score`. Where k cuts through them, each
+    contributes with the chance to be among the first k, at the precision that is expected there.
 
     Args:
-        scores: shape (N,), higher = retrieved earlier, any sign.
-        relevant: bool, shape (N,).
+        scores: (N,). relevant: bool (N,).
+        k: depth of the ranking, None = all.
+        over: "reachable" divides by min(k, R), what k places can hold; "all" by R, so that R > k cannot reach 1.
 
     Returns:
-        In (0, 1].
+        In (0, 1] without k, in [0, 1] with it.
 
     Raises:
         ValueError: if nothing is relevant, shapes differ, or a score is not finite.
     """
-    s, r = _checked(scores, relevant)
-    if not r.any():
-        raise ValueError("average precision needs at least one relevant item")
-    order = np.argsort(-s, kind="stable")
-    s, r = s[order], r[order]
-    ends = np.r_[np.flatnonzero(np.diff(s)), len(s) - 1]  # last item of each group of equal scores
-    hits = np.cumsum(r)[ends]
-    precision = hits / (ends + 1)
-    gained = np.diff(np.r_[0, hits])
-    return float((precision * gained).sum() / r.sum())
+    s, r = _query(scores, relevant, "average precision")
+    depth = len(s) if k is None else _depth(k)
+    total = int(r.sum())
+    start, end = _places(s, s[r])
+    hits_before, hits = _places(s[r], s[r])
+    cut = np.minimum(end, depth)
+    share = np.clip(cut - start, 0, None) / (end - start)
+    precision = (hits_before + (hits - hits_before) * share) / cut
+    return float((share * precision).sum() / _divisor(total, k, over))
+
+
+def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
+    """Average precision of Revisited Oxford and Paris: the trapezoids under the precision-recall curve.
+
+    1/R sum over relevant items of (P(j - 1) + P(j)) / 2, j their place and P(0) = 1 (Radenović et al., CVPR 2018; its
+    released code). ILGen's "mAP" on these two sets. "Junk" images are to be left out of both arguments.
+
+    Args:
+        scores: (N,); a tie loses. relevant: bool (N,).
+
+    Returns:
+        In (0, 1]; a little below or above `average_precision`.
+
+    Raises:
+        ValueError: as `average_precision`.
+    """
+    s, r = _query(scores, relevant, "average precision")
+    rank = _ranks(s, r)  # from 1
+    found = np.arange(len(rank))
+    before = np.where(rank == 1, 1.0, found / np.maximum(rank - 1, 1))
+    return float(((before + (found + 1) / rank) / 2).mean())
+
+
+def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponential: bool = False) -> float:
+    """Normalised discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
+
+    Equal scores share their mean gain, as in scikit-learn's `ndcg_score`. In ID-Sim (PODS, supplement D) an item is of
+    the query's instance or not: gains of 1 and 0, for which linear and exponential gains are the same.
+
+    Args:
+        scores: (N,). gains: (N,), >= 0, higher = more relevant; booleans are 1 and 0.
+        k: depth of the ranking, None = all.
+        exponential: gains 2^g - 1 in place of g (Burges et al., ICML 2005), for graded relevance.
+
+    Returns:
+        In [0, 1].
+
+    Raises:
+        ValueError: if no gain is above 0 or one is below it, shapes differ, or a number is not finite.
+    """
+    s, g = paired(scores, gains, ("scores", "gains"))
+    if g.min() < 0 or g.max() <= 0:
+        raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
+    if exponential:
+        with np.errstate(over="ignore"):
+            g = np.exp2(g) - 1
+        if not np.isfinite(g).all():
+            raise ValueError("gains are too large to be exponents of 2: give smaller grades, or exponential=False")
+    g = g / g.max()  # so that sums stay finite
+    depth = len(s) if k is None else min(_depth(k), len(s))
+    total = _discounts(len(s))  # of the first 0, 1, 2, ... places
+    some = g > 0
+    start, end = _places(s, s[some])
+    share = (total[np.minimum(end, depth)] - total[np.minimum(start, depth)]) / (end - start)
+    order = np.sort(g[some])[::-1][:depth]
+    best = order @ np.diff(total[: len(order) + 1])
+    return min(float(g[some] @ share / best), 1.0)
+
+
+def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
+    """1 if the first item is relevant, else 0; a tie with an irrelevant one loses. VisME's measure on MVEB (Table 1).
+
+    Arguments and errors as in `average_precision`.
+    """
+    s, r = _query(scores, relevant, "precision at 1")
+    return float(r.all() or s[r].max() > s[~r].max())
+
+
+def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = "all") -> float:
+    """Share of the relevant items that are among the first k; a tie loses.
+
+    Not what metric learning reports as "Recall@k": that is `hit_at_k`.
+
+    Args:
+        scores, relevant: as in `average_precision`.
+        k: depth of the ranking, >= 1.
+        over: "all" divides by the relevant items; "reachable" by what k places can hold of them, as the loss that
+            ILGen trains with does (Patel et al., CVPR 2022).
+
+    Returns:
+        In [0, 1].
+    """
+    s, r = _query(scores, relevant, "recall")
+    found = int((_ranks(s, r) <= _depth(k)).sum())
+    return float(found / _divisor(int(r.sum()), k, over))
+
+
+def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
+    """1 if one of the first k items is relevant, else 0; a tie loses.
+
+    Its mean over queries is metric learning's "Recall@k" (Stanford Online Products: Oh Song et al., CVPR 2016).
+    Arguments and errors as in `recall_at_k`.
+    """
+    s, r = _query(scores, relevant, "a hit")
+    return float(_ranks(s, r)[0] <= _depth(k))
+
+
+# Pairs and triplets
 
 
 def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     """Area under the ROC curve: the chance that a relevant item scores higher than an irrelevant one, ties half.
 
-    Arguments as in `average_precision`.
+    Args:
+        scores: (N,), one score per pair of images or per item. relevant: bool (N,), the same identity or not.
+
+    Returns:
+        In [0, 1]; 0.5 = chance.
 
     Raises:
         ValueError: if all items or none are relevant, shapes differ, or a score is not finite.
     """
-    s, r = _checked(scores, relevant)
-    positives, negatives = int(r.sum()), int((~r).sum())
-    if not positives or not negatives:
+    s, r = labelled(scores, relevant)
+    if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
-    _, place, counts = np.unique(s, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # mean rank of each group of equal scores
-    return float((ranks[r].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    own, others = np.sort(s[r]), np.sort(s[~r])
+    fewer = len(own) <= len(others)
+    few, many = (own, others) if fewer else (others, own)
+    # each of the few against all of the many: twice its wins, in whole numbers
+    wins = int(np.searchsorted(many, few, "left").sum()) + int(np.searchsorted(many, few, "right").sum())
+    share = wins / (2 * len(few) * len(many))
+    return share if fewer else 1 - share
 
 
-def _checked(scores: ArrayLike, relevant: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    s, r = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
-    if s.ndim != 1 or s.shape != r.shape:
-        raise ValueError(f"scores and relevance must be of one shape (N,), got {s.shape} and {r.shape}")
-    if not np.isfinite(s).all():
-        raise ValueError("scores must be finite")
+def triplet_accuracy(near: ArrayLike, far: ArrayLike) -> float:
+    """Share of triplets whose anchor is more similar to the positive than to the negative; a tie loses (CUTE, ID-Sim).
+
+    Args:
+        near: (N,), similarity of anchor and positive. far: (N,), of anchor and negative. Distances are to be negated.
+
+    Returns:
+        In [0, 1].
+
+    Raises:
+        ValueError: if there are none, shapes differ, or a similarity is not finite.
+    """
+    a, b = paired(near, far, ("near", "far"))
+    return float((a > b).mean())
+
+
+# Many queries
+
+
+def per_query(
+    measure: Callable[..., float],
+    scores: ArrayLike,
+    relevant: ArrayLike,
+    *,
+    valid: ArrayLike | None = None,
+    **options: Any,
+) -> Array:
+    """A measure of each query's ranking: `per_query(recall_at_k, scores, relevant, k=5)`.
+
+    Goes through the rows one at a time and copies no matrix; give large ones in parts, a block of queries each.
+
+    Args:
+        measure: of one query: `measure(scores (N,), relevant (N,), **options)`.
+        scores: (Q, N). relevant: bool (Q, N), or gains for `ndcg`.
+        valid: bool (Q, N), the items that a query searches; None = all. False where the item is the query itself, or
+            is "junk" in a data set's protocol. Their scores are not looked at.
+
+    Returns:
+        (Q,).
+
+    Raises:
+        ValueError: naming the query whose measure is undefined, or if shapes differ.
+    """
+    s, r, v = _matrices(scores, relevant, valid)
+    return _each(measure, s, r, v, np.arange(len(s)), options)
+
+
+def mean_average_precision(
+    scores: ArrayLike,
+    relevant: ArrayLike,
+    k: int | None = None,
+    *,
+    valid: ArrayLike | None = None,
+    over: Over = "reachable",
+) -> float:
+    """mAP: `average_precision` averaged over the queries (macro) that have a relevant item; the others are left out.
+
+    Args:
+        scores, relevant, valid: (Q, N), as in `per_query`. k, over: as in `average_precision`.
+
+    Raises:
+        ValueError: if no query has a relevant item, shapes differ, or a score is not finite.
+    """
+    s, r, v = _matrices(scores, relevant, valid)
+    counted = truths("relevant", r) if v is None else truths("relevant", r) & v
+    asked = counted.any(1)
+    if not asked.any():
+        raise ValueError(f"mAP needs a query with a relevant item, and none of the {len(s)} has one")
+    return float(_each(average_precision, s, counted, v, np.flatnonzero(asked), {"k": k, "over": over}).mean())
+
+
+def _each(
+    measure: Callable[..., float], scores: Numbers, relevant: Any, valid: Truths | None, queries: Any, options: Any
+) -> Array:
+    found = np.empty(len(queries))
+    for place, q in enumerate(queries):
+        s, r = (scores[q], relevant[q]) if valid is None else (scores[q][valid[q]], relevant[q][valid[q]])
+        try:
+            found[place] = measure(s, r, **options)
+        except ValueError as error:
+            raise ValueError(f"query {q}: {error}") from error
+    return found
+
+
+def _matrices(scores: ArrayLike, relevant: ArrayLike, valid: ArrayLike | None) -> tuple[Numbers, Any, Truths | None]:
+    s, r = np.asarray(scores), np.asarray(relevant)
+    v = None if valid is None else truths("valid", valid)
+    if s.ndim != 2 or not s.size or s.shape != r.shape or (v is not None and v.shape != s.shape):
+        shapes = [s.shape, r.shape] + ([] if v is None else [v.shape])
+        raise ValueError(f"scores, relevant and valid must be of one shape (queries, items), got {shapes}")
+    return s, r, v
+
+
+def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
+    s, r = labelled(scores, relevant)
+    if not r.any():
+        raise ValueError(f"{what} needs at least one relevant item")
     return s, r
+
+
+def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many of the scores are above each of `of`, and how many are not below it."""
+    ordered = np.sort(scores)
+    return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
+
+
+@lru_cache(maxsize=4)
+def _discounts(count: int) -> Array:
+    """Sum of nDCG's discounts of the first 0, 1, ... `count` places."""
+    sums: Array = np.r_[0, np.cumsum(1 / np.log2(np.arange(2, count + 2)))]
+    sums.flags.writeable = False  # it is shared
+    return sums
+
+
+def _ranks(scores: Numbers, relevant: Truths) -> NDArray[np.int64]:
+    """Places (from 1) of the relevant items, best first; after irrelevant ones of equal score."""
+    own = np.sort(scores[relevant])[::-1]
+    ordered = np.sort(scores[~relevant])
+    return np.arange(1, len(own) + 1) + len(ordered) - np.searchsorted(ordered, own, "left")
+
+
+def _depth(k: int) -> int:
+    if k < 1 or k != int(k):
+        raise ValueError(f"k must be a whole number >= 1, got {k}")
+    return int(k)
+
+
+def _divisor(relevant: int, k: int | None, over: Over) -> int:
+    if over not in ("reachable", "all"):
+        raise ValueError(f"over must be 'reachable' or 'all', got {over!r}")
+    return relevant if k is None or over == "all" else min(k, relevant)

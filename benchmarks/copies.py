@@ -1,0 +1,125 @@
+"""How often copy detection fires: on genuine photos, on rendered things in one context, and on copies.
+
+    python benchmarks/copies.py DATA [WORLD/manifest.parquet]
+
+DATA holds manifest.csv with the split "dev" (see the README's numbers). Prints docs/decisions.md's tables; a few
+minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.manifest import Manifest, read
+from idmetric.evaluate.copies import SIZE, THRESHOLD, Print, compare, take_print
+
+COPIED = 100  # photos of each set that are copied
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("world", type=Path, nargs="?")
+    args = parser.parse_args()
+    photos = read(args.data / "manifest.csv").filter(split="dev")
+    sets = {name: photos.filter(dataset=name) for name in dict.fromkeys(photos.column("dataset"))}
+    for name, data in sets.items():
+        genuine(name, data)
+    if args.world:
+        rendered = read(args.world)
+        edits(rendered)
+        sets["world"] = rendered.filter(role="real")
+    for name, data in sets.items():
+        copied(name, data)
+
+
+def print_of(image: Image.Image) -> Print:
+    """As `idmetric-score` takes it."""
+    return take_print(np.asarray(image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
+
+
+def genuine(name: str, data: Manifest) -> None:
+    """Alarms among all pairs of photos of one identity, and those pairs of two that look most alike."""
+    prints, identity = [print_of(data.image(k)) for k in range(len(data))], np.array(data.column("identity"), object)
+    rough = np.stack([likeness(p, prints) for p in prints])
+    rough = np.maximum(rough, rough.T)
+    for label, same in (("one identity", True), ("two identities", False)):
+        i, j = np.nonzero(np.triu((identity[:, None] == identity) == same, 1))
+        close = rough[i, j] >= 0.7 if same else rough[i, j] >= 0.9
+        found = np.array([compare(prints[a], prints[b]).agreement for a, b in zip(i[close], j[close], strict=True)])
+        top = f"{found.max():.2f}" if len(found) else "-"
+        print(f"{name}, {label}: {len(i)} pairs, {int((found >= THRESHOLD).sum())} alarms, highest agreement {top}")
+
+
+def likeness(one: Print, others: list[Print]) -> np.ndarray:
+    """The best correlation of crops of one with the others, also mirrored: most pairs need no more."""
+    views = np.concatenate([[p.small, p.small[:, ::-1]] for p in others]).reshape(2 * len(others), -1)
+    views = views - views.mean(1, keepdims=True)
+    views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-6)
+    return (one.crops @ views.T.astype(np.float32)).max(0).reshape(-1, 2).max(1)
+
+
+def edits(data: Manifest) -> None:
+    """Alarms between renderings and what was made from them: another thing in their context, or another context."""
+    rows = {row.id: (k, row) for k, row in enumerate(data)}
+    found = defaultdict(list)
+    for k, row in rows.values():
+        if row.parent in rows:
+            strength = (row.parameters or {}).get("strength") if row.role == "distractor" else None
+            kind = row.role if strength is None else f"{row.role} of strength {strength}"
+            found[kind].append(compare(print_of(data.image(rows[row.parent][0])), print_of(data.image(k))).agreement)
+    for kind, values in sorted(found.items()):
+        alarms = sum(value >= THRESHOLD for value in values)
+        print(f"world, {kind}: {len(values)} pairs, {alarms} alarms, highest agreement {max(values):.2f}")
+
+
+def copied(name: str, data: Manifest) -> None:
+    """Hits on copies of photos."""
+    rng = np.random.default_rng(0)
+    found = defaultdict(list)
+    chosen = range(0, len(data), max(1, len(data) // COPIED))
+    for k in chosen:
+        photo = data.image(k)
+        own = print_of(photo)
+        for kind, copy in copies(photo, rng).items():
+            found[kind].append(compare(own, print_of(copy)).agreement)
+    hits = ", ".join(f"{kind} {np.mean([v >= THRESHOLD for v in values]):.0%}" for kind, values in found.items())
+    print(f"{name}, copies of {len(chosen)} photos found: {hits}")
+
+
+def copies(photo: Image.Image, rng: np.random.Generator) -> dict[str, Image.Image]:
+    """The photo, copied in several ways."""
+    width, height = photo.size
+
+    def crop(part: float) -> Image.Image:
+        left, top = (int(rng.integers(0, int(side * part) + 1)) for side in (width, height))
+        return photo.crop((left, top, left + int(width * (1 - part)), top + int(height * (1 - part))))
+
+    def jpeg(image: Image.Image, quality: int) -> Image.Image:
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=quality)
+        return Image.open(file).convert("RGB")
+
+    def half(image: Image.Image) -> Image.Image:
+        return image.resize((image.width // 2, image.height // 2), Image.Resampling.BICUBIC)
+
+    def lit(image: Image.Image, factor: float) -> Image.Image:
+        return Image.fromarray((np.asarray(image) * factor).clip(0, 255).astype(np.uint8))
+
+    return {
+        "JPEG q30": jpeg(photo, 30), "half size": half(photo), "crop 5 %": crop(0.05), "crop 10 %": crop(0.1),
+        "darker 20 %": lit(photo, 0.8), "brighter 20 %": lit(photo, 1.2),
+        "mirrored": photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        "crop 10 %, brighter, half size, JPEG q50": jpeg(half(lit(crop(0.1), 1.2)), 50),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Confidence intervals: how much a number depends on which identities happened to be in the data.
+
+Images of one identity are not independent, so whole identities are drawn, not images, pairs or queries (the cluster
+bootstrap; ID-Sim, supplement F, "resampling over object identities").
+
+`bootstrap` takes any statistic, and calls it for every sample. Of ratios of sums (means among them), ROC AUC and
+Pearson's correlation `idmetric.evaluate.resampled` gives the same samples faster; `percentiles` makes an interval of
+them. Protocols go through `idmetric.protocols.intervals`, which chooses between the two and makes a table's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Rows = NDArray[np.int64]
+_DEFINED = 0.9  # share of the samples in which a statistic must be defined
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic with its percentile interval.
+
+    Attributes:
+        value: on the data as it is. low, high: percentiles of the bootstrap's samples.
+        mean, deviation: of the samples; the deviation (N - 1) is the statistic's standard error.
+        samples: how many had a defined value.
+    """
+
+    value: float
+    low: float
+    high: float
+    mean: float
+    deviation: float
+    samples: int
+
+
+def bootstrap(
+    statistic: Callable[[Rows], float],
+    groups: ArrayLike,
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of a statistic, by identity.
+
+        bootstrap(lambda rows: precisions[rows].mean(), identity_of_query)
+        bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), identities_of_pair)  # (N, 2)
+        bootstrap(lambda rows: a[rows].mean() - b[rows].mean(), identity)  # two models on the same samples
+
+    Each sample draws as many identities as there are, with replacement. An item of an identity drawn twice is in it
+    twice. A pair of identities drawn m and n times is in it m * n times; a pair of two images of one identity m times,
+    as two draws of one identity stand for two identities.
+
+    Args:
+        statistic: of item numbers (with repetitions). It may raise ValueError in a sample where it is undefined
+            (all pairs of one class): such a sample is left out.
+        groups: (N,), the identity of each item; or (N, 2), those of the two members of a pair. Any type that sorts.
+        samples: drawn, the paper's 1,000 by default. level: of the interval, 0.95 = percentiles 2.5 to 97.5.
+        seed: sample number k follows from (seed, k) alone.
+
+    Raises:
+        ValueError: if there are fewer than two identities, an item has none, the statistic is undefined or not finite
+            on the data, or undefined in more than a tenth of the samples.
+    """
+    if samples < 2 or not 0 < level < 1:
+        raise ValueError(f"needs samples >= 2 and a level between 0 and 1, got {samples} and {level}")
+    number, identities = _numbered(groups)
+    value = _value(statistic, np.arange(len(number)))
+    if value is None:
+        raise ValueError("the statistic is not finite on the data itself")
+    drawn = (_rows(number, draw(identities, seed, k)) for k in range(samples))
+    found = [v for rows in drawn if len(rows) and (v := _value(statistic, rows, undefined=True)) is not None]
+    between = percentiles(found, samples, level)
+    if between is None:
+        raise ValueError(
+            f"the statistic is defined in {len(found)} of {samples} bootstrap samples of {identities} identities: too "
+            "few identities for an interval"
+        )
+    return Interval(value, *between, float(np.mean(found)), float(np.std(found, ddof=1)), len(found))
+
+
+def percentiles(found: ArrayLike, samples: int, level: float = 0.95) -> tuple[float, float] | None:
+    """The interval that a statistic's values in bootstrap samples give; None if too few samples have one.
+
+    Args:
+        found: values; NaN where a sample has none.
+        samples: how many were drawn; in nine of ten the statistic must be defined, in two at least.
+    """
+    values = np.asarray(found, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if len(values) < max(2, _DEFINED * samples):
+        return None
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def draw(count: int, seed: int, sample: int) -> Rows:
+    """How often each of so many identities is drawn in a sample: (count,), its sum is count."""
+    chosen = np.random.default_rng((seed, sample)).integers(count, size=count)
+    return np.bincount(chosen, minlength=count)
+
+
+def _numbered(groups: ArrayLike) -> tuple[Rows, int]:
+    g = np.asarray(groups)
+    if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2) or not len(g):
+        raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
+    none = [k for k, x in enumerate(g.ravel()) if x is None or x != x] if g.dtype.kind in "fO" else []
+    if none:
+        raise ValueError(f"item {none[0] * len(g) // g.size} has no identity")
+    try:
+        names, number = np.unique(g, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"groups must be of one type that sorts: {error}") from error
+    if len(names) < 2:
+        raise ValueError("an interval by identity needs two identities at least, got 1")
+    return number.reshape(g.shape).astype(np.int64), len(names)
+
+
+def _rows(number: Rows, times: Rows) -> Rows:
+    if number.ndim == 1:
+        weight = times[number]
+    else:
+        first, second = number.T
+        weight = np.where(first == second, times[first], times[first] * times[second])
+    return np.repeat(np.arange(len(number)), weight)
+
+
+def _value(statistic: Callable[[Rows], Any], rows: Rows, undefined: bool = False) -> float | None:
+    try:
+        value = float(statistic(rows))
+    except ValueError:
+        if undefined:
+            return None
+        raise
+    return value if np.isfinite(value) else None

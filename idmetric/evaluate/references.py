@@ -1,0 +1,53 @@
+"""How far apart genuine photos of one subject are: what a generated image's distance is read against."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.arrays import numbers
+
+Array = NDArray[np.float64]
+Aggregate = Literal["best", "mean"]
+
+
+def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
+    """The distance of each genuine photo to all the others, as a candidate's distance to several references is taken.
+
+    With `best` a candidate has one photo more to be near to than each genuine one, so that the genuine ones lie a
+    little too far; the fewer they are, the more.
+
+    Args:
+        distances: (N, N) of N photos of one subject to each other, N >= 2; the diagonal is not read.
+        aggregate: "best", to the nearest of the others, or "mean".
+
+    Returns:
+        Shape (N,).
+
+    Raises:
+        ValueError: for fewer than two photos, another shape, or distances that are not finite.
+    """
+    d = numbers("distances", distances, 2).astype(np.float64)
+    if d.shape[0] != d.shape[1] or len(d) < 2:
+        raise ValueError(f"distances must be (N, N) of at least two photos, got {d.shape}")
+    if aggregate not in ("best", "mean"):
+        raise ValueError(f"unknown aggregate {aggregate!r}: choose best or mean")
+    others = d[~np.eye(len(d), dtype=bool)].reshape(len(d), -1)
+    found: Array = others.min(1) if aggregate == "best" else others.mean(1)
+    return found
+
+
+def percentile(value: float, genuine: ArrayLike) -> float:
+    """Percent of the genuine distances that lie below a value; equal ones count half.
+
+    0 = nearer than every genuine photo, 100 = farther than every one.
+
+    Raises:
+        ValueError: if there are none, or a number is not finite.
+    """
+    g = numbers("genuine", genuine).astype(np.float64)
+    if not np.isfinite(value):
+        raise ValueError(f"value must be finite, got {value}")
+    return float(100 * ((g < value).mean() + (g == value).mean() / 2))

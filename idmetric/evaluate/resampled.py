@@ -1,0 +1,122 @@
+"""A statistic in every sample of `idmetric.evaluate.bootstrap`, without building the samples.
+
+A sample draws whole identities, so each item counts as often as its identity was drawn, and sums over identities are
+all that ratios, ROC AUC and Pearson's correlation need. Same seed, same samples: the values are those that `bootstrap`
+takes its percentiles of.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.arrays import labelled, paired
+from idmetric.evaluate.bootstrap import draw
+
+Array = NDArray[np.float64]
+
+
+def resampled_ratio(
+    parts: ArrayLike, wholes: ArrayLike, identity: ArrayLike, *, samples: int = 1000, seed: int = 0
+) -> Array:
+    """sum(parts) / sum(wholes) in each sample (S,), NaN where the wholes sum to 0; with wholes of 1, the mean.
+
+    Args:
+        parts, wholes: (N,); wholes >= 0. identity: (N,), any type that sorts.
+    """
+    a, b = paired(parts, wholes, ("parts", "wholes"))
+    _, place = np.unique(np.asarray(identity), return_inverse=True)
+    part, whole = np.bincount(place.ravel(), a), np.bincount(place.ravel(), b)
+    found = np.full(samples, np.nan)
+    for k in range(samples):
+        times = draw(len(part), seed, k)
+        if (below := float(times @ whole)) > 0:
+            found[k] = float(times @ part) / below
+    return found
+
+
+def resampled_auc(
+    scores: ArrayLike, same: ArrayLike, identity: ArrayLike, *, samples: int = 1000, seed: int = 0
+) -> Array:
+    """ROC AUC over pairs of images in each sample (S,), NaN where all pairs are of one kind.
+
+    Args:
+        scores: (P,). same: bool (P,).
+        identity: (P, 2), those of a pair's members; how often a pair is in a sample see `bootstrap`.
+    """
+    s, r = labelled(scores, same, ("scores", "same"))
+    names, place = np.unique(np.asarray(identity), return_inverse=True)
+    ends = place.reshape(-1, 2)
+    order = np.argsort(s[~r])
+    others = s[~r][order]
+    above, not_below = np.searchsorted(others, s[r], "left"), np.searchsorted(others, s[r], "right")
+    hits, misses = _Weights(ends[r]), _Weights(ends[~r][order])
+    found = np.full(samples, np.nan)
+    for k in range(samples):
+        times = draw(len(names), seed, k).astype(np.float64)
+        won = hits.of(times)
+        beaten = np.concatenate([[0.0], np.cumsum(misses.of(times))])  # by scores above so many of the others
+        pairs = won.sum() * beaten[-1]
+        if pairs > 0:
+            found[k] = won @ (beaten[above] + beaten[not_below]) / 2 / pairs  # a tie is half a win
+    return found
+
+
+class _Weights:
+    """How often pairs of identities (P, 2) are in a sample: the product of both, or of one identity its own."""
+
+    def __init__(self, ends: NDArray[np.int64]) -> None:
+        self.first, self.second = (np.ascontiguousarray(side) for side in ends.T)
+        self.alone = np.flatnonzero(self.first == self.second)
+
+    def of(self, times: Array) -> Array:
+        weight: Array = times[self.first] * times[self.second]
+        weight[self.alone] = times[self.first[self.alone]]
+        return weight
+
+
+@lru_cache(maxsize=4)
+def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """How often each identity is in each sample of `bootstrap`: (samples, identities), not to be written to."""
+    times = np.stack([draw(identities, seed, k) for k in range(samples)])
+    times.flags.writeable = False
+    return times
+
+
+def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: NDArray[np.int64]) -> Array:
+    """Pearson's r of x and y in each sample.
+
+    Args:
+        x, y: (N,).
+        identity: (N,), the number of each item's identity, from 0.
+        times: (S, identities), see `draws`.
+
+    Returns:
+        (S,); NaN where x or y does not vary, or a sample has fewer than two items.
+
+    Raises:
+        ValueError: if shapes differ, a number is not finite, or an identity has no column in `times`.
+    """
+    a, b = paired(x, y)
+    number = np.asarray(identity)
+    if number.shape != a.shape or number.min() < 0 or number.max() >= times.shape[1]:
+        raise ValueError(f"identity must be {a.shape} numbers below {times.shape[1]}, got {number.shape}")
+    a, b = (_scaled(v) for v in (a, b))
+    moments = np.stack([np.ones_like(a), a, b, a * a, b * b, a * b])
+    sums = np.stack([np.bincount(number, m, times.shape[1]) for m in moments])
+    n, sum_a, sum_b, aa, bb, ab = sums @ times.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread_a, spread_b = aa - sum_a**2 / n, bb - sum_b**2 / n
+        r = (ab - sum_a * sum_b / n) / np.sqrt(spread_a) / np.sqrt(spread_b)
+    defined = (n >= 2) & (spread_a > 1e-9 * n) & (spread_b > 1e-9 * n)  # less is rounding: values have unit spread
+    return np.asarray(np.where(defined, r.clip(-1, 1), np.nan))
+
+
+def _scaled(x: Array) -> Array:
+    """With mean 0 and unit spread, so that differences of sums lose nothing; zeros where x does not vary."""
+    centred = x - x.mean()
+    spread = centred.std()
+    scaled: Array = centred / spread if spread > 1e-12 * max(np.abs(x).max(), 1e-300) else np.zeros_like(centred)
+    return scaled

@@ -1,0 +1,249 @@
+"""Segmentation of a subject: masks and heatmaps against true masks, and the mAP and F1 of ID-Sim's Table 2c.
+
+Heatmaps may have any sign; hotter = more surely the subject. A subject is looked for in many images, some of which do
+not show it, and each image gets one mask with a confidence (or none), as in PerSAM (Zhang et al., ICLR 2024). ID-Sim
+does not say how its Table 2c is computed. Its data, PODS, was published with code for such masks (Sundaram et al.,
+"Personalized Representation from Personalized Generation", ICLR 2025, of which an author wrote ID-Sim too), and
+`mask_map` and `mask_f1` are that code's numbers: that the table's are the same is inferred. That F1 is no usual one;
+`mask_best_f1` is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.arrays import Numbers, Truths, numbers, truths
+
+Array = NDArray[np.float64]
+COCO_IOUS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # at least so much overlap is a hit
+_RECALLS = np.linspace(0, 1, 101)  # where COCO reads precision
+_BINS = 256  # of Otsu's histogram
+
+
+# Masks
+
+
+def iou(predicted: ArrayLike, truth: ArrayLike) -> float:
+    """Intersection over union of two masks, both bool (H, W); in [0, 1].
+
+    Raises:
+        ValueError: if both are empty, or shapes differ.
+    """
+    intersection, union = overlap(predicted, truth)
+    if not union:
+        raise ValueError("IoU needs a pixel in one of the masks, both are empty")
+    return intersection / union
+
+
+def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
+    """Pixels of the intersection and of the union of two masks, both bool (H, W)."""
+    a, b = truths("predicted", predicted), truths("truth", truth)
+    if a.shape != b.shape or a.ndim != 2 or not a.size:
+        raise ValueError(f"predicted and truth must be masks of one shape (H, W), got {a.shape} and {b.shape}")
+    return int((a & b).sum()), int((a | b).sum())
+
+
+def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLike) -> Array:
+    """IoU of each subject, its images' pixels taken together; their mean is PerSAM's mIoU.
+
+    Args:
+        intersections, unions: (N,), of each image, see `overlap`. subjects: (N,), whose image it is.
+
+    Returns:
+        (S,), in the order in which `numpy.unique` gives the subjects.
+
+    Raises:
+        ValueError: if shapes differ, or a subject has no pixel in any mask.
+    """
+    a, b = numbers("intersections", intersections), numbers("unions", unions)
+    names = np.asarray(subjects)
+    if not a.shape == b.shape == names.shape:
+        raise ValueError(f"needs three arrays (N,), got {a.shape}, {b.shape} and {names.shape}")
+    _, place = np.unique(names, return_inverse=True)
+    whole = np.bincount(place, b)
+    if whole.min() <= 0:
+        raise ValueError("a subject has no pixel in any mask")
+    found: Array = np.bincount(place, a) / whole
+    return found
+
+
+# Heatmaps
+
+
+def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
+    """Whether the hottest pixel is on the subject (the pointing game); of several, whether all of them are.
+
+    Args:
+        heat: (H, W). truth: bool (H, W).
+
+    Raises:
+        ValueError: if the subject has no pixel, shapes differ, or a value is not finite.
+    """
+    h, t = _heatmap(heat, truth)
+    return bool(t[h == h.max()].all())
+
+
+def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
+    """The threshold whose mask `heat >= threshold` has the highest IoU, and that IoU; of several, the highest.
+
+    An oracle for each image: how well its heatmap could be cut. Arguments and errors as in `pointing`.
+    """
+    h, t = (x.ravel() for x in _heatmap(heat, truth))
+    order = np.argsort(h, kind="stable")[::-1]
+    values, hits = h[order], np.cumsum(t[order])
+    ends = np.r_[np.flatnonzero(np.diff(values)), len(values) - 1]  # equal pixels are in or out together
+    curve = hits[ends] / (ends + 1 + hits[-1] - hits[ends])
+    best = int(np.argmax(curve))
+    return float(values[ends[best]]), float(curve[best])
+
+
+def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
+    """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
+    h, t = (x.ravel() for x in _heatmap(heat, truth))
+    at = numbers("thresholds", thresholds).astype(np.float64)
+    kept = len(h) - np.searchsorted(np.sort(h).astype(np.float64), at, "left")
+    hits = int(t.sum()) - np.searchsorted(np.sort(h[t]).astype(np.float64), at, "left")
+    curve: Array = hits / (kept + int(t.sum()) - hits)
+    return curve
+
+
+def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, float]:
+    """The one threshold that serves all images best, and their mean IoU at it; of several, the highest.
+
+    It is chosen on the images that it is measured on, which flatters, though by little where they are many.
+
+    Args:
+        curves: (N, K), `iou_curve` of each image. thresholds: (K,).
+
+    Raises:
+        ValueError: if shapes differ, or a number is not finite.
+    """
+    c, at = numbers("curves", curves, 2), numbers("thresholds", thresholds)
+    if c.shape[1] != len(at):
+        raise ValueError(f"curves of {c.shape[1]} values for {len(at)} thresholds")
+    mean = c.mean(0, dtype=np.float64)
+    best = max(range(len(at)), key=lambda k: (mean[k], at[k]))
+    return float(at[best]), float(mean[best])
+
+
+def otsu(heat: ArrayLike) -> float:
+    """Otsu's threshold: the one that parts the values into two classes of greatest variance between them.
+
+    PODS's code cuts the similarity map with it where there is no segmentation model. Of 256 bins from the lowest to
+    the highest value; the middle of the lower class's last bin, so that `heat > threshold` is the mask.
+
+    Args:
+        heat: (H, W).
+
+    Raises:
+        ValueError: if a value is not finite.
+    """
+    h = numbers("heat", heat, 2).astype(np.float64)
+    if h.min() == h.max():
+        return float(h.max())  # nothing stands out
+    count, edges = np.histogram(h, _BINS)
+    middle = (edges[:-1] + edges[1:]) / 2
+    below, above = np.cumsum(count)[:-1], np.cumsum(count[::-1])[::-1][1:]
+    sums = np.cumsum(count * middle)
+    low, high = sums[:-1] / below, (sums[-1] - sums[:-1]) / above  # the lowest and highest bins hold a pixel
+    return float(middle[np.argmax(below * above * (low - high) ** 2)])
+
+
+# A mask in each of many images
+
+
+def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
+    """mAP of masks as COCO computes it: interpolated average precision at 101 recalls, averaged over IoU thresholds.
+
+    An image's mask is a hit if it overlaps the subject by the IoU threshold; masks are ranked by their score. Equal
+    scores: misses come first (COCO takes the order of the images).
+
+    Args:
+        ious: (N,), of the mask with the subject's true one; 0 where the subject or the mask is absent.
+        scores: (N,), how sure each mask is, any sign; -inf where there is no mask.
+        present: bool (N,), whether the image shows the subject.
+        thresholds: in (0, 1]; default 0.5, 0.55, ... 0.95.
+
+    Returns:
+        In [0, 1].
+
+    Raises:
+        ValueError: if no image shows the subject, shapes differ, or numbers are out of range.
+    """
+    return float(_precisions(ious, scores, present, thresholds)[0].mean())
+
+
+def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
+    """F1 as PODS's code has it: of precision at each of 101 recalls with the highest recall reached, averaged.
+
+    F1 = mean over IoU thresholds t and recalls r of 2 P_t(r) R_t / (P_t(r) + R_t), with P_t(r) interpolated precision
+    (0 beyond R_t) and R_t the share of the images with the subject that a mask hits. The code also averages over
+    COCO's classes of area, which are one for subjects above 96 x 96 pixels. Otherwise as `mask_map`.
+    """
+    precision, recall = _precisions(ious, scores, present, thresholds)
+    sums = precision + recall[:, None]
+    found = np.divide(2 * precision * recall[:, None], sums, out=np.zeros_like(sums), where=sums > 0)
+    return float(found.mean())
+
+
+def mask_best_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
+    """The usual F1, at the score above which it is highest, averaged over IoU thresholds; otherwise as `mask_map`."""
+    overlaps, s, there, at = _detections(ious, scores, present, thresholds)
+    best = []
+    for t in at:
+        hit = (overlaps >= t) & there
+        kept = np.isfinite(s)
+        order = np.argsort(-s[kept], kind="stable")
+        hits = np.cumsum(hit[kept][order])
+        ends = np.flatnonzero(np.diff(s[kept][order], append=-np.inf))
+        f1 = 2 * hits[ends] / (ends + 1 + there.sum())
+        best.append(float(f1.max()) if len(f1) else 0.0)
+    return float(np.mean(best))
+
+
+def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:
+    """At each IoU threshold: interpolated precision (T, 101), and the highest recall (T,)."""
+    overlaps, s, there, at = _detections(ious, scores, present, thresholds)
+    kept = np.isfinite(s)
+    precision, reached = np.zeros((len(at), len(_RECALLS))), np.zeros(len(at))
+    for k, t in enumerate(at):
+        hit = ((overlaps >= t) & there)[kept]
+        order = np.lexsort((hit, -s[kept]))  # of equal scores, misses first
+        hits = np.cumsum(hit[order])
+        if not len(hits):
+            continue
+        exact = hits / np.arange(1, len(hits) + 1)
+        envelope = np.maximum.accumulate(exact[::-1])[::-1]
+        recall = hits / there.sum()
+        place = np.searchsorted(recall, _RECALLS, "left")
+        inside = place < len(recall)
+        precision[k, inside] = envelope[place[inside]]
+        reached[k] = recall[-1]
+    return precision, reached
+
+
+def _detections(
+    ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike
+) -> tuple[Array, Array, Truths, Array]:
+    overlaps, there = numbers("ious", ious).astype(np.float64), truths("present", present)
+    s = np.asarray(scores, dtype=np.float64)
+    at = numbers("thresholds", thresholds).astype(np.float64)
+    if not overlaps.shape == s.shape == there.shape:
+        raise ValueError(f"ious, scores and present must be (N,), got {overlaps.shape}, {s.shape} and {there.shape}")
+    if np.isnan(s).any() or (s == np.inf).any():
+        raise ValueError("scores must be numbers, or -inf where there is no mask")
+    if overlaps.min() < 0 or overlaps.max() > 1 or at.min() <= 0 or at.max() > 1:
+        raise ValueError("ious are in [0, 1], and thresholds in (0, 1]")
+    if not there.any():
+        raise ValueError("mAP and F1 need an image that shows the subject")
+    return overlaps, s, there, at
+
+
+def _heatmap(heat: ArrayLike, truth: ArrayLike) -> tuple[Numbers, Truths]:
+    h, t = numbers("heat", heat, 2), truths("truth", truth)
+    if h.shape != t.shape:
+        raise ValueError(f"heat and truth must be of one shape (H, W), got {h.shape} and {t.shape}")
+    if not t.any():
+        raise ValueError("truth is empty: the subject has no pixel")
+    return h, t

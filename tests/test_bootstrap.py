@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from idmetric.evaluate.bootstrap import Interval, bootstrap, draw
+from idmetric.evaluate.ranking import roc_auc
+from tests.reference import statistics_loop as slow
+
+
+def test_the_interval_of_a_mean_is_scipys() -> None:
+    values = np.random.default_rng(0).exponential(size=60)
+    found = bootstrap(lambda rows: values[rows].mean(), np.arange(60), samples=4000, seed=1)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000, rng=2)
+    width = theirs.confidence_interval.high - theirs.confidence_interval.low
+    assert found.value == pytest.approx(values.mean())
+    assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.05 * width)
+    assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.05 * width)
+    assert found.deviation == pytest.approx(theirs.standard_error, rel=0.05)
+    assert found.mean == pytest.approx(values.mean(), abs=0.05 * width)
+    assert found.samples == 4000
+
+
+def test_all_items_of_an_identity_are_drawn_together() -> None:
+    groups = ["a", "b", "a", "c", "a", "b"]
+    drawn: list[Counter[int]] = []
+
+    def statistic(rows: np.ndarray) -> float:
+        drawn.append(Counter(rows.tolist()))
+        return float(len(rows))
+
+    bootstrap(statistic, groups, samples=50)
+    assert drawn[0] == dict.fromkeys(range(6), 1)  # the data itself
+    seen = set()
+    for k, times in enumerate(drawn[1:]):
+        a, b, c = draw(3, 0, k)
+        assert a + b + c == 3
+        assert [times[row] for row in range(6)] == [a, b, a, c, a, b]
+        seen.add((a, b, c))
+    assert len(seen) > 5
+
+
+def test_images_of_one_identity_do_not_count_as_independent() -> None:
+    """Ten copies of each of 20 values: by identity the interval is that of 20 values, by item far too narrow."""
+    rng = np.random.default_rng(3)
+    identity = np.repeat(np.arange(20), 10)
+    one = rng.normal(size=20)
+    values = one[identity]
+    by_identity = bootstrap(lambda rows: values[rows].mean(), identity, samples=500)
+    by_item = bootstrap(lambda rows: values[rows].mean(), np.arange(200), samples=500)
+    alone = bootstrap(lambda rows: one[rows].mean(), np.arange(20), samples=500)
+    assert (by_identity.low, by_identity.high) == pytest.approx((alone.low, alone.high))
+    assert by_item.deviation < 0.4 * by_identity.deviation
+
+
+def test_intervals_hold_the_true_value_as_often_as_they_say() -> None:
+    held = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        identity = np.repeat(np.arange(40), 3)
+        values = rng.normal(size=40)[identity] + 0.3 * rng.normal(size=120)
+        found = bootstrap(lambda rows, v=values: v[rows].mean(), identity, samples=150, level=0.8, seed=seed)
+        held += found.low <= 0 <= found.high
+    assert 68 <= held <= 90
+
+
+# Pairs
+
+
+def test_pairs_are_drawn_by_both_of_their_identities() -> None:
+    rng = np.random.default_rng(4)
+    pairs = rng.choice(list("abcd"), (30, 2))
+    samples: list[list[int]] = []
+
+    def statistic(rows: np.ndarray) -> float:
+        samples.append(rows.tolist())
+        return 0.0
+
+    bootstrap(statistic, pairs, samples=30, seed=9)
+    for k, rows in enumerate(samples[1:]):
+        names = [name for name, times in zip("abcd", draw(4, 9, k), strict=True) for _ in range(times)]
+        assert rows == slow.cluster_sample(pairs.tolist(), names)
+
+
+def test_an_auc_over_pairs_gets_an_interval() -> None:
+    rng = np.random.default_rng(5)
+    identity = np.repeat(np.arange(12), 4)
+    x = rng.normal(size=(12, 8))[identity] + rng.normal(size=(48, 8))
+    a, b = np.triu_indices(48, 1)
+    scores, same = (x @ x.T)[a, b], identity[a] == identity[b]
+    found = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.stack([identity[a], identity[b]], 1))
+    assert found.low < found.value < found.high < 1
+    assert found.samples == 1000
+    narrow = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.arange(len(a)), samples=100)
+    assert narrow.deviation < found.deviation
+
+
+# Seeds
+
+
+def test_a_seed_gives_the_same_interval_and_more_samples_go_on_where_fewer_ended() -> None:
+    values = np.random.default_rng(6).normal(size=30)
+
+    def interval(**options: int) -> tuple[Interval, list[float]]:
+        means: list[float] = []
+
+        def statistic(rows: np.ndarray) -> float:
+            means.append(float(values[rows].mean()))
+            return means[-1]
+
+        return bootstrap(statistic, np.arange(30), **options), means
+
+    first, means = interval(samples=40, seed=3)
+    assert interval(samples=40, seed=3) == (first, means)
+    assert interval(samples=80, seed=3)[1][:41] == means
+    assert interval(samples=40, seed=4)[1][1:] != means[1:]
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    interval(samples=5)
+    assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
+
+
+def test_names_of_identities_do_not_matter() -> None:
+    values = np.random.default_rng(7).normal(size=12)
+    numbers = np.repeat(np.arange(4), 3)
+    names = np.array(["anna", "bo", "cy", "dan"])[numbers]
+    wanted = bootstrap(lambda rows: values[rows].mean(), numbers, samples=50)
+    assert bootstrap(lambda rows: values[rows].mean(), names, samples=50) == wanted
+    assert bootstrap(lambda rows: values[rows].mean(), names.astype(object), samples=50) == wanted
+
+
+# Bad input
+
+
+def test_samples_without_a_defined_value_are_left_out_unless_they_are_many() -> None:
+    scores, same = np.arange(12.0), np.arange(12) % 3 == 0
+    found = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.arange(12), samples=1000)
+    assert 900 <= found.samples < 1000
+    with pytest.raises(ValueError, match=r"is defined in \d+ of 200 bootstrap samples of 3 identities: too few"):
+        bootstrap(lambda rows: roc_auc(scores[:3][rows], same[:3][rows]), np.arange(3), samples=200)
+    with pytest.raises(ValueError, match="of 2 identities: too few"):  # a pair of two that were not both drawn
+        bootstrap(lambda rows: 1.0, [["a", "b"]], samples=200)
+
+
+def test_what_has_no_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="two identities at least, got 1"):
+        bootstrap(lambda rows: 0.0, ["a", "a"])
+    with pytest.raises(ValueError, match="item 1 has no identity"):
+        bootstrap(lambda rows: 0.0, ["a", None, "b"])
+    with pytest.raises(ValueError, match="item 2 has no identity"):
+        bootstrap(lambda rows: 0.0, [["a", "b"], ["a", "c"], ["b", None]])
+    with pytest.raises(ValueError, match="item 0 has no identity"):
+        bootstrap(lambda rows: 0.0, [np.nan, 1.0])
+    with pytest.raises(ValueError, match="one type that sorts"):
+        bootstrap(lambda rows: 0.0, np.array(["a", 1], dtype=object))
+    for groups in ([], [["a", "b", "c"]], "a"):
+        with pytest.raises(ValueError, match=r"shape \(N,\), or \(N, 2\) for pairs"):
+            bootstrap(lambda rows: 0.0, groups)
+    with pytest.raises(ValueError, match="not finite on the data"):
+        bootstrap(lambda rows: np.nan, ["a", "b"])
+    with pytest.raises(ValueError, match="both relevant and irrelevant"):
+        bootstrap(lambda rows: roc_auc([1.0, 2.0], [True, True]), ["a", "b"])
+    for options in ({"samples": 1}, {"level": 1.0}, {"level": 0}):
+        with pytest.raises(ValueError, match="samples >= 2 and a level between 0 and 1"):
+            bootstrap(lambda rows: 0.0, ["a", "b"], **options)  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""Statistics of masks and heatmaps, against slow loops, scikit-learn, and COCO's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+
+from idmetric.evaluate.segmentation import (
+    COCO_IOUS,
+    best_iou,
+    iou,
+    iou_curve,
+    mask_best_f1,
+    mask_f1,
+    mask_map,
+    otsu,
+    overlap,
+    pointing,
+    shared_threshold,
+    subject_ious,
+)
+
+
+def drawn(seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """A heatmap of any sign, with ties, and a mask."""
+    rng = np.random.default_rng(seed)
+    heat = rng.normal(size=(7, 9)) - 0.5
+    truth = rng.random((7, 9)) < 0.3
+    truth[0, 0] = True
+    heat += truth
+    return heat.round(1) if ties else heat, truth
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_iou_is_scikit_learns_jaccard_index(seed: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    heat, truth = drawn(seed)
+    assert iou(heat > 0, truth) == pytest.approx(metrics.jaccard_score(truth.ravel(), heat.ravel() > 0))
+    assert overlap(heat > 0, truth) == (((heat > 0) & truth).sum(), ((heat > 0) | truth).sum())
+    assert iou(truth, truth) == 1
+    assert iou(~truth, truth) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_threshold_is_that_of_a_loop_over_all(seed: int) -> None:
+    heat, truth = drawn(seed)
+    every = np.unique(heat)
+    slow = [iou(heat >= t, truth) for t in every]
+    threshold, value = best_iou(heat, truth)
+    assert value == pytest.approx(max(slow))
+    assert threshold == max(t for t, v in zip(every, slow, strict=True) if v == max(slow))
+    assert iou(heat >= threshold, truth) == pytest.approx(value)
+
+
+def test_one_threshold_for_all_images_is_that_of_a_loop() -> None:
+    maps = [drawn(s) for s in range(6)]
+    thresholds = np.linspace(-3, 3, 61)  # beyond all values too
+    curves = np.stack([iou_curve(heat, truth, thresholds) for heat, truth in maps])
+    slow = np.array([[((h >= t) & m).sum() / ((h >= t) | m).sum() for t in thresholds] for h, m in maps])
+    assert curves == pytest.approx(slow)
+    threshold, value = shared_threshold(curves, thresholds)
+    assert value == pytest.approx(slow.mean(0).max())
+    assert slow[:, thresholds == threshold].mean() == pytest.approx(value)
+    assert value <= np.mean([best_iou(*one)[1] for one in maps])
+    shuffled = np.random.default_rng(0).permutation(61)
+    assert shared_threshold(curves[:, shuffled], thresholds[shuffled]) == pytest.approx((threshold, value))
+
+
+def test_pointing_asks_for_the_hottest_pixel_and_ties_lose() -> None:
+    truth = np.array([[True, True], [False, False]])
+    assert pointing([[0.2, 0.9], [0.1, 0.3]], truth)
+    assert not pointing([[0.2, 0.3], [0.1, 0.9]], truth)
+    assert pointing([[0.9, 0.9], [0.1, 0.3]], truth)
+    assert not pointing([[0.9, 0.1], [0.9, 0.3]], truth)
+    assert not pointing(np.zeros((2, 2)), truth)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_otsu_parts_values_as_a_loop_over_thresholds(seed: int) -> None:
+    heat, _ = drawn(seed, ties=False)
+    count, edges = np.histogram(heat, 256)
+    middle = (edges[1:] + edges[:-1]) / 2
+    binned = np.repeat(middle, count)
+    between = {
+        t: (binned <= t).mean() * (binned > t).mean() * (binned[binned <= t].mean() - binned[binned > t].mean()) ** 2
+        for t in middle[:-1]
+    }
+    found = otsu(heat)
+    assert between[found] == pytest.approx(max(between.values()))
+    assert otsu(np.full((3, 3), 0.5)) == 0.5
+
+
+def test_otsu_is_opencvs_on_whole_numbers() -> None:
+    cv2 = pytest.importorskip("cv2")
+    rng = np.random.default_rng(0)
+    image = np.r_[rng.normal(70, 20, 600), rng.normal(170, 25, 300)].clip(0, 255).round().astype(np.uint8)
+    image[:2] = 0, 255
+    expected, _ = cv2.threshold(image.reshape(30, 30), 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
+    assert otsu(image.reshape(30, 30)) == pytest.approx(expected, abs=1)
+
+
+def test_persams_miou_takes_a_subjects_pixels_together() -> None:
+    found = subject_ious([1, 3, 5], [10, 10, 10], ["b", "b", "a"])
+    assert found == pytest.approx([0.5, 4 / 20])
+
+
+# Many images
+
+
+def searched(seed: int, count: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """IoUs, scores and presence of masks in images, a few of which got no mask."""
+    rng = np.random.default_rng(seed)
+    present = rng.random(count) < 0.4
+    present[0] = True
+    ious = np.where(present, rng.random(count) ** 0.4, 0)
+    scores = rng.normal(size=count) + 2 * ious
+    none = rng.random(count) < 0.1
+    return np.where(none, 0, ious), np.where(none, -np.inf, scores), present
+
+
+def slow_curve(ious: np.ndarray, scores: np.ndarray, present: np.ndarray, t: float) -> list[tuple[float, float]]:
+    """Recall and precision when masks are taken one after the other."""
+    points, hits = [], 0
+    order = [k for k in np.argsort(-scores) if scores[k] > -np.inf]
+    for taken, k in enumerate(order, 1):
+        hits += int(present[k] and ious[k] >= t)
+        points.append((hits / present.sum(), hits / taken))
+    return points
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_map_and_f1_are_those_of_a_loop(seed: int) -> None:
+    ious, scores, present = searched(seed)
+    ap, f1, best = [], [], []
+    for t in COCO_IOUS:
+        points = slow_curve(ious, scores, present, t)
+        reached = points[-1][0]
+        for r in np.linspace(0, 1, 101):
+            p = max([precision for recall, precision in points if recall >= r], default=0)
+            ap.append(p)
+            f1.append(2 * p * reached / (p + reached) if p + reached else 0)
+        best.append(max(2 * p * r / (p + r) if p + r else 0 for r, p in points))
+    assert mask_map(ious, scores, present) == pytest.approx(np.mean(ap))
+    assert mask_f1(ious, scores, present) == pytest.approx(np.mean(f1))
+    assert mask_best_f1(ious, scores, present) == pytest.approx(np.mean(best))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_map_is_cocos(seed: int) -> None:
+    coco = pytest.importorskip("pycocotools.coco")
+    evaluation = pytest.importorskip("pycocotools.cocoeval")
+    coded = pytest.importorskip("pycocotools.mask")
+    rng = np.random.default_rng(seed)
+    truth, found, ious, scores, present = [], [], [], rng.random(30), rng.random(30) < 0.5
+    present[0] = True
+    for k in range(30):
+        mask, guess = np.zeros((2, 120, 120), dtype=np.uint8, order="C")
+        top, left = rng.integers(0, 15, 2)
+        mask[5:105, 5:105] = 1
+        guess[5 + top : 105, 5 + left : 105 + left] = 1
+        ious.append(iou(mask, guess) if present[k] else 0.0)
+        if present[k]:
+            truth.append({"id": k + 1, "image_id": k, "category_id": 1, "iscrowd": 0, "area": 10_000,
+                          "segmentation": coded.encode(np.asfortranarray(mask))})  # fmt: skip
+        found.append({"image_id": k, "category_id": 1, "score": float(scores[k]),
+                      "segmentation": coded.encode(np.asfortranarray(guess))})  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):
+        data = coco.COCO()
+        data.dataset = {
+            "info": {}, "annotations": truth, "categories": [{"id": 1}],
+            "images": [{"id": k, "height": 120, "width": 120} for k in range(30)],
+        }  # fmt: skip
+        data.createIndex()
+        run = evaluation.COCOeval(data, data.loadRes(found), "segm")
+        run.evaluate()
+        run.accumulate()
+        run.summarize()
+    assert mask_map(ious, scores, present) == pytest.approx(run.stats[0])
+    assert mask_map(ious, scores, present, [0.5]) == pytest.approx(run.stats[1])
+    precision, recall = run.eval["precision"][:, :, 0, 0, 2], run.eval["recall"][:, 0, 0, 2]
+    f1 = 2 * precision * recall[:, None] / (precision + recall[:, None] + 1e-6)
+    assert mask_f1(ious, scores, present) == pytest.approx(f1.mean(), abs=1e-5)
+
+
+def test_perfect_masks_score_one_and_ties_lose() -> None:
+    present = np.array([True, True, False])
+    for measure in (mask_map, mask_f1, mask_best_f1):
+        assert measure([1, 1, 0], [0.9, 0.8, -3.0], present) == pytest.approx(1)
+        assert measure([1, 1, 0], [-np.inf] * 3, present) == 0
+        assert measure([0, 0, 0], [0.9, 0.8, -3.0], present) == 0
+    assert mask_map([1, 1, 0], [0.9, 0.5, 0.5], present) == pytest.approx(
+        mask_map([1, 0, 1], [0.9, 0.6, 0.5], [1, 0, 1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: iou(np.zeros((2, 2)), np.zeros((2, 2))), "both are empty"),
+        (lambda: iou(np.ones((2, 2)), np.ones((2, 3))), "one shape"),
+        (lambda: iou(np.full((2, 2), 0.4), np.ones((2, 2))), "booleans"),
+        (lambda: pointing(np.ones((2, 2)), np.zeros((2, 2))), "no pixel"),
+        (lambda: best_iou([[np.nan]], [[1]]), "finite"),
+        (lambda: iou_curve(np.ones((2, 2)), np.ones((3, 2)), [0]), "one shape"),
+        (lambda: shared_threshold(np.ones((2, 3)), [0, 1]), "3 values for 2"),
+        (lambda: mask_map([0.5], [0.1], [False]), "shows the subject"),
+        (lambda: mask_map([0.5], [np.nan], [True]), "scores must be"),
+        (lambda: mask_map([1.5], [0.1], [True]), "in \\[0, 1\\]"),
+        (lambda: mask_f1([0.5, 0.5], [0.1], [True]), "must be \\(N,\\)"),
+        (lambda: subject_ious([0], [0], ["a"]), "no pixel"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(call: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()  # type: ignore[operator]
