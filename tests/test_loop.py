@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import load
-from idmetric.train import loader, loop, state
+from idmetric.train import loader, loop, record, state
 from idmetric.train.loader import Steps, seed_all
 from idmetric.train.log import Log, curves, truncate
 from idmetric.train.log import read as read_log
@@ -111,7 +111,7 @@ def test_a_killed_run_resumes_to_the_same_weights(spawn: Any, tmp_path: Path) ->
     settings = {**SETTINGS, "save_every": 2, "workers": 1}
     rng = random.Random()
     killed = 0
-    for first in (2, 14):
+    for first in (3, 14):  # after the first checkpoint, which is written once its step is logged
         process = spawn.Process(target=start, args=(tmp_path / "run", {"steps": 30, "pause": 0.02}, settings))
         process.start()
         aim = rng.randint(first, first + 10)
@@ -532,6 +532,33 @@ def test_a_validation_that_fails_is_told(tmp_path: Path) -> None:
     processes = Processes(cpu=True)
     with pytest.raises(TrainError, match=r"^validation after step 0: the features are not finite$"):
         fit(Diverged(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+
+
+def test_a_validation_that_failed_is_made_up_for_by_a_resumed_run(tmp_path: Path) -> None:
+    class Broken(PairRecipe):
+        def validate(self) -> dict[str, float]:
+            raise OSError("lost.png is gone")
+
+    processes, settings = Processes(cpu=True), Settings(**{**SETTINGS, "save_every": 0, "validate_every": 0})
+    with pytest.raises(TrainError, match=r"^validation after step 12: lost\.png is gone$"):
+        fit(Broken(Config(), processes), tmp_path / "run", settings, processes)
+    fit(PairRecipe(Config(), processes), tmp_path / "run", settings, processes)  # trains nothing again
+    fit(PairRecipe(Config(), processes), tmp_path / "whole", settings, processes)
+    found = [read_log(tmp_path / name / "log.jsonl")["validation/accuracy"] for name in ("run", "whole")]
+    assert found[0] == found[1]
+    assert [step for step, _ in found[0]] == [12]
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert files[0] == files[1]
+    assert (tmp_path / "run/best/config.json").is_file()
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with record.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
+        train(tmp_path / "run")
+    train(tmp_path / "run", Config(steps=2))
+    with record.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
+        record.move_aside(tmp_path / "run")
+    assert record.move_aside(tmp_path / "run") == tmp_path / "run.1"
 
 
 def test_parameters_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:

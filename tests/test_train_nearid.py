@@ -582,6 +582,9 @@ def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
     assert after[0, False] != before[0, False]
     assert after[0, True] != before[0, True]
     assert after[3, False] == before[3, False]
+    (tmp_path / "t0v0.png").unlink()
+    with pytest.raises(TrainError, match=r"t0v0\.png cannot be read: No such file"):
+        picture_keys(data, [(0, False)])
     a, b = random_model(0), random_model(1)
     names = [trunk_id(m, siglip.trunk_state(m), p) for m, p in ((a, "no"), (a, "bf16"), (b, "no"))]
     assert len(set(names)) == 3

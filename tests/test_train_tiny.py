@@ -159,7 +159,8 @@ def test_steps_show_thing_and_twin_in_the_same_contexts() -> None:
 
 def test_batches_cover_the_groups_and_hold_none_twice(tmp_path: Path) -> None:
     config = Config(batch=3)
-    batches = [tiny._batch(step, 7, config) for step in range(4)]
+    groups = np.arange(7, dtype=np.uint8)[:, None, None, None, None, None].repeat(2, 1).repeat(3, 2).repeat(3, 5)
+    batches = [tiny.draw(groups, step, config)[:, 0, 0, 0, 0, 0] for step in range(4)]
     assert all(len(set(batch)) == 3 for batch in batches)
     assert not set(batches[0]) & set(batches[1])  # one epoch
     assert [list(b) for b in batches[2:]] != [list(b) for b in batches[:2]]  # the next one is shuffled anew

@@ -389,7 +389,10 @@ def test_processes_share_out_the_datasets_to_validate(data: Manifest, monkeypatc
     monkeypatch.setattr(items, "_rate", lambda *given: done.append(given[3].name) or plain(*given))
     for rank in (0, 1):
         found.processes = SimpleNamespace(  # type: ignore[assignment]
-            rank=rank, count=2, all_values=lambda own: [own, {k: v for k, v in rates.items() if k not in own}]
+            rank=rank,
+            count=2,
+            together=lambda run: run(),
+            all_values=lambda own: [own, {k: v for k, v in rates.items() if k not in own}],
         )
         assert found.validate() == alone
     assert done == ["d0", "d1"]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import multiprocessing
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.manifest import Manifest, Row
+from idmetric.data.manifest import Manifest, Row, read
 from idmetric.embedder import Embedder
+from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.validate import embed_rows, measurable, validation
+from tests.train_parts import launched
 
 Colour = tuple[int, int, int]
 
@@ -29,7 +34,7 @@ class MeanColour(Embedder):
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5).eval()
 
-    def encode(self, x: Tensor) -> tuple[Tensor, None, None]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         return self.dropout(self.frozen(x.mean((2, 3)))) * self.scale, None, None
 
 
@@ -271,3 +276,48 @@ def test_numbers_do_not_depend_on_batches_or_threads(tmp_path: Path, metric: IDS
     vectors = embed_rows(metric, data, [3, 1], batch_size=1)
     wanted = metric.embed([data.source(3), data.source(1)]).cls.double()  # type: ignore[list-item]
     assert np.abs(vectors - torch.nn.functional.normalize(wanted, dim=-1).numpy()).max() < 1e-6
+
+
+# Several processes
+
+
+def validated(folder: Path, rank: int, port: str) -> None:
+    """Validation by one of two processes, then one in which a process of them meets an image that it cannot read."""
+    launched(rank, 2, port)
+    processes = Processes(cpu=True)
+    model, seen = MeanColour(), list[int]()
+    model.dropout.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    data = read(folder / "data.parquet")
+    found = {"values": validation(model, data, batch_size=2, processes=processes), "seen": sum(seen)}
+    found["few"] = validation(model, data.take([0, 1]), batch_size=2, processes=processes)
+    (folder / "4.png").write_bytes(b"no image")
+    try:
+        validation(model, data, batch_size=2, processes=processes)
+    except (ValueError, OtherFailed) as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    processes.close()
+
+
+def test_processes_share_a_validation_and_fail_together(tmp_path: Path) -> None:
+    rows = [Row(f"i{k // 2}", f"{k}.png") for k in range(7)]
+    data = paint(tmp_path, list(zip(rows, colours(7, 5), strict=True)))
+    data.write(tmp_path / "data.parquet")
+    alone, few = validation(MeanColour(), data, batch_size=2), validation(MeanColour(), data.take([0, 1]), batch_size=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    context = multiprocessing.get_context("spawn")
+    group = [context.Process(target=validated, args=(tmp_path, rank, port)) for rank in range(2)]
+    for process in group:
+        process.start()
+    for process in group:
+        process.join(60)
+    assert [process.exitcode for process in group] == [0, 0]
+    main, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert main["values"] == other["values"] == alone  # bit for bit: the batches are those of one process
+    assert (main["seen"], other["seen"]) == (4, 3)
+    assert main["few"] == other["few"] == few  # the second process has nothing to embed
+    assert other["error"].startswith("ImageReadError: ")
+    assert "4.png" in other["error"]
+    assert main["error"].startswith("OtherFailed: process 1 failed: ImageReadError: ")

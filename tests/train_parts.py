@@ -175,7 +175,7 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
     os.setsid()  # so that a test can signal this process and its loaders together
     port = settings.pop("port", "")
     if count > 1:
-        _launched(rank, count, port)
+        launched(rank, count, port)
     torch.set_num_threads(1)
     with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
         processes = Processes(cpu=True)
@@ -189,7 +189,7 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
 
 def exchange(folder: Path, rank: int, count: int, port: str) -> None:
     """What one of several processes gets from the others, as JSON."""
-    _launched(rank, count, port)
+    launched(rank, count, port)
     processes = Processes(cpu=True)
     own = torch.tensor([[10.0 * rank], [10.0 * rank + 1]], requires_grad=True)
     floats = processes.gather(own)
@@ -228,7 +228,7 @@ def _refuse() -> int:
     raise ValueError("no")
 
 
-def _launched(rank: int, count: int, port: str) -> None:
+def launched(rank: int, count: int, port: str) -> None:
     """The environment that torchrun and `accelerate launch` make."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),

@@ -237,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(RECIPES[name][0])
     except ImportError as error:
         return _told(error)
+    from idmetric.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import MainFailed
 
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except MainFailed as error:  # the main process tells all of it
         return _told(str(error).partition("\n")[0])
-    except (SetupError, TrainError, ImportError) as error:
+    except (SetupError, TrainError, ImportError, OutputError) as error:
         return _told(error)
     return 0
 

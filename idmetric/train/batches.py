@@ -143,6 +143,10 @@ class Pictures:
         """
         return self._read(row, rng, foreground, noise, masked=False)[0]
 
+    def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
+        """As `read`, 8-bit (uint8): a quarter of the memory, and exactly what an 8-bit image of that size holds."""
+        return (self.read(row, rng, foreground=foreground) * 255).round().byte()
+
     def read_masked(
         self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0
     ) -> tuple[Tensor, Tensor | None]:

@@ -165,7 +165,7 @@ def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[t
     """The key of each picture: a row, and whether its background is painted black by the row's mask.
 
     Raises:
-        OSError: if a file cannot be read.
+        TrainError: if a file cannot be read.
     """
     content = {row: _hash(data.source(row)) for row in sorted({row for row, _ in pictures})}
     masks = {row: _hash(data.source(row, "mask")) for row in sorted({row for row, masked in pictures if masked})}
@@ -174,8 +174,14 @@ def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[t
 
 def _hash(source: str | bytes | None) -> str:
     digest = hashlib.sha256()
-    for block in [source] if isinstance(source, bytes) else _blocks(str(source)):
-        digest.update(block)
+    if isinstance(source, bytes):
+        digest.update(source)
+    else:
+        try:
+            for block in _blocks(str(source)):
+                digest.update(block)
+        except OSError as error:
+            raise TrainError(f"{source} cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()[:32]
 
 

@@ -232,7 +232,8 @@ class IDSimRecipe:
         if self.held_out is None:
             return {}
         return scores(
-            self.model, self.data, self.held_out, batch=self.config.batch, by_patches=self.config.terms == "patch",
+            self.model, self.data, self.held_out, self.processes,
+            batch=self.config.batch, by_patches=self.config.terms == "patch",
             patches=0 if self.config.terms == "cls" else self.config.validate_patches,
         )  # fmt: skip
 

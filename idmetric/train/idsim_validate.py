@@ -13,11 +13,19 @@ from idmetric.distance import distance
 from idmetric.idsim import IDSim
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.idsim_triplets import Triplets
+from idmetric.train.processes import Processes
 from idmetric.train.validate import validation
 
 
 def scores(
-    model: IDSim, data: Manifest, triplets: Triplets, *, patches: int, by_patches: bool, batch: int
+    model: IDSim,
+    data: Manifest,
+    triplets: Triplets,
+    processes: Processes,
+    *,
+    patches: int,
+    by_patches: bool,
+    batch: int,
 ) -> dict[str, float]:
     """What `validation` measures on the triplets' rows, patches' accuracy, and "selection", higher = better.
 
@@ -29,7 +37,7 @@ def scores(
         by_patches: select by "triplet_patch" alone, for a model whose class features are not trained.
         batch: triplets embedded at once.
     """
-    found = validation(model, data.take(triplets.used), batch_size=3 * batch)
+    found = validation(model, data.take(triplets.used), batch_size=3 * batch, processes=processes)
     chosen = [found[name] for name in ("triplet", "auc") if name in found]
     if patches:
         found |= patch_accuracy(model, Pictures.of(model, data), triplets, patches, batch)

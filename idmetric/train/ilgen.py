@@ -228,7 +228,9 @@ class ILGen:
 
     def validate(self) -> Mapping[str, float]:
         """Mean average precision of the validation split, and what else its rows allow; see `train.validate`."""
-        return {} if self.held_out is None else validation(self.model, self.held_out, batch_size=self.config.chunk)
+        if self.held_out is None:
+            return {}
+        return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
 
     def save(self, folder: Path) -> None:
         """A `Backbone`, in plain weights."""

@@ -114,5 +114,4 @@ class Batches:
     def _one(self, drawn: Drawn, sample: int, part: int) -> Tensor:
         row = int(self.classes.flat[int(drawn.image[sample, part])])
         place = sample * drawn.image.shape[1] + part
-        pixels = self.pictures.read(row, generator(self.seed, drawn.step, place))
-        return (pixels * 255).round().byte()
+        return self.pictures.read_bytes(row, generator(self.seed, drawn.step, place))

@@ -21,7 +21,7 @@ from idmetric.losses.softmax_margin import softmax_margin
 from idmetric.train.ilgen_batches import Drawn
 from idmetric.train.ilgen_classes import Classes
 from idmetric.train.processes import Processes
-from idmetric.train.validate import embed_rows
+from idmetric.train.validate import embed_shared
 
 
 class RecallAtK(nn.Module):
@@ -113,11 +113,10 @@ def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes
     """
     count = len(classes.flat)
     each = -(-count // processes.count)
-    own = (torch.arange(each) + processes.rank * each) % count  # the last share is filled up
+    own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is filled up
     with processes.autocast():
-        vectors = embed_rows(model, data, classes.flat[own.numpy()], batch_size=batch_size)
+        vectors = embed_shared(model, data, classes.flat, processes, batch_size=batch_size)
     x = torch.from_numpy(vectors).float().to(processes.device)
     label = torch.arange(count, device=x.device) // classes.images
-    every = processes.gather(x)[:count]
-    found = hardest_negatives(x, every, label[own.to(x.device)], label)
+    found = hardest_negatives(x[own], x, label[own], label)
     return processes.gather(found)[:count]

@@ -101,7 +101,7 @@ class Loader:
         """The images of items; one that occurs twice is read once."""
         rows = [item.row for item in items]
         different = (row for row in dict.fromkeys(rows) if row is not None)
-        return Packed.of({row: (self.pictures.read(row) * 255).round().byte() for row in different}, rows)
+        return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
 
     def _codes(self, target: Rows, pairs: Sequence[tuple[Item, Item]], hard: Rows) -> tuple[Rows, Rows]:
         """Numbers of targets and hard negatives: equal for candidates that are no negatives of each other's queries."""
@@ -135,8 +135,12 @@ def precision_at_1(
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     pools = prepared.data.pools
-    own = {p.name: _rate(model, pictures, prepared, p, queries, hard, chunk) for p in pools[rank::count]}
-    rates = {name: rate for part in (processes.all_values(own) if processes else [own]) for name, rate in part.items()}
+
+    def own() -> dict[str, float]:
+        return {p.name: _rate(model, pictures, prepared, p, queries, hard, chunk) for p in pools[rank::count]}
+
+    parts = processes.all_values(processes.together(own)) if processes else [own()]
+    rates = {name: rate for part in parts for name, rate in part.items()}
     return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{pool.name}": rates[pool.name] for pool in pools}}
 
 

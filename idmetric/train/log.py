@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from idmetric import json_file
+from idmetric.output import writing
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 
@@ -79,8 +81,9 @@ class Log:
         return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
 
     def _write(self, step: int, values: Mapping[str, float], record: Mapping[str, Any], part: str) -> None:
-        self.file.write(json.dumps(record, allow_nan=False) + "\n")
-        self.file.flush()
+        with writing(self.out / FILE):
+            self.file.write(json.dumps(record, allow_nan=False) + "\n")
+            self.file.flush()
         if self.board is not None:
             for name, value in values.items():
                 self.board.add_scalar(f"{part}/{name}", value, step)
@@ -148,10 +151,10 @@ def truncate(path: Path, done: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            step = json.loads(text)["step"]
-        except (ValueError, KeyError, TypeError):
+            step = int(json_file.parse(text)["step"])
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
         if 0 < done >= step:
             kept.append(text + "\n")

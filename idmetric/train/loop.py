@@ -29,7 +29,7 @@ from idmetric.train import record, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter, Silence, curves
 from idmetric.train.options import option
-from idmetric.train.processes import Precision, Processes
+from idmetric.train.processes import OtherFailed, Precision, Processes
 from idmetric.train.state import TrainError as TrainError  # part of this module
 from idmetric.train.stop import Interrupts, dump
 from idmetric.train.stop import NotFinite as NotFinite
@@ -123,12 +123,18 @@ def fit(recipe: Recipe, out: str | os.PathLike[str], settings: Settings, process
             the same folder; only the main one writes.
 
     Raises:
-        TrainError: if the folder holds something else or a run with other settings; if a batch cannot be loaded; if a
-            checkpoint cannot be written.
+        TrainError: if the folder holds something else, a run with other settings, or one that is going on; if a batch
+            cannot be loaded; if a checkpoint cannot be written.
         NotFinite: at the first NaN or infinite loss or gradient, whose batch is saved; the weights stay clean.
         Stopped: after SIGTERM or Ctrl-C, once a checkpoint is written.
     """
     out = Path(out)
+    with contextlib.ExitStack() as held:
+        processes.on_main(lambda: held.enter_context(record.own_folder(out)))
+        _fit(recipe, out, settings, processes)
+
+
+def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes) -> None:
     whole = record.make(recipe.name, _decisive(recipe, settings, processes), _incidental(recipe, settings, processes))
     if processes.on_main(lambda: record.prepare(out, whole, settings.resume)):
         if processes.main:
@@ -155,7 +161,7 @@ class _Run:
         self.optimizer = recipe.optimizer()
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.done, self.saved = 0, 0
+        self.done, self.saved, self.validated = 0, 0, 0
         self.best: dict[str, Any] | None = None
         self._check_modules()
         processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
@@ -170,7 +176,8 @@ class _Run:
     def _resume(self, step: int, folder: Path) -> None:
         state.load(folder, self.modules, self.optimizer, self.processes.scaler)
         self.done = self.saved = step
-        self.best = state.read_record(folder)["best"]
+        found = state.read_record(folder)
+        self.best, self.validated = found["best"], found.get("validated", step)
 
     def train(self, interrupts: Interrupts) -> None:
         """All steps that are not done yet."""
@@ -180,6 +187,8 @@ class _Run:
             log.line(_headline(self))
             if self.done == 0 and settings.validate_every:
                 self._validate(log)
+            if self.done and self._validation(log):  # it failed before the run was stopped
+                self._save()
             meter = Meter()
             for step in steps:
                 meter.wait()
@@ -190,7 +199,7 @@ class _Run:
                 self.done = step + 1
                 if _due(self.done, settings.log_every, self.recipe.steps):
                     log.training(self.done, meter.read(self.processes))
-                improved = _due(self.done, settings.validate_every, self.recipe.steps) and self._validate(log)
+                improved = self._validation(log)
                 if improved or _due(self.done, settings.save_every, self.recipe.steps):
                     self._save()
 
@@ -251,6 +260,19 @@ class _Run:
             f"before it; the last checkpoint is of step {self.saved}"
         )
 
+    def _validation(self, log: Log | Silence) -> bool:
+        """Validate if it is time; where that fails, what was trained is kept, and a resumed run validates first."""
+        if self.validated == self.done or not _due(self.done, self.settings.validate_every, self.recipe.steps):
+            return False
+        try:
+            improved = self._validate(log)
+        except TrainError:  # in all processes
+            if self.saved < self.done:
+                self._save()
+            raise
+        self.validated = self.done
+        return improved
+
     def _validate(self, log: Log | Silence) -> bool:
         """Log the scores of the model; True if it is better than ever."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
@@ -275,7 +297,7 @@ class _Run:
         own: dict[str, float] | str
         try:
             own = dict(self.recipe.validate())
-        except (OSError, ValueError) as error:  # an image that cannot be read, a model that has diverged
+        except (OSError, ValueError, OtherFailed) as error:  # an image that cannot be read, a model that has diverged
             own = str(error)
         found = self.processes.all_values(own)
         for values in found:
@@ -288,9 +310,10 @@ class _Run:
         # BatchNorm's statistics differ between processes, and a resumed run would have the main one's
         self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
         best = self.best
+        more = {"best": best, "validated": self.validated}
 
         def write() -> None:
-            state.save(self.out, self.done, self.modules, self.optimizer, self.processes.scaler, {"best": best})
+            state.save(self.out, self.done, self.modules, self.optimizer, self.processes.scaler, more)
             state.prune(self.out, self.settings.keep, best["step"] if best else None)
 
         self.processes.on_main(write)

@@ -40,7 +40,6 @@ from idmetric.train.processes import Precision, Processes
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
-_DTYPE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _GB = 10**9
 
 
@@ -241,7 +240,7 @@ class Recipe:
         """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
         with torch.no_grad(), self.processes.autocast():
             tokens: Tensor = self.model.backbone.forward_features(x)
-        return tokens.to(_DTYPE[self.processes.precision])
+        return tokens.to(self.processes.dtype)
 
     def _blank(self) -> Tensor:
         """A picture of zeros after normalisation, as the released code pads."""
@@ -269,7 +268,7 @@ class Recipe:
         if self.held_out is None:
             return {}
         with self.processes.autocast():
-            return validation(self.model, self.held_out, batch_size=self.config.chunk)
+            return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
 
     def save(self, folder: Path) -> None:
         """The whole model; its trunk is as it was."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
@@ -120,7 +119,7 @@ class Batches:
                 features.append(self.cache.get(key))
             else:
                 rng = generator(self.seed, step, *at)
-                pixels.append(self._pixels(int(rows[at]), bool(masked[at]), rng))
+                pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
         return features, pixels
 
     # Features
@@ -160,19 +159,19 @@ class Batches:
         quiet = not processes.main or not sys.stderr.isatty()
         with tqdm(total=len(new) // processes.count, desc="features", unit="picture", disable=quiet) as bar:
 
+            def pixels(key: str) -> Tensor:
+                row, dark = picture[key]
+                return self.pictures.read_bytes(row, foreground=dark)
+
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
                 with ThreadPoolExecutor() as pool:
-                    read = pool.map(lambda key: self._pixels(*picture[key]), part)
+                    read = pool.map(pixels, part)
                     for count in parts(len(part), block):
                         yield from tokens(torch.stack(list(islice(read, count))))
                         bar.update(count)
 
             cache.fill(wanted, compute, processes, each)
         self.cache, self.keys = cache, keys
-
-    def _pixels(self, row: int, dark: bool, rng: Generator | None = None) -> Tensor:
-        """8-bit pixels (3, H, W): exactly what the picture holds, in a quarter."""
-        return (self.pictures.read(row, rng, foreground=dark) * 255).round().byte()
 
 
 def parts(count: int, most: int) -> list[int]:

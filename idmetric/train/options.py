@@ -12,7 +12,6 @@ values = from_file("nearid.toml", Config)
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import types
 import typing
@@ -20,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union
+
+from idmetric import json_file, toml_file
 
 _TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -96,8 +97,8 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        found = _toml(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
+        found = toml_file.parse(text) if path.suffix == ".toml" else json_file.parse(text)
+    except (OSError, ValueError, ImportError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--config {path}: an object of names and values is needed, such as {{'seed': 1}}")
@@ -180,7 +181,7 @@ def _from_text(text: str, kind: Any) -> Any:
             return kind(text)
         except ValueError:
             return text
-    return json.loads(text)
+    return json_file.parse(text)
 
 
 def _unwrapped(hint: Any) -> tuple[Any, bool]:
@@ -217,12 +218,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_shown, value)) or "none"
     return json.dumps(value) if isinstance(value, dict | bool) else str(value)
-
-
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError as error:
-        raise ValueError("TOML needs Python 3.11: write the settings as JSON") from error
-    found: dict[str, Any] = tomllib.loads(text)
-    return found

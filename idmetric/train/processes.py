@@ -29,7 +29,11 @@ _BUCKET = 1 << 25  # gradient elements sent at once
 _PATIENCE = timedelta(hours=6)
 
 
-class MainFailed(RuntimeError):
+class OtherFailed(RuntimeError):
+    """What a process raises where another one failed, which tells why itself."""
+
+
+class MainFailed(OtherFailed):
     """What the other processes raise where the main one failed, which tells why itself."""
 
 
@@ -63,6 +67,7 @@ class Processes:
         self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
         self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE") or self.count)
         self.device = torch.device("cpu") if cpu else state.device
+        self.dtype = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
 
     # One step
@@ -71,7 +76,7 @@ class Processes:
         """Mixed precision for the block, where it was asked for."""
         if self.precision == "no":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16 if self.precision == "bf16" else torch.float16)
+        return torch.autocast(self.device.type, self.dtype)
 
     def backward(self, loss: Tensor) -> None:
         """`loss.backward()`, scaled for fp16. Gradients add up over calls; the loop averages them over processes."""
@@ -141,6 +146,27 @@ class Processes:
         if text is not None:
             raise MainFailed(f"the main process failed: {text}")
         return cast(T, told)
+
+    def together(self, run: Callable[[], T]) -> T:
+        """What `run` gives in this process; where it fails in one, it fails in all, so that none waits on.
+
+        Raises:
+            Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others.
+        """
+        if self.count == 1:
+            return run()
+        result, error = None, None
+        try:
+            result = run()
+        except Exception as caught:  # told to the others, then raised
+            error = caught
+        texts = self.all_values(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise OtherFailed(f"process {rank} failed: {text}")
+        return cast(T, result)
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""

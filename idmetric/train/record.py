@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from idmetric import json_file
 from idmetric._version import __version__
+from idmetric.data.lock import lock
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"
 SMOKE_DATA = "smoke-data"
+_LOCK = ".run.lock"
 _PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers", "numpy", "safetensors")
 
 
@@ -42,6 +47,38 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+@contextmanager
+def own_folder(out: Path) -> Iterator[None]:
+    """Keep other runs out of the folder; where the file system has no locks, none is kept out.
+
+    Raises:
+        TrainError: if another run is using it, or it holds something that is no run.
+    """
+    read(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / _LOCK).open("ab") as file:
+        if lock(file) is False:
+            raise TrainError(f"another run is using {out}: wait for it to end, or name another --out")
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)
+
+
+def _let_go() -> None:
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+_held: set[BinaryIO] = set()
+if hasattr(
+    os, "register_at_fork"
+):  # a loading process lives on for seconds after a killed run: it must not hold the lock
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
@@ -78,12 +115,13 @@ def read(out: Path) -> dict[str, Any] | None:
         raise TrainError(f"--out {out} is a file: name a folder")
     path = out / FILE
     if not path.is_file():
-        others = sorted(p.name for p in out.iterdir() if p.name != SMOKE_DATA) if out.is_dir() else []
+        ours = (SMOKE_DATA, _LOCK)
+        others = sorted(p.name for p in out.iterdir() if p.name not in ours) if out.is_dir() else []
         if others:
             raise TrainError(f"--out {out} holds other things ({', '.join(others[:3])}): name a new folder")
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_file.read(path)
     except (OSError, ValueError) as error:
         raise TrainError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
@@ -122,10 +160,12 @@ def move_aside(out: Path) -> Path | None:
     """Rename the folder of a run to the first free of out.1, out.2, ...; None if there was no run.
 
     Raises:
-        TrainError: if the folder holds something that is no run.
+        TrainError: if the folder holds something that is no run, or one that is going on.
     """
     if read(out) is None:
         return None
+    with own_folder(out):
+        pass
     out = out.resolve()
     number = 1
     while (target := out.with_name(f"{out.name}.{number}")).exists():

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from idmetric import json_file
+from idmetric.output import replacing
 from idmetric.train.drawing import draw
 from idmetric.train.sampling import Batch, Data, Plan, ScheduleError, broken, expected_blocks, usable
 
@@ -52,15 +54,10 @@ def write(
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
     steps = range(plan.steps)
-    try:
-        with pq.ParquetWriter(part, schema) as file:
-            for step in progress(steps) if progress else steps:
-                file.write_table(_table(draw(data, plan, step, share), step, names, schema))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, pq.ParquetWriter(part, schema) as file:
+        for step in progress(steps) if progress else steps:
+            file.write_table(_table(draw(data, plan, step, share), step, names, schema))
 
 
 def _schema() -> Any:
@@ -106,7 +103,7 @@ class Schedule:
         if noted is None:
             raise ScheduleError(f"{self.path}: no schedule: it was not written by idmetric-train visme")
         try:
-            record = json.loads(noted)
+            record = json_file.parse(noted)
             self.plan, self.data = Plan(**record["plan"]), str(record["data"])
         except (TypeError, KeyError, ValueError) as error:
             raise ScheduleError(f"{self.path}: written by another version of this package ({error})") from error

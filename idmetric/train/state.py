@@ -23,6 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from idmetric import json_file
+from idmetric.output import replacing
+
 FORMAT = 1
 FOLDER = "checkpoints"
 _TENSORS, _RECORD = "state.safetensors", "state.json"
@@ -91,6 +94,22 @@ def load(
         TrainError: if it cannot be read, or does not fit.
     """
     record, tensors = read_record(folder), _read_tensors(folder)
+    try:
+        _put(folder, record, tensors, modules, optimizer, scaler)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise TrainError(
+            f"{folder} is damaged ({type(error).__name__}: {error}); delete this folder to go on from the one before"
+        ) from error
+
+
+def _put(
+    folder: Path,
+    record: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    modules: Mapping[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
     for part, module in modules.items():
         own, found = dict(trained(module)), _below(tensors, part)
         if own.keys() != found.keys() or any(own[k].shape != found[k].shape for k in own):
@@ -142,9 +161,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         TrainError: if it cannot be read or is of a later version.
     """
     try:
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        version = record["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        record = json_file.read(folder / _RECORD)
+        version = int(record["format"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise TrainError(
             f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
         ) from error
@@ -164,17 +183,11 @@ def prune(out: Path, keep: int, best: int | None) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    """Write a text file whole or not at all; OutputError if it cannot be written."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write(target: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Path:

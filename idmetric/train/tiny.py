@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -39,8 +40,9 @@ from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
 from idmetric.losses.info_nce import info_nce
+from idmetric.output import replacing
 from idmetric.sinkhorn import sinkhorn_distance
-from idmetric.train.batches import Pictures, share
+from idmetric.train.batches import Pictures, batch_rows, share
 from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
@@ -195,17 +197,14 @@ def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
     """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin, photos last; whole or not at all."""
     photos = photo_files(config.photos)
     count = len(groups) + (config.photo_groups if photos else 0)
-    part = path.with_name(f".{path.name}")
-    try:
+    with replacing(path) as part:
         _fill(part, count, data, groups, photos, config)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequence[Path], config: Config) -> None:
     size = config.stored_size
     out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, 2, config.views, size, size, 3))
+    _take_space(part)
     pictures = Pictures(data, (size, size))
     for index, rows in enumerate(groups):
         for place, row in np.ndenumerate(rows):
@@ -215,19 +214,22 @@ def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequen
     out.flush()
 
 
+def _take_space(path: Path) -> None:
+    """Have a mapped file its space on the disk, for a full one would end the process where it writes to memory."""
+    if hasattr(os, "posix_fallocate"):
+        handle = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
+        finally:
+            os.close(handle)
+
+
 def draw(groups: Images, step: int, config: Config) -> Images:
     """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
-    rows = _batch(step, len(groups), config)
+    rows = np.sort(batch_rows(step, len(groups), config.batch, config.seed))  # in the order of the file
     rng = np.random.default_rng([config.seed, 2, step])
     contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
     return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
-
-
-def _batch(step: int, groups: int, config: Config) -> NDArray[np.int64]:
-    """Indices of a step's groups: each epoch is its own permutation, its incomplete last batch left out."""
-    epoch, k = divmod(step, groups // config.batch)
-    order = np.random.default_rng([config.seed, 1, epoch]).permutation(groups)
-    return np.sort(order[k * config.batch : (k + 1) * config.batch])
 
 
 def _keep_memory() -> None:
@@ -417,7 +419,7 @@ class Tiny:
         if self.validation is None:
             return {}
         self.model.eval()
-        return validation(self.model, self.validation)
+        return validation(self.model, self.validation, processes=self.processes)
 
     def save(self, folder: Path) -> None:
         """In half precision: half the size in the package; scores differ in the fourth digit at most."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 from idmetric.data.kin import kin, parent_rows
 from idmetric.data.manifest import Manifest
 from idmetric.embedder import Embedder
-from idmetric.evaluate.margins import directed_margins, margin_rates
+from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.train.batches import Pictures
+from idmetric.train.processes import Processes
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -39,6 +41,7 @@ def validation(
     batch_size: int = 32,
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,
+    processes: Processes | None = None,
 ) -> dict[str, float]:
     """Measures of a model on rows; all in 0..1 but the correlations (-1..1), higher = better.
 
@@ -47,6 +50,7 @@ def validation(
     Args:
         batch_size: images per pass. workers: threads that read images.
         progress: called with (images done, images in all).
+        processes: of a training run, all of which call this; they share the embedding, and all get the same numbers.
 
     Returns:
         Those of these that the rows allow:
@@ -70,7 +74,11 @@ def validation(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
         )
-    vectors = embed_rows(model, data, rows.images, batch_size=batch_size, workers=workers, progress=progress)
+    options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "progress": progress}
+    if processes is None:
+        vectors = embed_rows(model, data, rows.images, **options)
+    else:
+        vectors = embed_shared(model, data, rows.images, processes, **options)
     return _measure(vectors[rows.image], rows)
 
 
@@ -122,6 +130,36 @@ def embed_rows(
     if not features.isfinite().all():
         raise ValueError("the model's features are not finite: training has diverged (lower the learning rate)")
     vectors: Array = F.normalize(features, dim=-1).numpy()
+    return vectors
+
+
+def embed_shared(
+    model: Embedder,
+    data: Manifest,
+    rows: Sequence[int] | NDArray[np.integer],
+    processes: Processes,
+    *,
+    batch_size: int = 32,
+    **options: Any,
+) -> Array:
+    """`embed_rows` by all processes of a training run: each embeds some of the batches, and all get all features.
+
+    Args:
+        options: `workers` and `progress` (of this process's share), see `embed_rows`.
+
+    Raises:
+        ImageReadError, ValueError: as `embed_rows`, in the process that met it; OtherFailed in the others.
+    """
+    if processes.count == 1:
+        return embed_rows(model, data, rows, batch_size=batch_size, **options)
+    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches: those of one process
+    start = processes.rank * each
+    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one with nothing to do learns the width
+    found = processes.together(lambda: embed_rows(model, data, own, batch_size=batch_size, **options))
+    share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
+    share[: len(found)] = torch.from_numpy(found)
+    # the last shares are filled up with what lies behind the last row
+    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()
     return vectors
 
 
@@ -268,38 +306,23 @@ def _margins(vectors: Array, rows: _Rows, roles: Sequence[str]) -> tuple[float, 
 
 
 def _oracle(vectors: Array, rows: _Rows) -> dict[str, float]:
-    """Mean correlation with the oracle, over four sets of pairs: each of two views with each one's part-edit.
-
-    With views 1, 2 and edits 1', 2': (1, 1') and (2, 2') against their edit's oracle score are M-O pair; (2, 1') and
-    (1, 2'), against that of 1' and of 2', complete M-O. Each is a Pearson correlation over all identities; they are
-    averaged by Fisher's z (NearID, section 3.4 and supplement).
-    """
+    """Mean correlation with the oracle: NearID's M-O and M-O pair, of two views of each identity."""
     own = _made_from(rows, ("part-edit",))
-    sets: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    similarity, oracle = [], []
     for views in _views(rows):
         two = sorted(views, key=lambda view: int(rows.image[view]) not in own)[:2]  # those with edits, if not all have
-        for j, edited in enumerate(two):
-            made = [r for r in own.get(int(rows.image[edited]), ()) if not np.isnan(rows.oracle[r])]
-            for i, view in enumerate(two):
-                sets[i, j] += [(vectors[view] @ vectors[row], rows.oracle[row]) for row in made]
-    found = {key: _pearson(np.array(pairs)) for key, pairs in sets.items() if len(pairs) > 1}
-    pair = [r for (i, j), r in found.items() if i == j]
-    if not pair:
+        made = [[r for r in own.get(int(rows.image[v]), ()) if not np.isnan(rows.oracle[r])] for v in two]
+        for edits in zip_longest(*made):  # the first, second, ... of each view
+            similarity.append(np.full((2, 2), np.nan))
+            oracle.append(np.full(2, np.nan))
+            for j, row in enumerate(edits):
+                if row is not None:
+                    oracle[-1][j] = rows.oracle[row]
+                    similarity[-1][: len(two), j] = vectors[two] @ vectors[row]
+    if not oracle or (np.isfinite(oracle).sum(0) < 2).all():
         return {}
-    whole = {"oracle": _fisher(list(found.values()))} if len(found) > len(pair) else {}
-    return whole | {"oracle_pair": _fisher(pair)}
-
-
-def _pearson(pairs: Array) -> float:
-    """Pearson's correlation of two columns; 0 where one of them is constant, as in NearID's code."""
-    if (pairs.std(0) < 1e-12).any():
-        return 0.0
-    return float(np.corrcoef(pairs.T)[0, 1])
-
-
-def _fisher(correlations: Sequence[float]) -> float:
-    """Mean through Fisher's z, each within +-0.999 (NearID's code)."""
-    return float(np.tanh(np.arctanh(np.clip(correlations, -0.999, 0.999)).mean()))
+    found = oracle_agreement(np.stack(similarity), np.stack(oracle))
+    return ({} if found.whole is None else {"oracle": found.whole}) | {"oracle_pair": found.pair}
 
 
 def _views(rows: _Rows) -> Iterator[Rows]:
