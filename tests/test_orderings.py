@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks" / "orderings"
-PARTS = ("common", "pretraining", "encoder")  # what scripts share
+PARTS = ("common", "captions", "pretraining", "naming", "regions", "encoder")  # what scripts share
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - {*PARTS})
 
 

@@ -1,7 +1,7 @@
-"""The pretrained encoder that ID-Sim's and ILGen's tables begin with: one small ViT for all rows and seeds.
+"""The pretrained encoder that ID-Sim's and ILGen's tables begin with: one small ViT, for all rows and seeds.
 
-A stand-in for DINOv3 and SigLIP: it has a class token and patches, and knows kinds of things and whole pictures, but no
-identities (see `pretraining`). What it is pretrained on, no table trains or tests on.
+A stand-in for DINOv3 and SigLIP: it has a class token and patches, and knows kinds of things, colours and whole
+pictures, but no identities (see `regions`). What it is pretrained on, no table trains or tests on.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from dataclasses import asdict
 from pathlib import Path
 
 from common import Options, digest, world
-from pretraining import pretrained
+from regions import described
 from safetensors.torch import save_file
 
 from idmetric import Backbone
 from idmetric.data.world.write import Plan
 
 NAME = "vit_tiny_patch16_224"
-ARGS = {"patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4}
+# at 64 px 16 patches: ID-Sim compares all patches of a batch by Sinkhorn
+ARGS = {"patch_size": 16, "embed_dim": 128, "depth": 4, "num_heads": 4}
 SIZE = 64
 PLAN = Plan(seed=50, size=SIZE, views=2, distractors=0)
 WEIGHTS = "timm.safetensors"
 
 
 def encoder(options: Options) -> Path:
-    """The folder of the encoder, pretrained once: `Backbone(folder)` opens it."""
+    """The encoder's folder, pretrained once: `Backbone(folder)` opens it."""
     things, steps = (8, 2) if options.quick else (1200, 400)
-    folder = options.out / "encoders" / digest([NAME, ARGS, asdict(PLAN), things, steps])
+    folder = options.out / "encoders" / digest(["dense", NAME, ARGS, asdict(PLAN), things, steps])
     if not (folder / WEIGHTS).is_file():
         data = world(options.out, PLAN, things, workers=1 if options.quick else 0)
         new = Backbone(NAME, pretrained=False, image_size=SIZE, backbone_args=ARGS)
-        model = pretrained(new, data, folder, steps=steps, seed=0, batch=min(64, len(data)))
+        model = described(new, data, folder, steps=steps, batch=min(64, len(data)))
         save_file(model.backbone.state_dict(), folder / WEIGHTS)
     return folder

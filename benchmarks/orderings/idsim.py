@@ -33,10 +33,10 @@ from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
 from idmetric.evaluate.ranking import roc_auc
 from idmetric.train import idsim
-from idmetric.train.idsim_triplets import read_triplets
+from idmetric.train.batches import generator
 from idmetric.train.validate import VIEWS, embed_rows
 
-Pairs = NDArray[np.int64]  # (N, 2) rows
+Pairs = NDArray[np.int64]  # rows: (N, 2), triplets (N, 3)
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,17 @@ class Size:
 
     Attributes:
         things: to train on. tested: held out. count: triplets.
-        hidden: width of the heads. batch, accumulation, epochs: the paper's.
+        pool: views of other things, drawn for each tested triplet, of which the nearest is its negative.
+        hidden: width of the heads. rate: of each row, chosen for each alike on other things than those that are tested.
+        batch, accumulation, epochs: the paper's.
     """
 
     things: int = 900
     tested: int = 200
     count: int = 2400
+    pool: int = 4
     hidden: int = 128
+    rate: float = 1e-3
     batch: int = 8
     accumulation: int = 4
     epochs: int = 3
@@ -104,12 +108,13 @@ def main(argv: Sequence[str] | None = None) -> str:
         model: Embedder = pretrained
         if row is not FROZEN:
             settings = {
-                "backbone": NAME, "backbone_args": ARGS, "backbone_weights": str(start / WEIGHTS), "image_size": SIZE,
-                "hidden": size.hidden, "batch": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
+                "backbone": NAME, "backbone_args": ARGS,
+                "backbone_weights": str(start / WEIGHTS), "image_size": SIZE, "hidden": size.hidden, "rate": size.rate,
+                "batch": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
                 "precision": "no", **row.settings,
             }  # fmt: skip
             model = train(idsim, settings, triplets(learnt, pretrained, size.count, seed), folder / "run", seed)
-        found = scores(model, tested, pretrained)
+        found = scores(model, tested, pretrained, size.pool)
         return {**found, **{f"{what}_own": found[f"{what}_{OWN[row]}"] for what in ("triplet", "auc")}}
 
     return report(TABLE, results(TABLE.rows, options, measure, asdict(size)), options)
@@ -139,13 +144,9 @@ def real(data: Manifest) -> NDArray[np.int64]:
     return np.flatnonzero([role == "real" for role in data.column("role")])
 
 
-def scores(model: Embedder, test: Manifest, judge: Embedder) -> dict[str, float]:
+def scores(model: Embedder, test: Manifest, judge: Embedder, pool: int) -> dict[str, float]:
     """Accuracy on real triplets and AUC on pairs, by class features, patches, and both."""
-    views = test.take(real(test))
-    mined = hard_negatives(views, embed_rows(judge, views, range(len(views)))).manifest
-    ids = {name: row for row, name in enumerate(test.column("id"))}
-    source = [ids[name] for name in mined.column("x_source")]
-    rows = np.array(source)[read_triplets(mined, ("",)).rows]
+    rows = tested_triplets(test, judge, pool)
     pairs, same = identity_pairs(test)
     embedded = model.embed([test.image(k) for k in range(len(test))], batch_size=64)
     found: dict[str, float] = {}
@@ -154,6 +155,22 @@ def scores(model: Embedder, test: Manifest, judge: Embedder) -> dict[str, float]
         found[f"triplet_{by}"] = float((near < far).mean())
         found[f"auc_{by}"] = roc_auc(-distances(embedded, pairs, by), same)
     return found
+
+
+def tested_triplets(data: Manifest, judge: Embedder, pool: int) -> Pairs:
+    """Rows (N, 3) of each view, another view of its thing, and the nearest of `pool` random views of other things."""
+    views = real(data)
+    vectors = embed_rows(judge, data, views)  # of unit length
+    similar = vectors @ vectors.T
+    identity = np.array(data.column("identity"))[views]
+    found = []
+    for anchor in range(len(views)):
+        own = identity == identity[anchor]
+        chance = generator("tested", data.column("id")[views[anchor]])
+        drawn = chance.permutation(np.flatnonzero(~own))[:pool]
+        others = np.setdiff1d(np.flatnonzero(own), [anchor])
+        found.append((anchor, others[0], drawn[similar[anchor, drawn].argmax()]))
+    return views[np.array(found)]
 
 
 def identity_pairs(data: Manifest) -> tuple[Pairs, NDArray[np.bool_]]:
