@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +25,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from idmetric import config as configs
+from idmetric import json_file
 from idmetric._version import __version__
+from idmetric.output import replacing as replacing  # part of this module
+from idmetric.output import writing
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+CALIBRATION = "calibration.json"  # optional, see idmetric.calibration
 FORMAT = 1
 
 
@@ -42,19 +46,25 @@ class Checkpoint:
     """What a model folder holds: `config` (parsed config.json), `state` (name -> tensor) and where it came from.
 
     `revision` names the exact weights: a Hub commit, or for a folder the first 12 hex digits of the SHA-256 of its
-    weights and settings.
+    weights and settings. `files` are those that it was read from.
     """
 
     config: dict[str, Any]
     state: dict[str, Tensor]
     name: str
     revision: str
+    files: Files | None = None
 
 
 def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """Write a model folder; `config` must hold `model_type`. Existing files are replaced whole or not at all."""
+    """Write a model folder; `config` must hold `model_type`. Existing files are replaced whole or not at all.
+
+    Raises:
+        OutputError: naming the file that cannot be written.
+    """
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
     record = {**config, "format": FORMAT, "idmetric_version": __version__}
     tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
     with replacing(target / WEIGHTS) as path:
@@ -108,6 +118,24 @@ class Files:
         self.hub = replace(self.hub, revision=_commit_of(path) or self.hub.revision)
         return path
 
+    def optional(self, filename: str) -> Path | None:
+        """The file, or None where there is none (or none in the cache, without a network).
+
+        Raises:
+            CheckpointError: if the repository cannot be reached for another reason.
+        """
+        if self.local:
+            path = Path(self.name, filename)
+            return path if path.is_file() else None
+        from huggingface_hub import errors
+
+        try:
+            return self[filename]
+        except CheckpointError as error:
+            if isinstance(error.__cause__, errors.EntryNotFoundError):
+                return None
+            raise
+
 
 def read(files: Files) -> Checkpoint:
     """Read a model folder or Hub repository of our own format.
@@ -115,20 +143,20 @@ def read(files: Files) -> Checkpoint:
     Raises:
         CheckpointError: naming what is missing, broken or unreachable.
     """
-    config = read_config(files)
+    settings = read_config(files)
     weights = files[WEIGHTS]
-    return Checkpoint(config, read_tensors(weights), files.name, revision_of(weights, files[CONFIG]))
+    return Checkpoint(settings, read_tensors(weights), files.name, revision_of(weights, files[CONFIG]), files)
 
 
 def read_config(files: Files) -> dict[str, Any]:
     """The config.json of a model folder or Hub repository of our own format; errors as in `read`."""
     path = files[CONFIG]
-    config = read_json(path)
-    if not isinstance(config.get("model_type"), str) or not isinstance(config.get("format"), int):
+    found = read_json(path)
+    if not isinstance(found.get("model_type"), str) or not isinstance(found.get("format"), int):
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
-    if config["format"] > FORMAT:
-        raise CheckpointError(f"{str(path)!r} has format {config['format']}; this version of idmetric reads {FORMAT}")
-    return config
+    if found["format"] > FORMAT:
+        raise CheckpointError(f"{str(path)!r} has format {found['format']}; this version of idmetric reads {FORMAT}")
+    return found
 
 
 T = TypeVar("T")
@@ -138,7 +166,8 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
     """The config.json of a checkpoint as the dataclass `kind`.
 
     Raises:
-        CheckpointError: if it describes another kind of model, or lacks or has unknown fields.
+        CheckpointError: if it describes another kind of model, lacks or has unknown fields, or a value is of another
+            type or beyond its range.
     """
     found = saved.config["model_type"]
     if found != model_type:
@@ -149,9 +178,15 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
     if extra:
         raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(extra)}")
     try:
-        return kind(**values)
+        configs.check(kind, values)
+        made = kind(**values)
+        configs.check_view(*(getattr(made, name) for name in ("image_size", "mean", "std")))
+        configs.check_arguments(getattr(made, "backbone_args", {}))
     except TypeError as error:
         raise CheckpointError(f"the config of {saved.name!r} is incomplete: {error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
+    return made
 
 
 def _tuples(value: Any) -> Any:
@@ -164,6 +199,20 @@ def revision_of(*files: str | os.PathLike[str]) -> str:
     commit = commits.pop()
     if commit is not None and not commits:
         return commit
+    return _content_of(*files)
+
+
+def content_of(files: Files) -> str | None:
+    """The name of exactly these weights and settings by their content, the same in a folder and on the Hub.
+
+    None where the folder is not one of weights and config.json, as `write` makes it. Reads the weights: a second or so
+    for each gigabyte.
+    """
+    weights, config = files.optional(WEIGHTS), files.optional(CONFIG)
+    return None if weights is None or config is None else _content_of(weights, config)
+
+
+def _content_of(*files: str | os.PathLike[str]) -> str:
     return hashlib.sha256("".join(_sha256(Path(path)) for path in files).encode()).hexdigest()[:12]
 
 
@@ -220,9 +269,22 @@ def naming(what: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors that values of an unexpected kind lead to say which files they are in."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, re.error) as error:
+        raise CheckpointError(
+            f"{os.fspath(what)!r} holds a damaged checkpoint: {type(error).__name__}: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
 def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
     try:
-        with _quiet("huggingface_hub"):
+        with quiet("huggingface_hub"):
             yield
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
@@ -307,7 +369,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: if the file is absent, not JSON, or not an object.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json_file.read(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {os.fspath(path)!r}: {error}") from error
     if not isinstance(value, dict):
@@ -359,12 +421,19 @@ def fold_lora(
 def _lora_scale(module: str, lora_a: Tensor, config: Mapping[str, Any]) -> float:
     alpha = float(config.get("lora_alpha", 8))
     for pattern, value in (config.get("alpha_pattern") or {}).items():
+        _check_pattern(pattern)
         # PEFT: a pattern matches a whole module path or its end at a dot
         if re.match(rf"(.*\.)?({pattern})$", module):
             alpha = float(value)
             break
     rank = lora_a.shape[0]
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse regular expressions that may take for ever: long ones, and repetitions of repetitions."""
+    if len(pattern) > 200 or len(re.findall(r"[*+{]", pattern)) > 3 or re.search(r"\)[*+{]", pattern):
+        raise CheckpointError(f"the adapter's alpha_pattern {pattern[:80]!r} is too involved: name modules plainly")
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
@@ -393,28 +462,8 @@ def _commit_of(path: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` when the block ends well, and else goes."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-@contextlib.contextmanager
-def _quiet(logger: str) -> Iterator[None]:
-    # the Hub client logs each retry; the error raised at the end says it once
+def quiet(logger: str) -> Iterator[None]:
+    """Without the warnings of a library that says what we say better: the Hub client's retries, missing weights."""
     handlers = logging.getLogger(logger).handlers[:]
 
     def grave(record: logging.LogRecord) -> bool:  # one for each call, so that overlapping calls do not meet
@@ -433,17 +482,24 @@ _building = threading.RLock()
 
 
 @contextlib.contextmanager
-def weightless() -> Iterator[None]:
+def weightless(most: int | None = None) -> Iterator[None]:
     """Modules built inside, in this thread, have parameters without memory: `load_state` fills them.
 
     So a model is never in memory twice, with its initial and its loaded weights. Buffers are real, unless a module
     makes them from its parameters (which `torch.device("meta")` would not give: it makes all of them empty).
+
+    Raises:
+        CheckpointError: when they have more than `most` parameters.
     """
-    builder = threading.get_ident()
+    builder, made = threading.get_ident(), 0
 
     def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        nonlocal made
         original(module, name, param)
         if param is not None and threading.get_ident() == builder:
+            made += 1
+            if most is not None and made > most:
+                raise CheckpointError(f"the model would have more than {most} parameters, its weights have fewer")
             module._parameters[name] = torch.nn.Parameter(param.detach().to("meta"), param.requires_grad)
 
     with _building:

@@ -10,6 +10,7 @@ Pillow is read or changed, beyond what Pillow itself enforces.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -34,7 +35,9 @@ Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixel
 WHITE: Colour = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
-_SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
+_PROGRAMS = ("EPS", "WMF")  # which Pillow has Ghostscript or Windows draw
+_COUNTED = 1000  # pages of a TIFF
+SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 _RESAMPLE = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
@@ -202,6 +205,11 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     return singles
 
 
+def is_single(images: Any) -> bool:
+    """Whether this is one image, not a batch or a list of them (which may hold one)."""
+    return images.ndim < 4 if isinstance(images, Tensor | np.ndarray) else _is_image(images)
+
+
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
     """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding; the graph is left alone.
 
@@ -214,13 +222,13 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
     values = pixels.detach()
     values = values if values.dtype == torch.float64 else values.float()  # 8-bit floats know no aminmax
     low, high = torch.stack(torch.aminmax(values)).tolist()
-    if low >= -_SLACK and high <= 1 + _SLACK:  # NaN fails this
+    if low >= -SLACK and high <= 1 + SLACK:  # NaN fails this
         return
     if not np.isfinite([low, high]).all():
         advice = "find where NaN or infinity came from"
-    elif low < -_SLACK:
+    elif low < -SLACK:
         advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
-        if low < -1 - _SLACK or high > 1.5:
+        if low < -1 - SLACK or high > 1.5:
             advice = "undo the normalisation (x * std + mean)"
     elif high > 2:
         advice = f"divide by {65535 if high > 255 else 255}"
@@ -265,9 +273,7 @@ def read_mask(source: ImageLike, size: tuple[int, int] | None = None, *, max_pix
     else:
         array = _mask_array(_open(source, name, max_pixels), name)
     mask = _coverage(_mask_channel(array), name)
-    if size is None or mask.shape == tuple(size):
-        return mask.float()
-    return _average(_average(mask, size[1]).T, size[0]).T.clamp(0, 1).float().contiguous()
+    return (mask if size is None else average_to(mask, size)).float()
 
 
 def read_indices(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint16]:
@@ -328,16 +334,29 @@ def cut_out(
             weights = Image.fromarray((cover * 255).round().byte().numpy())
             subject = Image.composite(subject, Image.new("RGB", subject.size, (fill, fill, fill)), weights)
     if outside == "crop":
-        half = cover >= 0.5  # faint edges, as compression makes them, do not count
-        inside = half if half.any() else cover > 0
-        rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
-        top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+        left, top, right, bottom = box_of(cover)
         cover = cover[top:bottom, left:right]
         if isinstance(subject, Tensor):
             subject = subject[:, top:bottom, left:right]
         else:
             subject = subject.crop((left, top, right, bottom))
     return subject, cover
+
+
+def box_of(cover: Tensor) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom (these two excluded) of what a mask (H, W) covers by half, or of all, if nothing is."""
+    half = cover >= 0.5  # faint edges, as compression makes them, do not count
+    inside = half if half.any() else cover > 0
+    rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
+    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+
+
+def average_to(cover: Tensor, size: tuple[int, int]) -> Tensor:
+    """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable."""
+    if cover.shape[-2:] == tuple(size):
+        return cover
+    exact = cover if cover.device.type == "mps" else cover.double()  # MPS has no float64
+    return _average(_average(exact, size[1]).mT, size[0]).mT.clamp(0, 1).to(cover.dtype).contiguous()
 
 
 def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
@@ -380,7 +399,7 @@ def _open(source: ImageLike, name: str, max_pixels: int) -> Image.Image:
     try:
         with Image.open(file) as image:
             return _decode(image, name, max_pixels)
-    except (ImageReadError, MemoryError, MultiFrameWarning):  # a warning where filters make it an error
+    except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
         raise ImageReadError(name, _explain(error)) from error
@@ -422,17 +441,18 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     if width * height > max_pixels:
         advice = "make it smaller, or raise max_pixels if you trust it"
         raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
+    if image.format in _PROGRAMS:
+        raise ImageReadError(name, f"{image.format} files are drawn by another program: save it as PNG")
     frames, depth = 1, _key_depth(image)
     try:
         if image.format not in ("MPO", "PSD") and image.tell() == 0:
-            frames = getattr(image, "n_frames", 1)
+            frames = _frames(image)
         image.load()
-    except MemoryError:
-        raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
         raise ImageReadError(name, _explain(error)) from error
     if frames > 1:
-        message = f"{name} has {frames} frames: only the first is used (open it with Pillow and seek for another)"
+        count = f"{frames} frames" if frames < _COUNTED else f"{_COUNTED} frames or more"
+        message = f"{name} has {count}: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     try:
         upright = ImageOps.exif_transpose(image)
@@ -447,6 +467,19 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     return upright
 
 
+def _frames(image: Image.Image) -> int:
+    """How many frames there are; a TIFF's are counted up to a limit, for Pillow's time grows with their square."""
+    if image.format != "TIFF":
+        return int(getattr(image, "n_frames", 1))
+    count = 1
+    with contextlib.suppress(EOFError):
+        while count < _COUNTED:
+            image.seek(count)
+            count += 1
+    image.seek(0)
+    return count
+
+
 def _key_depth(image: Image.Image) -> int | None:
     """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
     tiles = getattr(image, "tile", None)
@@ -458,6 +491,8 @@ def _key_depth(image: Image.Image) -> int | None:
 def _explain(error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"too many pixels ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+    if isinstance(error, MemoryError):
+        return "its pixels do not fit in memory: make it smaller, or lower max_pixels to refuse such images"
     if isinstance(error, UnidentifiedImageError):
         return "it is not an image of a known format, or its header is damaged: open and save it again elsewhere"
     if isinstance(error, PermissionError):
@@ -620,7 +655,7 @@ def _coverage(values: NDArray[Any], name: str) -> Tensor:
 def _average(x: Tensor, count: int) -> Tensor:
     """Means of `count` equal stretches of the last axis, ends counted by the fraction they cover."""
     length = x.shape[-1]
-    edges = torch.arange(count + 1, dtype=x.dtype) * length / count
+    edges = torch.arange(count + 1, dtype=x.dtype, device=x.device) * length / count
     at = edges.long().clamp(max=length - 1)
     sums = F.pad(x.cumsum(-1), (1, 0))[..., at] + (edges - at) * x[..., at]
     return sums.diff(dim=-1) * (count / length)

@@ -155,7 +155,7 @@ def read_idsim(
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
     with checkpoint.naming(weights):
         trunk = _read_trunk(release.backbone, weights, image_size, dict(backbone_args or {}))
-    with checkpoint.naming(files[ADAPTER]):
+    with checkpoint.understanding(files[ADAPTER]), checkpoint.naming(files[ADAPTER]):
         trunk = checkpoint.fold_lora(trunk, _trunk_adapter(adapter), adapter_config, prefix=_TRUNK)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
@@ -168,7 +168,8 @@ def read_idsim(
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
     }
     ours = checkpoint.revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
-    return Checkpoint(config, state, files.name, f"{ours}+{checkpoint.revision_of(weights)[:12]}")
+    revision = f"{ours}+{checkpoint.revision_of(weights)[:12]}"
+    return Checkpoint(config, state, files.name, revision, files)
 
 
 def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -193,7 +194,7 @@ def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tenso
         raise CheckpointError(f"{str(path)!r} does not hold a table of tensors")
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
-    with checkpoint.naming(path):
+    with checkpoint.understanding(path), checkpoint.naming(path):
         folded = checkpoint.fold_lora(plain, lora, adapter_config, prefix=f"{path.stem}.")
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
@@ -262,14 +263,15 @@ def read_nearid(files: Files) -> Checkpoint:
     published = checkpoint.read_json(files[checkpoint.CONFIG])
     if "vision_config" not in published:
         return checkpoint.read(files)
-    config = _nearid_config(published, str(files[checkpoint.CONFIG]))
-    processor = checkpoint.read_json(files[PROCESSOR])
-    config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
+    with checkpoint.understanding(files.name):
+        config = _nearid_config(published, str(files[checkpoint.CONFIG]))
+        processor = checkpoint.read_json(files[PROCESSOR])
+        config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
     weights = files[checkpoint.WEIGHTS]
-    with checkpoint.naming(weights):
+    with checkpoint.understanding(weights), checkpoint.naming(weights):
         state = {f"backbone.{key}": value for key, value in nearid_names(checkpoint.read_tensors(weights)).items()}
     revision = checkpoint.revision_of(weights, files[PROCESSOR], files[checkpoint.CONFIG])
-    return Checkpoint(config, state, files.name, revision)
+    return Checkpoint(config, state, files.name, revision, files)
 
 
 def read_siglip(files: Files) -> Checkpoint:
@@ -288,14 +290,16 @@ def read_siglip(files: Files) -> Checkpoint:
     if kind not in ("siglip", "siglip_vision_model"):
         raise CheckpointError(f"{name!r} describes a model of type {kind!r}, not a SigLIP of one resolution ('siglip')")
     vision = published.get("vision_config", {}) if kind == "siglip" else published
-    config = _nearid_config({"model_type": "nearid", "vision_config": vision}, name)
-    config |= _nearid_processing(checkpoint.read_json(files[PROCESSOR]), config["image_size"], str(files[PROCESSOR]))
+    with checkpoint.understanding(files.name):
+        config = _nearid_config({"model_type": "nearid", "vision_config": vision}, name)
+        processor = checkpoint.read_json(files[PROCESSOR])
+        config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
     weights = files[checkpoint.WEIGHTS]
-    with checkpoint.naming(weights):
+    with checkpoint.understanding(weights), checkpoint.naming(weights):
         tensors = checkpoint.read_tensors(weights)  # mapped: what is left out is not read
         tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
-    return Checkpoint(config, state, files.name, checkpoint.revision_of(weights, files[PROCESSOR]))
+    return Checkpoint(config, state, files.name, checkpoint.revision_of(weights, files[PROCESSOR]), files)
 
 
 def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -316,6 +316,10 @@ def test_what_depends_on_a_row_leaves_with_it() -> None:
     assert without(manifest, {4}).column("id") == ["a", "d", "e", "b"]
     assert without(manifest, []).column("id") == manifest.column("id")
     assert len(without(manifest, range(7))) == 0
+    slots = [
+        Row(f"{k}", f"{k}", id=f"{k}", group="g", slot="query", split="train" if k < 2 else "val") for k in range(4)
+    ]
+    assert without(Manifest.from_rows(slots), [3]).column("id") == ["0", "1"]  # each split counts its groups
 
 
 # split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_temporary_files_are_a_processes_own(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(Path(a).name), replace(a, b))[1])
     run(TASKS["distractor"](pictures(tmp_path, 1), engine(), WORDS), tmp_path / "out")
     assert len(seen) == 2
-    assert all(name.endswith(f".png.{os.getpid()}.part") for name in seen)
+    assert all(re.fullmatch(r"\..+\.[0-9a-f]{12}", name) for name in seen)  # hidden, and no other process has that name
 
 
 # Flat images

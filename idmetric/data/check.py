@@ -110,15 +110,16 @@ def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
     """The manifest without these rows, and without those that are nothing without them.
 
     The rest of a group (a triplet without its positive), and what was made from a row (a distractor whose positive
-    is gone), leave with it.
+    is gone), leave with it. Groups of one name in two splits are two.
     """
     gone = np.zeros(len(manifest), dtype=bool)
     gone[list(rows)] = True
-    group, parent, ids = (manifest.column(c) for c in ("group", "parent", "id"))
+    group, split, parent, ids = (manifest.column(c) for c in ("group", "split", "parent", "id"))
     while True:
-        groups = {group[i] for i in np.flatnonzero(gone)} - {None}
+        groups = {(group[i], split[i]) for i in np.flatnonzero(gone) if group[i] is not None}
         names = {ids[i] for i in np.flatnonzero(gone)}
-        more = np.array([g in groups or p in names for g, p in zip(group, parent, strict=True)], dtype=bool) | gone
+        left = [(g, s) in groups or p in names for g, s, p in zip(group, split, parent, strict=True)]
+        more = np.array(left, dtype=bool) | gone
         if (more == gone).all():
             return manifest.take(~gone)
         gone = more

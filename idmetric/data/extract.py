@@ -158,7 +158,8 @@ def open_for(clip: Clip, settings: Settings) -> Footage:
 def folder_name(clip: str) -> str:
     """The folder of a clip: its name, readable and unique on every file system."""
     readable = re.sub(r"[^A-Za-z0-9-]+", "_", clip)[-80:].strip("_-") or "clip"
-    return f"{readable}-{hashlib.sha256(clip.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(clip.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{readable}-{digest}"
 
 
 def to_manifest(

@@ -13,7 +13,6 @@ Columns are those of a manifest, free ones (x_...), and single parameters (param
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric import json_file, toml_file
 from idmetric.data.kin import followers, without_orphans
 from idmetric.data.manifest import COLUMNS, Manifest
 
@@ -200,7 +200,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
-        found = _toml(text).get("rule") if path.suffix == ".toml" else json.loads(text)
+        found = toml_file.parse(text).get("rule") if path.suffix == ".toml" else json_file.parse(text)
     except ValueError as error:  # of JSON, TOML or UTF-8
         raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
@@ -222,12 +222,3 @@ def rules_json(rules: Sequence[Rule]) -> str:
     """Rules as the text of a filter file."""
     lines = [json.dumps({k: v for k, v in asdict(r).items() if v not in (None, {}, "")}) for r in rules]
     return "[\n  " + ",\n  ".join(lines) + "\n]\n" if lines else "[]\n"
-
-
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError as error:  # Python 3.10
-        raise ImportError("TOML filter files need Python 3.11 or later: write the rules as JSON") from error
-    found: dict[str, Any] = tomllib.loads(text)
-    return found

@@ -144,13 +144,13 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
-    lines = [line for line in clip.boxes.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    lines = [line for line in _text(clip.boxes).splitlines() if line.strip()]
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
     absent = np.zeros(count, dtype=bool)
     for path in (clip.boxes.with_name(name) for name in ABSENT):
         if path.is_file():
-            flags = _split(path.read_text(encoding="utf-8-sig"))
+            flags = _split(_text(path))
             if len(flags) != count:
                 raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
             absent |= np.array([flag != "0" for flag in flags])
@@ -259,6 +259,13 @@ def _is_palette(masks: Folder | Video) -> bool:
 
 def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ClipError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _split(text: str) -> list[str]:

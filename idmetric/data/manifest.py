@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -49,6 +48,7 @@ from idmetric.data.values import (
     why,
 )
 from idmetric.data.values import ManifestError as ManifestError  # part of this module
+from idmetric.output import replacing, writing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -260,6 +260,7 @@ class Manifest:
 
         Raises:
             ManifestError: for another ending, or a column that the format cannot hold, such as bytes in text.
+            OutputError: if it cannot be written.
         """
         path = Path(path)
         _check_ending(path)
@@ -268,20 +269,15 @@ class Manifest:
             # columns without a value say nothing
             table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
             _check_text(table, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
             if path.suffix == ".parquet":
                 pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
             elif path.suffix == ".csv":
                 pyarrow.csv.write_csv(table, temporary)
             else:
                 _write_lines(table, temporary, str(path))
-            os.chmod(temporary, file_mode())
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
 
     def _with(self, table: pa.Table, root: str | os.PathLike[str] | None = None) -> Manifest:
         """A manifest of already checked rows."""
@@ -306,6 +302,7 @@ def read(path: str | os.PathLike[str]) -> Manifest:
     try:
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
+            table.validate(full=True)  # also that texts are UTF-8, which is taken on trust so far
         elif path.suffix == ".csv":
             table = _read_csv(path)
         else:
@@ -314,7 +311,7 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         raise ManifestError(
             f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
         ) from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, csv.Error) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
     return Manifest(table, path.parent, str(path))
 
@@ -350,7 +347,7 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     return Manifest(table, root)
 
 
-def _write_lines(table: pa.Table, path: str, name: str) -> None:
+def _write_lines(table: pa.Table, path: Path, name: str) -> None:
     rows = (values for batch in table.to_batches(max_chunksize=_CHUNK) for values in batch.to_pylist())
     with open(path, "w", encoding="utf-8") as file:
         for number, values in enumerate(rows, 1):
@@ -387,7 +384,7 @@ def _read_lines(path: Path) -> pa.Table:
                 continue
             try:
                 row = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # numbers of thousands of digits too
                 raise ManifestError(f"{path}: line {number} is not JSON: {why(error)}") from error
             if not isinstance(row, dict):
                 raise ManifestError(f"{path}: line {number} is not an object of columns")

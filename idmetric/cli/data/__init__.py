@@ -53,9 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("idmetric-data: stopped; run the same command again to go on", file=sys.stderr)
         return 130
-    except (ValueError, OSError, ImportError) as error:  # what the user can mend; anything else is a bug and is shown
+    except Exception as error:
+        if not _is_mendable(error):
+            raise  # a bug, and shown
         print(f"idmetric-data: error: {error}", file=sys.stderr)
         return 1
+
+
+def _is_mendable(error: Exception) -> bool:
+    """Whether the user can mend what an error says."""
+    models = sys.modules.get("idmetric.checkpoint")  # there if it can have raised it; importing it takes torch
+    kinds = (ValueError, OSError, ImportError, *([models.CheckpointError] if models else []))
+    return isinstance(error, kinds)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.generate.errors import GenerateError
+from idmetric.output import replacing
 
 # ILGen, table 1: number of categories C and of objects of each K
 COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}
@@ -51,9 +53,8 @@ def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) ->
     """Write a file of categories, whole or not at all."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.part")
-    temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
-    os.replace(temporary, target)
+    with replacing(target) as temporary:
+        temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _array(answer: str) -> list[str] | None:
     """The texts of the JSON array from the first bracket to the last, if there is one."""
     start, end = answer.find("["), answer.rfind("]")
     try:
-        value = json.loads(answer[start : end + 1])
+        value = json_file.parse(answer[start : end + 1])
     except ValueError:
         return None
     return value if isinstance(value, list) and value and all(isinstance(v, str) for v in value) else None
@@ -226,7 +227,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _content(data: bytes, address: str) -> str:
     try:
-        content = json.loads(data)["choices"][0]["message"]["content"]
+        content = json_file.parse(data)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {data[:200]!r}") from error
     if not isinstance(content, str) or not content.strip():

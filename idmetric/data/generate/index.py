@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from idmetric import json_file
 
 LIBRARIES = ("diffusers", "transformers")
 
@@ -15,7 +16,7 @@ def refused(folder: Path) -> str | None:
     name of a component's library. An index that is absent or no JSON is left to diffusers.
     """
     try:
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        index = json_file.read(folder / "model_index.json")
     except (OSError, ValueError):
         return None
     if not isinstance(index, dict) or not isinstance(index.get("_class_name"), str):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from idmetric import json_file
 from idmetric.data.generate.errors import GenerateError
 from idmetric.data.lock import lock
 
@@ -87,7 +88,7 @@ def add(journal: BinaryIO, entry: Entry) -> None:
 
 def _parsed(line: bytes) -> Entry | None:
     try:
-        entry = json.loads(line)
+        entry = json_file.parse(line)
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("name"), str) else None

@@ -25,6 +25,7 @@ from idmetric.data.generate.errors import Flat, GenerateError, Rejected
 from idmetric.data.generate.job import Job, Made, Task, read_source, source_sizes
 from idmetric.data.generate.journal import Entry, Journals, add, open_journal
 from idmetric.images import ImageReadError
+from idmetric.output import replacing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -192,17 +193,15 @@ def _write(root: Path, job: Job, made: Made) -> Entry:
 
 
 def _save(path: Path, image: Image.Image) -> str:
-    """Write a PNG, whole or not at all; returns the SHA-256 of its bytes. A kill may leave one hidden .part file."""
+    """Write a PNG, whole or not at all; returns the SHA-256 of its bytes. A kill may leave one hidden file."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     data = buffer.getvalue()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with temporary.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
     return hashlib.sha256(data).hexdigest()
 
 

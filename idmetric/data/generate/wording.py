@@ -12,7 +12,6 @@ The slots are the papers' (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), and so 
 
 from __future__ import annotations
 
-import json
 import os
 import string
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.generate.engine import ENGINES
 from idmetric.data.generate.errors import GenerateError
 
@@ -94,7 +94,7 @@ def _key(category: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json_file.read(path)
     except (OSError, ValueError) as error:
         raise GenerateError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, dict):

@@ -11,12 +11,12 @@ of the human groups, and every rating is among its parameters.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.importers.folders import IMAGE_ENDINGS, pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
@@ -26,6 +26,8 @@ _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
 _KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
 _HUMAN = "group"  # folders of the two groups of raters
+_OTHER = ("prompt_following", "raw_data")  # folders of another question, and of ratings before they were merged
+_SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in folders of images, where ratings have the short form
 
 # rater -> method -> (collection, prompt) -> rating
 Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
@@ -124,27 +126,42 @@ def _pair(
 
 
 def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, float]:
-    """What each rater said; the run's folder starts with the method's name."""
+    """What each rater said."""
     found = {}
     for rater, methods in ratings.items():
-        names = [m for m in methods if run == m or run.startswith(f"{m}_")]
-        if names and key in methods[max(names, key=len)]:
-            found[rater] = methods[max(names, key=len)][key]
+        method = method_of(run, methods)
+        if method is not None and key in methods[method]:
+            found[rater] = methods[method][key]
     return found
+
+
+def method_of(run: str, methods: Iterable[str]) -> str | None:
+    """The method whose images a folder holds: the folder is named after it, or starts with its name; None if none is.
+
+    The settings of the run follow the method in the folder's name, and two methods are spelled out there
+    (ip_adapter_plus_vit_huge_sdxl_... for ip_adapter_plus_vit_h_sdxl).
+    """
+    for long, short in _SPELLED.items():
+        run = run.replace(long, short)
+    return max((m for m in methods if run == m or run.startswith(f"{m}_")), key=len, default=None)
 
 
 def read_ratings(folder: Path) -> Ratings:
     """All ratings of concept preservation below a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
+
+    Passed over are ratings of prompt following, and those from before they were merged: raw_data/, and the folder
+    RATER/METHOD/ beside RATER/METHOD.json. An item whose rating is null or NaN counts as not rated.
 
     Raises:
         SourceError: naming the file that is no object of numbers, or two keys that mean the same.
     """
     found: Ratings = {}
     for path in sorted(folder.rglob("*.json")):
-        method = path.stem.removesuffix("-cp")
-        if not method.endswith("-pf"):  # prompt following, another question
-            rater = path.parent.relative_to(folder).as_posix()
-            found.setdefault(rater, {})[method] = _read_method(path)
+        method, place = path.stem.removesuffix("-cp"), path.parent.relative_to(folder)
+        other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in place.parts)
+        if other or (place.parts and (path.parent.parent / f"{path.parent.name}.json").is_file()):
+            continue
+        found.setdefault(place.as_posix(), {})[method] = _read_method(path)
     if not found:
         raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) below it")
     return found
@@ -152,13 +169,15 @@ def read_ratings(folder: Path) -> Ratings:
 
 def _read_method(path: Path) -> dict[tuple[str, int], float]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json_file.read(path)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(values, dict):
         raise SourceError(f"{path}: not an object of ratings")
     found: dict[tuple[str, int], float] = {}
     for name, value in values.items():
+        if value is None or value != value:  # the rater gave no answer that could be read
+            continue
         match = _KEY.fullmatch(name)
         if match is None or isinstance(value, bool) or not isinstance(value, int | float):
             raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")

@@ -14,7 +14,6 @@ distractor is the parent's scene with another object in the masked place. Each d
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars, where
 from idmetric.data.importers.source import Shard, Source, SourceError
@@ -183,9 +183,19 @@ def _positions(job: Job, source: Source) -> dict[int, str]:
             if given is not None:
                 raise SourceError(f"{path}: no such file; the option 'splits' names a folder with it")
             continue
-        for row in json.loads(path.read_text(encoding="utf-8")):
+        for row in _list(path):
             if not isinstance(row, int) or not 0 <= row < source.count:
                 raise SourceError(f"{path}: {row!r} is not the position of one of {source.count} rows")
             if found.setdefault(row, split) != split:
                 raise SourceError(f"{path}: row {row} is in {found[row]} as well")
+    return found
+
+
+def _list(path: Path) -> list[Any]:
+    try:
+        found = json_file.read(path)
+    except ValueError as error:
+        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(found, list):
+        raise SourceError(f"{path}: a list of positions is needed")
     return found

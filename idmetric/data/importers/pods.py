@@ -9,11 +9,11 @@ All parts show the same objects, so they are not splits in the manifest's sense:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError
@@ -81,7 +81,10 @@ def _info(root: Path) -> dict[str, Any]:
     path = root / _INFO
     if not path.is_file():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json_file.read(path)
+    except ValueError as error:
+        raise SourceError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, dict):
         raise SourceError(f"{path}: not an object")
     return value

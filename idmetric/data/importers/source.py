@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from idmetric import json_file
 from idmetric.data.importers.walk import files as files_below
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
@@ -215,7 +216,7 @@ def _split_of(name: Path) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json_file.read(path)
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -279,7 +280,7 @@ def _csv(path: Path) -> _Table:
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 yield from csv.reader(file)
-        except csv.Error as error:
+        except (csv.Error, UnicodeDecodeError) as error:
             raise SourceError(f"{path}: not readable as CSV: {error}") from error
 
     header = next(records(), [])
@@ -298,9 +299,12 @@ def _csv(path: Path) -> _Table:
 def _lines(path: Path) -> _Table:
     def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _line(line, number)
+            try:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield _line(line, number)
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 
     def _line(line: str, number: int) -> dict[str, Any]:
         try:

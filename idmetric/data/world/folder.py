@@ -20,6 +20,7 @@ import pyarrow.parquet
 
 from idmetric.data.lock import lock
 from idmetric.data.manifest import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
+from idmetric.output import replacing
 
 ROWS = "rows.jsonl"
 MANIFEST = "manifest.parquet"
@@ -149,9 +150,8 @@ def claim(folder: Path, plan: Mapping[str, Any], assets: Path | None) -> None:
         return
     if finished(folder):
         raise ValueError(f"{folder} holds images but no {_SETTINGS}: restore it, or take another folder")
-    making = note.with_name(f".{note.name}-{os.getpid()}")
-    making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    os.replace(making, note)
+    with replacing(note) as making:
+        making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _read_settings(note: Path) -> Values:
@@ -195,16 +195,11 @@ def write_manifest(folder: Path) -> tuple[int, int]:
         ValueError: naming what is damaged.
     """
     images = identities = 0
-    making = folder / f".{MANIFEST}-{os.getpid()}"
-    try:
-        with pyarrow.parquet.ParquetWriter(making, SCHEMA) as file:
-            for chunk in _chunks(folder):
-                images += sum(len(rows) for rows in chunk.values())
-                identities += sum(len({row.identity for row in rows}) for rows in chunk.values())
-                file.write_table(_table(chunk, folder))
-        os.replace(making, folder / MANIFEST)
-    finally:
-        making.unlink(missing_ok=True)
+    with replacing(folder / MANIFEST) as making, pyarrow.parquet.ParquetWriter(making, SCHEMA) as file:
+        for chunk in _chunks(folder):
+            images += sum(len(rows) for rows in chunk.values())
+            identities += sum(len({row.identity for row in rows}) for rows in chunk.values())
+            file.write_table(_table(chunk, folder))
     return images, identities
 
 

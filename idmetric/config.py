@@ -1,0 +1,126 @@
+"""Settings that come from a file: their types and ranges are checked before anything is built from them."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, Union
+
+MOST = 2**16  # of a whole number: no layer is wider, none deeper, no image larger
+SIDE = 8192  # pixels
+_LONGEST = 1000  # letters of a text, values of a list
+_DEEPEST = 8
+# of `timm.create_model`: what would read or fetch other files than the checkpoint's own, or make no encoder
+_FETCHING = {
+    "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "pretrained_strict", "pretrained_filter_fn",
+    "checkpoint_path", "cache_dir", "model_name", "features_only",
+}  # fmt: skip
+
+
+def check(kind: type, values: Mapping[str, Any], numbers: bool = True) -> None:
+    """Check values from a JSON file (lists as tuples) against the fields of a dataclass.
+
+    Args:
+        numbers: whether whole numbers must lie in 1..`MOST`, as those of a model's architecture do.
+
+    Raises:
+        ValueError: naming the field, what it takes and what was found.
+    """
+    hints = typing.get_type_hints(kind)
+    for name in (field.name for field in fields(kind) if field.name in values):
+        value = values[name]
+        if not _is(value, hints[name]):
+            raise ValueError(f"{name} = {shown(value)}: {_wanted(hints[name])} is needed")
+        if isinstance(value, Mapping):
+            _plain(value, name)
+        elif isinstance(value, str) and len(value) > _LONGEST:
+            raise ValueError(f"{name} has {len(value)} letters, more than {_LONGEST}")
+        elif numbers and isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= MOST:
+            raise ValueError(f"{name} = {shown(value)}: a whole number from 1 to {MOST} is needed")
+
+
+def check_view(image_size: int, mean: typing.Sequence[float] | None, std: typing.Sequence[float] | None) -> None:
+    """Check how images are seen.
+
+    Raises:
+        ValueError: for a side beyond `SIDE` pixels, or a normalisation that divides by nothing.
+    """
+    if not 1 <= image_size <= SIDE:
+        raise ValueError(f"image_size = {shown(image_size)}: 1 to {SIDE} pixels are possible")
+    if mean is not None and not all(math.isfinite(x) for x in mean):
+        raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
+    if std is not None and not all(math.isfinite(x) and x > 0 for x in std):
+        raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
+
+
+def check_arguments(args: Mapping[str, Any]) -> None:
+    """Check a checkpoint's arguments of `timm.create_model`.
+
+    Raises:
+        ValueError: for one that would read other files or the network, or leads to no encoder.
+    """
+    if found := sorted(_FETCHING & args.keys()):
+        raise ValueError(f"backbone_args may not hold {found[0]!r}: a checkpoint's weights are in its own folder")
+
+
+def shown(value: Any) -> str:
+    """A value for messages."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is(value: Any, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_is(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        if len(parts) == 2 and parts[1] is Ellipsis:
+            return all(_is(v, parts[0]) for v in value)
+        return len(value) == len(parts) and all(_is(v, part) for v, part in zip(value, parts, strict=True))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and _is_float(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _is_float(value: float) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _wanted(hint: Any) -> str:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join("nothing" if part is type(None) else _wanted(part) for part in parts)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is tuple:
+        return "a list of values" if Ellipsis in parts else f"a list of {len(parts)} numbers"
+    names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+    return names.get(hint, "an object")
+
+
+def _plain(value: Any, name: str, depth: int = 0) -> None:
+    """Check what stands in an object of free names: numbers, texts, and short lists and objects of them."""
+    if depth > _DEEPEST:
+        raise ValueError(f"{name} is nested too deeply")
+    if isinstance(value, Mapping | list | tuple):
+        if len(value) > _LONGEST:
+            raise ValueError(f"{name} has {len(value)} values, more than {_LONGEST}")
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _plain(part, f"{name}.{shown(key)[:40]}", depth + 1)
+    elif isinstance(value, str):
+        if len(value) > _LONGEST:
+            raise ValueError(f"{name} has {len(value)} letters, more than {_LONGEST}")
+    elif isinstance(value, int | float) and not (_is_float(value) and abs(value) <= MOST):
+        raise ValueError(f"{name} = {shown(value)}: numbers from -{MOST} to {MOST} are possible")

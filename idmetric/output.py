@@ -1,0 +1,92 @@
+"""Files that are written whole or not at all, and errors that say which and why."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class OutputError(OSError):
+    """A file that cannot be written; the message names it, and says why and the way out."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` when the block ends well, and else goes.
+
+    It lies beside `path`, under a name that nobody can guess; a link that stands at `path` is replaced, not followed.
+    A device or a pipe (/dev/stdout, /dev/null) is written to as it is.
+
+    Raises:
+        OutputError: if a file of that name cannot be written there; what was there before is whole.
+    """
+    with writing(path):
+        device = path.exists() and not path.is_dir() and (not path.is_file() or path.parent == Path("/dev"))
+        if device:  # also a link in /dev that leads to a file, as /dev/stdout may
+            yield path
+    if device:
+        return
+    temporary = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}")
+    try:
+        with writing(path, temporary):
+            handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less the umask
+            mode = os.fstat(handle).st_mode & 0o777
+            os.close(handle)
+            yield temporary
+            temporary.chmod(mode)  # what wrote it may have made it anew
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors inside that mean `path` cannot be written say so, and the way out.
+
+    Args:
+        also: other names that it has while it is written. Errors that name other files pass as they are.
+
+    Raises:
+        OutputError: for a full disk, a folder that is read-only or not there, or safetensors' error about any of them.
+    """
+    try:
+        yield
+    except OutputError as error:
+        if error.filename not in [os.fspath(p) for p in also]:
+            raise
+        says = f"{error.strerror}".replace(repr(error.filename), repr(os.fspath(path)))
+        raise OutputError(error.errno, says, os.fspath(path)) from error
+    except OSError as error:
+        if error.errno not in _REASONS or error.filename not in (None, *(os.fspath(p) for p in (path, *also))):
+            raise
+        raise OutputError(error.errno, _explain(path, _REASONS[error.errno]), os.fspath(path)) from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":  # safetensors hides the system's error in its own
+            raise
+        reason = next((says for number, says in _REASONS.items() if f"os error {number}" in str(error)), str(error))
+        raise OutputError(errno.EIO, _explain(path, reason), os.fspath(path)) from error
+
+
+_REASONS = {
+    **dict.fromkeys(_FULL, "the disk is full, or a limit on file sizes is reached: free space, or name another place"),
+    **dict.fromkeys(_CLOSED, "its folder is read-only for you: change its permissions, or name another place"),
+    errno.ENOENT: "its folder is not there: make it, or name another place",
+    errno.ENOTDIR: "what should be its folder is a file: name another place",
+    errno.EISDIR: "there is a folder of that name: name another place",
+    errno.ENAMETOOLONG: "its name is too long: give a shorter one",
+}
+
+
+def _explain(path: str | os.PathLike[str], reason: str) -> str:
+    return f"cannot write {os.fspath(path)!r}: {reason}"

@@ -1,0 +1,28 @@
+"""TOML from files that anybody may have written."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_DOTS = 1000  # in a line; Python's parser takes memory with the square of a name's parts
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: if it is none, or nested so deeply that Python cannot hold it.
+        ImportError: before Python 3.11, which has no parser.
+    """
+    try:
+        tomllib = importlib.import_module("tomllib")
+    except ImportError as error:
+        raise ImportError("TOML files need Python 3.11 or later: write the same as JSON") from error
+    if any(line.count(".") > _DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {_DOTS} dots")
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found

@@ -1,0 +1,310 @@
+"""Image files: whole ones of every format that Pillow writes, and lies about size, depth, count and length."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+from PIL import Image, features
+
+from tests.fuzz.damage import damage
+
+SIDE = 24
+_MODES: dict[str, tuple[str, ...]] = {
+    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"),
+    "JPEG": ("L", "RGB", "CMYK"),
+    "GIF": ("L", "P", "RGB"),
+    "WEBP": ("RGB", "RGBA"),
+    "BMP": ("1", "L", "P", "RGB", "RGBA"),
+    "TIFF": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I", "I;16", "F"),
+    "PPM": ("1", "L", "RGB", "I"),
+    "TGA": ("1", "L", "LA", "P", "RGB", "RGBA"),
+    "ICO": ("RGB", "RGBA"),
+    "PCX": ("1", "L", "P", "RGB"),
+    "SGI": ("L", "RGB", "RGBA"),
+    "IM": ("1", "L", "P", "RGB", "CMYK", "F"),
+    "DDS": ("L", "LA", "RGB", "RGBA"),
+    "DIB": ("1", "L", "P", "RGB"),
+    "MSP": ("1",),
+    "XBM": ("1",),
+    "SPIDER": ("F",),
+    "ICNS": ("RGBA",),
+    "BLP": ("P",),
+    "QOI": ("RGB", "RGBA"),
+    "MPO": ("RGB",),
+    "JPEG2000": ("L", "LA", "RGB", "RGBA"),
+    "AVIF": ("RGB", "RGBA"),
+    "EPS": ("L", "RGB", "CMYK"),
+}
+
+
+def picture(mode: str, side: int = SIDE) -> Image.Image:
+    """A small picture of a mode."""
+    values = np.add.outer(np.arange(side), np.arange(side)) * 5 % 256
+    grey = Image.fromarray(values.astype(np.uint8))
+    if mode == "I;16":
+        return Image.fromarray((values * 257).astype(np.uint16))
+    if mode == "I":
+        return Image.fromarray((values * 257).astype(np.int32))
+    if mode == "F":
+        return Image.fromarray((values / 255).astype(np.float32))
+    if mode in ("LAB",):
+        return Image.merge("LAB", [grey] * 3)
+    return grey.convert("RGB").convert(mode)
+
+
+@cache
+def whole() -> tuple[tuple[str, bytes], ...]:
+    """(format, file) of every format and mode that this Pillow writes, and of several variants."""
+    found: list[tuple[str, bytes]] = []
+    for kind, modes in _MODES.items():
+        for mode in modes:
+            found += _saved(kind, picture(mode))
+    rgb = picture("RGB")
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a description"
+    about = {"exif": exif.tobytes(), "icc_profile": b"profile" * 40, "xmp": b"<x:xmpmeta/>" * 20}
+    for kind in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF", "JPEG2000"):
+        found += _saved(kind, rgb, **about)
+    found += _saved("JPEG", rgb, progressive=True, subsampling=2)
+    found += _saved("JPEG", rgb, optimize=True, restart_marker_rows=1)
+    for compression in (
+        "tiff_lzw",
+        "tiff_adobe_deflate",
+        "jpeg",
+        "packbits",
+        "group4",
+        "tiff_thunderscan",
+        "zstd",
+        "webp",
+    ):
+        found += _saved("TIFF", picture("1") if compression == "group4" else rgb, compression=compression)
+    for kind in ("GIF", "PNG", "WEBP", "TIFF", "MPO", "AVIF"):
+        found += _saved(kind, rgb, save_all=True, append_images=[picture("RGB"), rgb.rotate(90)])
+    found += _saved("PNG", rgb, transparency=(0, 0, 0))
+    found += _saved("PNG", picture("P"), transparency=bytes(range(256)))
+    found += _saved("GIF", picture("P"), transparency=3)
+    return tuple(found)
+
+
+def _saved(kind: str, image: Image.Image, **options: Any) -> list[tuple[str, bytes]]:
+    data = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.save(data, kind, **options)
+    except Exception:  # this Pillow does not write it
+        return []
+    return [(kind, data.getvalue())]
+
+
+def malformed(rng: Random) -> bytes:
+    """A damaged image file, or one that lies."""
+    if rng.random() < 0.3:
+        return rng.choice(_LIES)(rng)
+    kind, data = rng.choice(whole())
+    if kind == "PNG" and rng.random() < 0.6:  # without this, all that is seen of PNG is its checksums
+        return _repaired(damage(data, rng, 2))
+    return damage(data, rng)
+
+
+# PNG by hand
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG with its checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, depth: int = 8, colour: int = 0, *more: bytes, data: bytes | None = None) -> bytes:
+    """A PNG that says this of itself; its pixels are those of 8 x 8 grey unless `data` (uncompressed) is given."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width & 0xFFFFFFFF, height & 0xFFFFFFFF, depth, colour, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(9 * 8) if data is None else data))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(more) + pixels + chunk(b"IEND", b"")
+
+
+def _repaired(data: bytes) -> bytes:
+    """A PNG with right checksums, as far as its chunks can be followed."""
+    out, at = bytearray(data), 8
+    while at + 12 <= len(out):
+        length = int.from_bytes(out[at : at + 4], "big")
+        end = at + 8 + length
+        if end + 4 > len(out):
+            break
+        out[end : end + 4] = struct.pack(">I", zlib.crc32(out[at + 4 : end]))
+        at = end + 4
+    return bytes(out)
+
+
+def _size(rng: Random) -> int:
+    return rng.choice((0, 1, 7, 9, 255, 4096, 65535, 65536, 13_000, 100_000, 2**31 - 1, 2**31, 2**32 - 1))
+
+
+def _png_size(rng: Random) -> bytes:
+    return png(_size(rng), _size(rng), rng.choice((1, 2, 4, 8, 16, 3, 0, 255)), rng.choice((0, 2, 3, 4, 6, 1, 9)))
+
+
+def _png_chunks(rng: Random) -> bytes:
+    """Chunks that are too long, too many, compressed a thousandfold, or of odd content."""
+    big = bytes(rng.choice((100_000, 3_000_000, 20_000_000)))
+    kinds: dict[str, Callable[[], bytes]] = {
+        "iccp": lambda: chunk(b"iCCP", b"name\0\0" + zlib.compress(big)),
+        "ztxt": lambda: chunk(b"zTXt", b"key\0\0" + zlib.compress(big)),
+        "itxt": lambda: chunk(b"iTXt", b"key\0\1\0\0\0" + zlib.compress(big)),
+        "many": lambda: b"".join(chunk(b"tEXt", b"k%d\0" % k + bytes(2000)) for k in range(500)),
+        "exif": lambda: chunk(
+            b"eXIf", rng.choice((b"II*\0\x08\0\0\0\xff\xff", b"MM\0*", bytes(70_000), rng.randbytes(300)))
+        ),
+        "plte": lambda: chunk(b"PLTE", rng.randbytes(rng.choice((0, 1, 3, 768, 769, 30_000)))),
+        "trns": lambda: chunk(b"tRNS", rng.randbytes(rng.choice((0, 1, 2, 6, 300)))),
+        "actl": lambda: chunk(b"acTL", struct.pack(">II", _size(rng), 0)),
+        "fctl": lambda: chunk(b"fcTL", rng.randbytes(rng.choice((0, 4, 26)))),
+        "gama": lambda: chunk(b"gAMA", rng.randbytes(rng.choice((0, 3, 4)))),
+        "phys": lambda: chunk(b"pHYs", rng.randbytes(rng.choice((0, 5, 9)))),
+        "head": lambda: chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)),
+    }
+    parts = [kinds[rng.choice(sorted(kinds))]() for _ in range(rng.randint(1, 3))]
+    return png(8, 8, 8, rng.choice((0, 3)), *parts)
+
+
+def _png_pixels(rng: Random) -> bytes:
+    """Too few pixels, too many, filters that do not exist, or a stream that is none."""
+    data = rng.choice((b"", bytes(5), bytes(1_000_000), rng.randbytes(72), b"\xff" * 72))
+    return png(8, 8, rng.choice((1, 8, 16)), rng.choice((0, 2, 6)), data=data)
+
+
+def bomb(side: int = 12_000) -> bytes:
+    """A PNG of side x side black pixels in a few kilobytes."""
+    packer = zlib.compressobj(9)
+    row = bytes(1 + side // 8)
+    body = b"".join(packer.compress(row * 100) for _ in range(side // 100)) + packer.flush()
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def _bmp(rng: Random) -> bytes:
+    data = bytearray(dict(whole())["BMP"])
+    struct.pack_into("<i", data, 18, rng.choice((0, -1, 1, 24, 65535, 2**31 - 1, -(2**31))))
+    struct.pack_into("<i", data, 22, rng.choice((0, -24, 1, 24, 65535, 2**31 - 1, -(2**31))))
+    struct.pack_into("<H", data, 28, rng.choice((0, 1, 2, 4, 8, 16, 24, 32, 255)))
+    struct.pack_into("<I", data, 30, rng.choice((0, 1, 2, 3, 6, 99)))
+    struct.pack_into("<I", data, 46, rng.choice((0, 1, 256, 2**31, 2**32 - 1)))
+    return bytes(data)
+
+
+def _ppm(rng: Random) -> bytes:
+    kind = rng.choice((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf", b"P7", b"PF", b"P0CMYK", b"PyCMYK"))
+    token = lambda: rng.choice((b"0", b"1", b"8", b"-1", b"99999999", b"9" * 30, b"x", b"1.5", b"nan", b"65536", b"#"))  # noqa: E731
+    return kind + b"\n" + token() + b" " + token() + b"\n" + token() + b"\n" + rng.randbytes(rng.choice((0, 64, 400)))
+
+
+def _gif(rng: Random) -> bytes:
+    head = b"GIF89a" + struct.pack(
+        "<HHBBB", rng.choice((0, 1, 65535)), rng.choice((0, 1, 65535)), rng.choice((0, 0x80, 0xF7)), 0, 0
+    )
+    palette = rng.randbytes(rng.choice((0, 6, 768)))
+    frame = b"," + struct.pack(
+        "<HHHHB", 0, 0, rng.choice((0, 1, 65535)), rng.choice((0, 1, 65535)), rng.choice((0, 0x40, 0x87))
+    )
+    body = bytes([rng.choice((0, 2, 8, 12, 255))]) + b"\x02\x4c\x01\0"
+    return head + palette + (frame + body) * rng.choice((0, 1, 2, 50)) + rng.choice((b";", b"", b"!\xff"))
+
+
+def frames(count: int) -> bytes:
+    """An animated GIF of one pixel with so many frames."""
+    head = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(6)
+    frame = b"!\xf9\x04\0\0\0\0\0" + b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\0"
+    return head + frame * count + b";"
+
+
+def _frames(rng: Random) -> bytes:
+    return frames(rng.choice((2, 100, 3000)))
+
+
+def pages(count: int, loop: bool = False) -> bytes:
+    """A TIFF of so many pages of one pixel; with `loop` its last page leads back to the first."""
+    tags = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8), (278, 3,
+    1, 1),
+            (279, 4, 1, 1)]  # fmt: skip
+    size = 2 + 12 * len(tags) + 4
+    out = b"II*\0" + struct.pack("<I", 12) + b"\x80\0\0\0"
+    for k in range(count):
+        after = 12 + size * (k + 1) if k + 1 < count else 12 if loop else 0
+        out += (
+            struct.pack("<H", len(tags))
+            + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+            + struct.pack("<I", after)
+        )
+    return out
+
+
+def _tiff(rng: Random) -> bytes:
+    """A TIFF whose tags lie about size, depth, place and count."""
+    value = lambda: rng.choice((0, 1, 2, 8, 16, 255, 65535, 2**31 - 1, 2**32 - 1))  # noqa: E731
+    names = (256, 257, 258, 259, 262, 273, 277, 278, 279, 282, 284, 317, 320, 322, 323, 324, 325, 330, 338, 339, 347,
+    34665,
+             34675, 700)  # fmt: skip
+    tags = [(256, 3, 1, rng.choice((0, 1, 8, 65535))), (257, 3, 1, rng.choice((0, 1, 8, 65535)))]
+    tags += [(rng.choice(names), rng.choice((1, 2, 3, 4, 5, 7, 11, 12, 13, 99)), rng.choice((0, 1, 2, 1000, 2**31)),
+    value())
+             for _ in range(rng.randint(1, 12))]  # fmt: skip
+    tags.sort()
+    after = rng.choice((0, 8, 12, 2**32 - 1))
+    head = rng.choice((b"II*\0", b"II+\0")) + struct.pack("<I", 8)
+    return (
+        head
+        + struct.pack("<H", len(tags))
+        + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+        + struct.pack("<I", after)
+    )
+
+
+def _jpeg(rng: Random) -> bytes:
+    """A JPEG with segments that are too long, too many, of no length, or with another size."""
+    data = dict(whole())["JPEG"]
+    kind = rng.randrange(4)
+    if kind == 0:
+        at = data.find(b"\xff\xc0")
+        at = at if at > 0 else data.find(b"\xff\xc2")
+        return (
+            data[: at + 5] + struct.pack(">HH", rng.choice((0, 1, 65535)), rng.choice((0, 1, 65535))) + data[at + 9 :]
+        )
+    marker = bytes([0xFF, rng.choice((0xE0, 0xE1, 0xE2, 0xED, 0xEE, 0xFE, 0xDB, 0xC4, 0xDD))])
+    if kind == 1:
+        lead = rng.choice(
+            (b"Exif\0\0", b"ICC_PROFILE\0\x01\xff", b"http://ns.adobe.com/xap/1.0/\0", b"MPF\0", b"Photoshop 3.0\0")
+        )
+        part = lead + rng.choice((bytes(65_000), rng.randbytes(2000), b"II*\0\x08\0\0\0" + b"\xff" * 500))
+        return data[:2] + (marker + struct.pack(">H", len(part) + 2) + part) * rng.choice((1, 3, 300)) + data[2:]
+    if kind == 2:
+        return data[:2] + marker + struct.pack(">H", rng.choice((0, 1, 2, 3, 65535))) + data[2:]
+    return data[:2] + b"\xff" * rng.choice((10, 100_000)) + data[2:]
+
+
+def _exif(rng: Random) -> bytes:
+    """Good pixels below an EXIF block that is damaged, or says an odd orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 65535))
+    block = exif.tobytes()
+    found = _saved(
+        rng.choice(("JPEG", "WEBP", "PNG")), picture("RGB"), exif=damage(block, rng) if rng.random() < 0.8 else block
+    )
+    return found[0][1] if found else png(8, 8)
+
+
+_LIES: tuple[Callable[[Random], bytes], ...] = (
+    _png_size, _png_size, _png_chunks, _png_chunks, _png_pixels, _bmp, _ppm, _gif, _frames, _tiff, _tiff, _jpeg,
+    _jpeg, _exif,
+)  # fmt: skip
+
+
+def available() -> dict[str, bool]:
+    """Which optional decoders this Pillow has."""
+    return {name: bool(features.check(name)) for name in ("webp", "avif", "jpg_2000", "libtiff")}
