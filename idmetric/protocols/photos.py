@@ -1,104 +1,63 @@
 """Retrieval on photos: mAP and same/different AUC of a model, its untrained twin, and two simple baselines.
 
     python -m idmetric.protocols.photos DATA --model tiny
+    idmetric-eval photos --data DATA --model tiny --model untrained:tiny --model hsv --model pixels --out results/
 
 DATA holds manifest.csv with the columns split, dataset, identity, path. Within each dataset of the split "dev", every
 photo is a query against all the others; its positives are the other photos of its identity. mAP is the mean over
-queries that have a positive, AUC is over all unordered pairs.
+queries that have a positive, AUC is over all unordered pairs. The first command prints the README's table; the second
+gives the same numbers with intervals, and those of `idmetric-eval folder` beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from idmetric.embedder import Embedder
-from idmetric.evaluate.ranking import average_precision, roc_auc
+from idmetric.data.manifest import Manifest, read
 from idmetric.idsim import IDSim
-from idmetric.images import read_image
 from idmetric.loading import load
+from idmetric.protocols import folder
+from idmetric.protocols.baselines import hsv_histogram as hsv_histogram  # part of this module
+from idmetric.protocols.baselines import small_pixels as small_pixels
+from idmetric.protocols.result import Result, Value
+from idmetric.protocols.scorers import Settings, open_model, untrained_twin
 
-Array = NDArray[np.float64]
-
-
-def hsv_histogram(paths: Sequence[Path]) -> Array:
-    """Square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels: (N, 128), unit rows."""
-    rows = []
-    for path in paths:
-        hsv = np.asarray(read_image(path).resize((128, 128)).convert("HSV")).reshape(-1, 3)
-        bins = (hsv // (32, 64, 64) * (16, 4, 1)).sum(1)
-        rows.append(np.sqrt(np.bincount(bins, minlength=128) / len(hsv)))
-    return _unit(np.stack(rows))
+SPLIT = "dev"
+_SETTINGS = Settings()
 
 
-def small_pixels(paths: Sequence[Path]) -> Array:
-    """The image at 32 x 32 pixels, its mean subtracted: (N, 3072), unit rows."""
-    rows = [np.asarray(read_image(p).resize((32, 32)), dtype=np.float64).ravel() / 255 for p in paths]
-    return _unit(np.stack([row - row.mean() for row in rows]))
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings)
 
 
-def _unit(x: Array) -> Array:
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12))
+def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS) -> list[Result]:
+    """A result for each model: a row for each dataset of the split "dev", and their means.
+
+    Raises:
+        ValueError: as `folder.run`, and if there is no such split.
+    """
+    chosen = data.filter(split=SPLIT) if SPLIT in data.column("split") else None
+    if chosen is None:
+        if any(data.column("split")):
+            raise ValueError(f"no split {SPLIT!r} in the manifest; for other data there is `idmetric-eval folder`")
+        chosen = data
+    return [replace(result, protocol="photos") for result in folder.run(chosen, models, settings)]
 
 
-def retrieval(similarity: Array, identities: Sequence[str]) -> tuple[float, float]:
-    """mAP and same/different AUC of a similarity matrix (N, N) among photos of the given identities."""
-    names = np.asarray(identities)
-    same = names[:, None] == names[None]
-    others = ~np.eye(len(names), dtype=bool)
-    precisions = [
-        average_precision(similarity[i][others[i]], same[i][others[i]]) for i in range(len(names)) if same[i].sum() > 1
-    ]
-    upper = np.triu(others)
-    return float(np.mean(precisions)), roc_auc(similarity[upper], same[upper])
-
-
-def read_split(data: Path, split: str = "dev") -> dict[str, tuple[list[Path], list[str]]]:
-    """Dataset name -> (paths, identities), from data/manifest.csv."""
-    found: dict[str, tuple[list[Path], list[str]]] = {}
-    with (data / "manifest.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["split"] == split:
-                paths, identities = found.setdefault(row["dataset"], ([], []))
-                paths.append(data / row["path"])
-                identities.append(row["identity"])
-    return found
-
-
-def model_features(metric: Embedder) -> Callable[[Sequence[Path]], Array]:
-    """Embedding of photos by a metric, as unit rows."""
-
-    def features(paths: Sequence[Path]) -> Array:
-        return _unit(metric.embed(list(paths), patches=False).cls.double().cpu().numpy())
-
-    return features
-
-
-def untrained_twin(metric: IDSim, seed: int = 0) -> IDSim:
-    """The same architecture with random weights."""
-    torch.manual_seed(seed)
-    return IDSim(metric._config, device=metric.device)
-
-
-def table(data: Path, methods: dict[str, Callable[[Sequence[Path]], Array]]) -> str:
-    """A Markdown table: a row per method, mAP and AUC per dataset and their means."""
-    sets = read_split(data)
-    head = ["method", *(f"{name} {what}" for name in sets for what in ("mAP", "AUC")), "mean mAP", "mean AUC"]
+def table(results: Sequence[Result]) -> str:
+    """The README's table: a row per method, mAP and AUC per dataset and their means."""
+    sets = [str(row["dataset"]) for row in results[0].rows]
+    head = ["method", *(f"{name} {what}" for name in sets for what in ("mAP", "AUC"))]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for method, features in methods.items():
-        cells = []
-        for paths, identities in sets.values():
-            x = features(paths)
-            cells.append(retrieval(x @ x.T, identities))
-        means = np.mean(cells, axis=0)
-        numbers = [value for pair in (*cells, means) for value in pair]
-        lines.append("| " + " | ".join([method, *(f"{v:.3f}" for v in numbers)]) + " |")
+    for result in results:
+        values = [row[what] for row in result.rows for what in ("mAP", "AUC")]
+        cells = [f"{v.value:.3f}" if isinstance(v, Value) else "-" for v in values]
+        lines.append("| " + " | ".join([result.model, *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -109,11 +68,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="tiny", help="a name, folder or Hub repository (default: tiny)")
     args = parser.parse_args(argv)
     metric = load(args.model)
-    methods = {f"{type(metric).__name__}({args.model!r})": model_features(metric)}
+    models: dict[str, Any] = {f"{type(metric).__name__}({args.model!r})": metric}
     if isinstance(metric, IDSim):
-        methods["its untrained twin"] = model_features(untrained_twin(metric))
-    methods |= {"HSV histogram": hsv_histogram, "32x32 pixels": small_pixels}
-    print(table(args.data, methods))
+        models["its untrained twin"] = untrained_twin(metric)
+    models |= {"HSV histogram": open_model("hsv"), "32x32 pixels": open_model("pixels")}
+    print(table(run(read(args.data / "manifest.csv"), models, Settings(bootstrap=0))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,283 @@
+"""`idmetric-eval`: a paper's protocol on data and models, to a table with the paper's values beside.
+
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C: the same command goes on from the
+embeddings in --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric._version import __version__
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+    from idmetric.protocols.result import Result
+    from idmetric.protocols.scorers import Settings
+
+# name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
+# needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) and OPTIONAL ("data", "model")
+PROTOCOLS = {
+    "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
+    "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
+    "world": ("idmetric.protocols.world", "rendered identities: distractors, part edits, sensitivity; no download"),
+    "nearid": ("idmetric.protocols.nearid", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
+    "retrieval": ("idmetric.protocols.retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
+    "idsim": (
+        "idmetric.protocols.idsim_sets",
+        "ID-Sim's benchmarks: PODS, DeepFashion2, CUTE, ... (Fig. 25, Table 2b)",
+    ),
+    "mveb": ("idmetric.protocols.mveb", "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)"),
+    "sensitivity": (
+        "idmetric.protocols.sensitivity",
+        "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",
+    ),
+    "segmentation": ("idmetric.protocols.segmentation", "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)"),
+    "dreambench": ("idmetric.protocols.dreambench", "DreamBench++: agreement with people (NearID, Table 2)"),
+    "calibrate": ("idmetric.protocols.calibrate", "same-identity probabilities and thresholds from labelled pairs"),
+}
+# literals, so that --help need not import torch; tests compare them with idmetric.distance and result.FORMATS
+DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
+FORMATS = ("table", "json", "csv", "markdown", "latex")
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+DEFAULT_MODEL = "dinov3_vitl16"
+_EXAMPLES = """examples:
+  idmetric-eval folder --data photos/ --model tiny --model hsv --out results/
+  idmetric-eval world --model tiny --model pixels --out results/
+  idmetric-eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
+  idmetric-eval retrieval --data met.parquet --model mine=run/ --out results/
+
+Models: what `idmetric-score --model` takes; the baselines hsv, pixels, ssim, lpips, dreamsim; untrained:NAME for the
+same architecture with random weights; dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a
+multimodal language model (docs/judge.md). NAME=SOURCE gives a model another name in the table.
+
+--out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
+run embeds only what is missing."""
+
+
+class SetupError(Exception):
+    """What the user can mend; the message says how."""
+
+
+def build_parser(protocol: str | None = None) -> argparse.ArgumentParser:
+    """The protocols, and the options of one of them (which loads its module)."""
+    parser = argparse.ArgumentParser(
+        prog="idmetric-eval",
+        description="The papers' protocols, by one command. `idmetric-eval PROTOCOL --help` lists its options.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    commands = parser.add_subparsers(dest="protocol", metavar="PROTOCOL", required=True)
+    for name, (module, line) in PROTOCOLS.items():
+        sub = commands.add_parser(
+            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        if name == protocol:
+            _add_arguments(sub, name, importlib.import_module(module))
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
+    parser.description, parser.epilog = module.__doc__, _EXAMPLES
+    files = parser.add_argument_group("data, models and result")
+    text = "manifest (.parquet, .csv, .jsonl), or a folder that holds one, or with a folder for each identity"
+    files.add_argument("--data", type=Path, metavar="PATH", help=text)
+    files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
+    text = f"a model or baseline, see below; may be repeated (default: {DEFAULT_MODEL})"
+    files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
+    files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
+    files.add_argument("--name", metavar="NAME", help="of the files in --out (default: the protocol's)")
+    text = "also draw what the scores allow into --out: ROC, precision and recall, distributions, sensitivity, ..."
+    files.add_argument("--plots", choices=("png", "svg"), help=text)
+    text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
+    files.add_argument("--html", type=Path, metavar="FILE", help=text)
+    files.add_argument("--format", choices=FORMATS, default="table", help="of what is printed (default: %(default)s)")
+    run = parser.add_argument_group("run")
+    run.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s, the papers'")
+    text = "show models the subjects alone, by the manifest's masks, and make this of the rest"
+    run.add_argument("--subject", choices=("black", "white", "crop", "keep"), help=text)
+    text = "resamples for the 95 %% intervals, by identity; 0 = no intervals (default %(default)s)"
+    run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
+    run.add_argument("--seed", type=int, default=0, help="of the resampling (default %(default)s)")
+    text = "an image that cannot be read: stop with the list of all (default), or go on without it"
+    run.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
+    run.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: %(default)s)")
+    run.add_argument("--workers", type=int, metavar="N", help="threads that read images (default: one per core)")
+    run.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
+    run.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
+    run.add_argument("--quiet", action="store_true", help="no progress bar")
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser.add_argument_group(name))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a protocol; returns the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    name = given[0] if given and given[0] in PROTOCOLS else None
+    if name is None:
+        build_parser().parse_args(given)  # help, version, or an error
+        return 2
+    try:
+        parser = build_parser(name)
+        args = parser.parse_args(given)
+        return _run(name, args)
+    except SetupError as error:
+        print(f"idmetric-eval: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        more = "the same command goes on from its embeddings" if "--out" in given else "with --out it could go on"
+        print(f"idmetric-eval: stopped; {more}", file=sys.stderr)
+        return 130
+
+
+def _run(name: str, args: argparse.Namespace) -> int:
+    module = importlib.import_module(PROTOCOLS[name][0])
+    optional = getattr(module, "OPTIONAL", ())
+    from idmetric.checkpoint import CheckpointError
+    from idmetric.protocols.result import FORMATS, write
+
+    with ExitStack() as stack:
+        try:
+            if args.data is None and "data" not in optional:
+                raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
+            if args.data is None and args.split:
+                raise ValueError("--split chooses rows of --data: give that too")
+            if args.name and Path(args.name).name != args.name:
+                raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
+            if args.plots and args.out is None:
+                raise ValueError("--plots needs --out DIR: the folder that the plots go to")
+            if args.html is not None:
+                from idmetric.report.page import check_page
+
+                args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
+                check_page(args.html, plots=True)
+            data = None if args.data is None else _data(module, args)
+            settings = _settings(args, stack)
+            models = _models(args, optional)
+            for judge, model in models.items():
+                if hasattr(model, "report"):  # what it cost is said however the run ends
+                    stack.callback(_report, judge, model)
+            results: list[Result] = [_traced(r, args) for r in module.command(args, data, models, settings)]
+            if args.out is not None:
+                write(results, args.out, args.name or name)
+            if args.plots:
+                from idmetric.report.plots import draw
+
+                draw(results, args.out, args.name or name, args.plots)
+            if args.html is not None:
+                from idmetric.report.evaluation import eval_page
+                from idmetric.report.page import write_page
+
+                write_page(eval_page(results, data), args.html)
+        except (ValueError, OSError, ImportError, CheckpointError) as error:
+            raise SetupError(str(error)) from error
+    sys.stdout.write(FORMATS[args.format](results))
+    sys.stdout.flush()
+    return 0
+
+
+def _traced(result: Result, args: argparse.Namespace) -> Result:
+    """With what was measured among its settings."""
+    asked = {name: getattr(args, name, None) for name in ("data", "split", "ratings")}
+    return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
+
+
+def _report(name: str, model: Any) -> None:
+    print(f"{name}: {model.report()}", file=sys.stderr)
+
+
+def _data(module: Any, args: argparse.Namespace) -> Manifest:
+    """The manifest that --data and --split mean."""
+    manifest: Manifest = getattr(module, "read_data", read_data)(args.data)
+    if not args.split:
+        return manifest
+    there = dict.fromkeys(manifest.column("split"))
+    missing = [split for split in args.split if split not in there]
+    if missing:
+        names = ", ".join(s for s in there if s) or "no splits"
+        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric-data split)")
+    return manifest.filter(split=args.split)
+
+
+def read_data(path: Path) -> Manifest:
+    """The manifest in a file, in a folder that holds one, or of a folder with a folder for each identity.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    from idmetric.data.importers.run import import_dataset
+    from idmetric.data.manifest import read
+
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    if path.is_file():
+        return read(path)
+    held = [path / f"manifest.{ending}" for ending in ("parquet", "csv", "jsonl")]
+    there = [file for file in held if file.is_file()]
+    if there:
+        return read(there[0])
+    return import_dataset("folder", path, name=path.resolve().name)
+
+
+def _settings(args: argparse.Namespace, stack: ExitStack) -> Settings:
+    from idmetric.protocols.embeddings import Look
+    from idmetric.protocols.scorers import Settings
+
+    if args.workers is not None and args.workers < 1:
+        raise ValueError(f"--workers {args.workers}: at least 1")
+    look = Look() if args.subject is None else Look(True, args.subject)
+    store = None if args.out is None else args.out / "embeddings"
+    show = partial(_progress, stack, args.quiet or not sys.stderr.isatty())
+    return Settings(
+        args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers, show()
+    )
+
+
+def _progress(stack: ExitStack, quiet: bool) -> Any:
+    """A callback (done, total) that draws a bar with the time left, if there is anything to do."""
+    if quiet:
+        return None
+    from tqdm import tqdm
+
+    bars: list[Any] = []
+
+    def update(done: int, total: int) -> None:
+        if not bars or bars[-1].total != total or done < bars[-1].n:  # another piece of work
+            bars.append(stack.enter_context(tqdm(total=total, unit="img", file=sys.stderr)))
+        bars[-1].update(done - bars[-1].n)
+
+    return update
+
+
+def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]:
+    """Name -> opened model, of all that --model names."""
+    import torch
+
+    from idmetric.protocols.scorers import open_model
+
+    sources = args.model or ([] if "model" in optional else [DEFAULT_MODEL])
+    named: dict[str, str] = {}
+    for given in sources:
+        name, _, source = given.rpartition("=")
+        name, source = (given, given) if not name or Path(given).exists() else (name, source)
+        if named.setdefault(name, source) != source:
+            raise ValueError(f"two models are called {name!r}: give one another name, NAME=SOURCE")
+    dtype = getattr(torch, args.dtype) if args.dtype else None
+    return {name: open_model(source, device=args.device, dtype=dtype) for name, source in named.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

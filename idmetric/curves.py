@@ -1,0 +1,73 @@
+"""Curves from a score to the log-odds of the same identity: what calibration fits and `Calibration` applies.
+
+NumPy alone: neither torch nor scikit-learn is needed to apply one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Platt:
+    """log-odds = slope * score + intercept (Platt, "Probabilistic outputs for support vector machines", 1999)."""
+
+    slope: float
+    intercept: float
+    method = "platt"
+
+    def __post_init__(self) -> None:
+        if not np.isfinite([self.slope, self.intercept]).all() or self.slope <= 0:
+            raise ValueError(f"the slope must be above 0 and finite, got {self.slope} and {self.intercept}")
+
+    def log_odds(self, scores: ArrayLike) -> Array:
+        """Of the same identity, for scores of any shape; higher = more surely."""
+        return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """Non-decreasing, linear between knots and constant beyond them (Zadrozny and Elkan 2002).
+
+    Attributes:
+        scores: increasing (K,). probabilities: at them, non-decreasing, above 0 and below 1.
+    """
+
+    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    method = "isotonic"
+
+    def __post_init__(self) -> None:
+        x, p = np.asarray(self.scores, dtype=np.float64), np.asarray(self.probabilities, dtype=np.float64)
+        if x.ndim != 1 or x.shape != p.shape or not len(x) or not np.isfinite(x).all():
+            raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
+        if (np.diff(x) <= 0).any() or (np.diff(p) < 0).any() or not ((p > 0) & (p < 1)).all():
+            raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
+
+    def log_odds(self, scores: ArrayLike) -> Array:
+        """Of the same identity, for scores of any shape; higher = more surely."""
+        return log_odds(np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.probabilities))
+
+
+Curve = Platt | Isotonic
+CURVES: dict[str, type[Platt] | type[Isotonic]] = {"platt": Platt, "isotonic": Isotonic}
+
+
+def log_odds(probability: ArrayLike) -> Array:
+    """log(p / (1 - p)) of probabilities between 0 and 1."""
+    p = np.asarray(probability, dtype=np.float64)
+    found: Array = np.log(p) - np.log1p(-p)
+    return found
+
+
+def from_log_odds(odds: ArrayLike) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    x = np.asarray(odds, dtype=np.float64)
+    small = np.exp(-np.abs(x))
+    found: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return found

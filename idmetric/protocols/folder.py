@@ -1,0 +1,157 @@
+"""Retrieval and verification on your own photos: a folder for each identity, or any manifest.
+
+    idmetric-eval folder --data photos/ --model tiny --model hsv --out results/
+
+Within each dataset of the manifest, every image of a known identity is a query against all the others (edits and
+distractors among them); its positives are the other images of its identity. An image never finds itself, nor a row
+that shows the same file.
+
+| number | meaning |
+|---|---|
+| mAP | mean average precision over the queries with a positive (macro) |
+| P@1 | share of them whose nearest image is of their identity |
+| recall@k | share of a query's positives among the k nearest, averaged over queries |
+| hit@k | share of queries with a positive among the k nearest (metric learning's "Recall@k") |
+| AUC | area under the ROC curve of same identity or not, over all unordered pairs of images |
+
+Intervals are by identity: whole identities are drawn again. With several datasets a last row holds the means over them
+(the datasets count alike), whose intervals take the datasets' as independent.
+
+No paper prints these numbers: the data is yours. Photos in folders need no preparation; what else `idmetric-data
+import` reads, or a table with the columns identity and path, is a manifest (docs/manifest.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest import Manifest
+from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
+from idmetric.protocols.intervals import auc, average, mean
+from idmetric.protocols.ranked import Measure, Search, measure, remembered, score_pairs
+from idmetric.protocols.result import Result, Row, Value
+from idmetric.protocols.scorers import Scorer, Settings, bind
+
+Array = NDArray[np.float64]
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`: the depths of recall@k and hit@k."""
+
+    k: tuple[int, ...] = (5,)
+
+    def __post_init__(self) -> None:
+        if any(k < 1 for k in self.k):
+            raise ValueError(f"k must be at least 1, got {self.k}")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval folder`."""
+    parser.add_argument("--k", type=int, nargs="+", default=[5], metavar="K", help="of recall@k and hit@k (default 5)")
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(tuple(args.k)))
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for each dataset, and their means.
+
+    Raises:
+        ValueError: if no identity has two images.
+        UnreadableError: see `scorers.bind`.
+    """
+    named = data.take(np.array([i is not None for i in data.column("identity")], dtype=bool))
+    _searches(named)  # before anything is embedded
+    bound = bind(named, models, settings)
+    searches, notes = _searches(bound.manifest)
+    about = {**settings.as_dict(), "k": list(options.k)}
+    return [
+        _result(name, scorer, bound.manifest, searches, settings, options, about, [*bound.notes, *notes])
+        for name, scorer in bound.models.items()
+    ]
+
+
+def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
+    """The search within each dataset, over the queries that have a positive; notes on those that have none."""
+    names = np.array([name or "" for name in data.column("dataset")], dtype=object)
+    found, notes = {}, []
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero(names == name)
+        search = Search.of(data, rows, rows)
+        has = search.positives() > 0
+        place = f" of {name}" if name else ""
+        if not has.any():
+            raise ValueError(f"no identity{place} has two images: retrieval needs a positive for at least one query")
+        if not has.all():
+            lone = list(dict.fromkeys(data.column("identity")[r] for r in rows[~has]))
+            more = f" and {len(lone) - _SHOWN} more" if len(lone) > _SHOWN else ""
+            notes.append(
+                f"{int((~has).sum())} images{place} have no positive and are searched but not queried: "
+                f"{', '.join(lone[:_SHOWN])}{more}"
+            )
+        found[name or "all"] = search.only(has)
+    return found, notes
+
+
+def measures(ks: Sequence[int]) -> dict[str, Measure]:
+    """The measures of a query, by name."""
+    at: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
+    at |= {f"recall@{k}": partial(recall_at_k, k=k) for k in ks}
+    return at | {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
+
+
+def _result(
+    name: str, scorer: Scorer, data: Manifest, searches: Mapping[str, Search], settings: Settings, options: Options,
+    about: Mapping[str, Any], notes: Sequence[str],
+) -> Result:  # fmt: skip
+    rows: list[Row] = []
+    queries: dict[str, list[Any]] = {}
+    pairs: dict[str, list[Any]] = {}
+    ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+    for dataset, search in searches.items():
+        scores = remembered(scorer, search.gallery)
+        found = measure(scores, search, measures(options.k))
+        row: Row = {"dataset": dataset}
+        row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
+        both = score_pairs(scores, search.gallery, search.identity, search.image, settings.seed)
+        area = auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
+        if area is not None:
+            row["AUC"] = area
+        rows.append(row)
+        _extend(queries, {"dataset": [dataset] * len(search.queries), "id": ids[search.queries],
+                          "identity": identities[search.queries], **found})  # fmt: skip
+        _extend(pairs, {"dataset": [dataset] * len(both.a), "a": ids[both.a], "b": ids[both.b], "score": both.score,
+                        "same": both.same})  # fmt: skip
+    if len(rows) > 1:
+        rows.append(_means(rows))
+    return Result("folder", name, rows, scorer.signature(), about, {"queries": queries, "pairs": pairs}, notes)
+
+
+def _means(rows: Sequence[Row]) -> Row:
+    """Means over datasets; the interval treats the datasets' own as independent."""
+    out: Row = {"dataset": "mean"}
+    for metric in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, Value)):
+        values = [v for row in rows if isinstance(v := row.get(metric), Value)]
+        out[metric] = average(values)
+    return out
+
+
+def _extend(columns: dict[str, list[Any]], more: Mapping[str, Any]) -> None:
+    for name, values in more.items():
+        columns.setdefault(name, []).extend(values.tolist() if isinstance(values, np.ndarray) else values)

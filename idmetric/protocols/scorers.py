@@ -1,0 +1,395 @@
+"""One face for all that a protocol compares images with: similarities of a manifest's rows, higher = more alike.
+
+    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": open_model("ssim")}, Settings())
+    scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
+    scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
+
+Models that give vectors are embedded together, each image once. Metrics of pairs (SSIM, LPIPS) see each image once too,
+and compare when they are asked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.checkpoint import CheckpointError
+from idmetric.data.check import without
+from idmetric.data.manifest import Manifest
+from idmetric.distance import distance, distance_matrix, needs_patches
+from idmetric.embedder import Embedder
+from idmetric.embedding import Embedding
+from idmetric.idsim import IDSim
+from idmetric.images import ImageReadError, Outside, describe, read_image
+from idmetric.loading import load
+from idmetric.protocols import baselines, dual_encoder
+from idmetric.protocols.embeddings import Look, Stored, UnreadableError, embed
+
+Array = NDArray[np.float64]
+Rows = Sequence[int] | NDArray[np.integer]
+Progress = Callable[[int, int], None]
+_PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
+_COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+_MEMO = 4096  # up to so many images, a metric of pairs remembers what it compared
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all protocols can be told.
+
+    Attributes:
+        distance: of models with patches, see `idmetric.distance`.
+        bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
+        store: folder that keeps embeddings; None: they are not kept.
+        look: whether models see whole images or subjects alone.
+        on_error: an image that cannot be read: stop with the list of all, or leave it out, and what depends on it.
+        batch_size: images per pass. workers: threads that read images.
+        progress: called with (images done, images to do).
+    """
+
+    distance: str = "cls"
+    bootstrap: int = 1000
+    seed: int = 0
+    store: Path | None = None
+    look: Look = field(default_factory=Look)
+    on_error: Literal["stop", "skip"] = "stop"
+    batch_size: int = 32
+    workers: int | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        needs_patches(self.distance)  # raises for an unknown one
+        if min(self.bootstrap, self.seed) < 0 or self.batch_size < 1:
+            raise ValueError("bootstrap and seed are 0 or more, batch_size is at least 1")
+
+    def as_dict(self) -> dict[str, Any]:
+        """What changes numbers, to be reported beside them."""
+        seen = self.look.outside if self.look.masked else "all"
+        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": seen}
+
+
+class Scorer(Protocol):
+    """A model bound to a manifest."""
+
+    def signature(self) -> dict[str, str]:
+        """What to report beside a score."""
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """Similarities (R, C) of each row to each column."""
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """Similarities (P,) of a's rows to b's, one by one."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A manifest, without what could not be used, and the models bound to it."""
+
+    manifest: Manifest
+    models: dict[str, Scorer]
+    notes: list[str]
+
+
+def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
+    """What protocols take, by name: a baseline (hsv, pixels, ssim, lpips, dreamsim), `untrained:SOURCE` (the same
+    architecture with random weights), `judge:FILE` (a multimodal language model, see `judge_file`), or anything that
+    `idmetric.load` opens, `timm:NAME` among it.
+
+    Raises:
+        CheckpointError, ImportError: saying what is missing.
+    """
+    if source in baselines.NAMES:
+        return baselines.open_baseline(source, device)
+    if source.startswith(dual_encoder.PREFIX):
+        return dual_encoder.open_dual(source, device=device, dtype=dtype)
+    if source.startswith("judge:"):
+        from idmetric.protocols.judge_file import open_judge  # which needs this module
+
+        return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
+    options = {} if dtype is None else {"dtype": dtype}
+    if source.startswith("untrained:"):
+        return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))
+    return load(source, device=device, **options)
+
+
+def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
+    """The same architecture with random weights.
+
+    Raises:
+        CheckpointError: for another class than IDSim.
+    """
+    if not isinstance(metric, IDSim):
+        raise CheckpointError(f"only IDSim models have an untrained twin, {metric.label} is none")
+    torch.manual_seed(seed)
+    return IDSim(metric._config, device=metric.device)
+
+
+class EmbedderModel:
+    """An `Embedder` as a `VectorModel`."""
+
+    has_patches = True
+
+    def __init__(self, metric: Embedder) -> None:
+        self.metric = metric
+        self.background = metric.background
+        self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        return {**self.metric.signature(), "interpolation": self.metric.interpolation, "weights": self.weights}
+
+    @cached_property
+    def weights(self) -> str:
+        """Which weights exactly: the revision says what was loaded, not what training has made of it."""
+        return baselines.fingerprint(self.metric)
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
+        """See `VectorModel`."""
+        return *self.metric.load_image(image, mask, outside), words
+
+    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        pixels, covers, words = zip(*prepared, strict=True)
+        masks = None if all(c is None for c in covers) else list(covers)
+        # load_image has painted what is outside
+        options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
+        if self.reads_words and any(w is not None for w in words):
+            default = self.metric.config()["instruction"]
+            options |= {"texts": [default if w is None else w for w in words], "instruction": ""}
+        return self.metric.embed(list(pixels), **options)
+
+
+def bind(
+    manifest: Manifest,
+    models: Mapping[str, Any],
+    settings: Settings,
+    rows: Rows | None = None,
+    *,
+    words: Mapping[int, str] | None = None,
+) -> Bound:
+    """Read and embed the images of a manifest (or of some rows) for all models.
+
+    Args:
+        models: name -> an `Embedder`, or what `open_model` gives.
+        words: row -> all that is said beside its image, for models that read; see `embeddings.embed`.
+
+    Raises:
+        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip": then they and what
+            depends on them are not in the manifest of the result, and a note says so. Rows and words must then be None.
+        ValueError: if a model has no patches, and the distance needs them.
+    """
+    own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
+    if not own:
+        raise ValueError("no models: give at least one")
+    if needs_patches(settings.distance):
+        lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
+        if lacking:
+            raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
+    if settings.on_error == "stop":
+        return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
+    if rows is not None or words is not None:
+        raise ValueError("leaving images out changes the rows: choose rows afterwards, or stop at unreadable images")
+    return _skipping(manifest, own, settings)
+
+
+def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings) -> Bound:
+    """Bind without the images that cannot be used; what is embedded before they are known is kept for after."""
+    folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
+    if folder is not None:
+        settings = replace(settings, store=Path(folder.name))
+    notes: list[str] = []
+    while True:
+        try:
+            bound = _bind(manifest, models, settings, None, None)
+            break
+        except UnreadableError as error:
+            kept = without(manifest, error.problems)
+            if not len(kept):
+                raise
+            gone = len(manifest) - len(kept)
+            notes.append(
+                f"{len(error.problems)} images could not be used ({gone} rows left out with what depends on them)"
+            )
+            manifest = kept
+    for scorer in bound.values():
+        if isinstance(scorer, VectorScorer):
+            scorer.folder = folder  # a temporary one lives as long as this
+    return Bound(manifest, bound, notes)
+
+
+def _bind(
+    manifest: Manifest,
+    models: Mapping[str, Any],
+    settings: Settings,
+    rows: Rows | None,
+    words: Mapping[int, str] | None,
+) -> dict[str, Scorer]:
+    vectors = {name: m for name, m in models.items() if hasattr(m, "embed")}
+    stored = embed(
+        manifest, vectors, rows, store=settings.store, patches=needs_patches(settings.distance), look=settings.look,
+        words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
+    ) if vectors else {}  # fmt: skip
+    prepared = {name: m for name, m in models.items() if name not in vectors and not hasattr(m, "bind")}
+    images = _prepare(manifest, prepared, settings, rows) if prepared else {}
+    bound: dict[str, Scorer] = {}
+    for name, model in models.items():
+        if name in stored:
+            bound[name] = VectorScorer(model, stored[name], settings.distance)
+        elif hasattr(model, "bind"):  # judge_scorer.JudgeModel
+            bound[name] = model.bind(manifest, settings, rows)
+        else:
+            bound[name] = PairScorer(model, images[name], settings.batch_size)
+    return bound
+
+
+class VectorScorer:
+    """Similarity 1 - distance of embeddings."""
+
+    def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
+        self.model, self.stored, self.distance = model, stored, distance
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
+        self._rows = np.array(sorted(stored.keys), dtype=np.int64)
+        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+
+    def signature(self) -> dict[str, str]:
+        """See `Scorer`."""
+        return {**self.model.signature(), "distance": self.distance}
+
+    def vectors(self, rows: Rows) -> Array:
+        """Unit-length global features (R, D)."""
+        if self._vectors is None:
+            return _unit(self.stored.vectors(rows)).astype(np.float64)
+        at = np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))
+        return self._vectors[at].astype(np.float64)
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """See `Scorer`."""
+        out = np.empty((len(rows), len(columns)))
+        if self.distance == "cls":
+            left = self.vectors(rows)
+            for part in _slices(len(columns), _COLUMNS):
+                np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
+            return out.clip(-1, 1, out=out)
+        for i in self._blocks(len(rows)):
+            for j in self._blocks(len(columns)):
+                far = distance_matrix(
+                    self._load(np.asarray(rows)[i]), self._load(np.asarray(columns)[j]), self.distance
+                )
+                out[i, j] = 1 - far.double().cpu().numpy()
+        return out
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """See `Scorer`."""
+        if len(a) != len(b):
+            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
+        out = np.empty(len(a))
+        for part in _slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
+            left, right = np.asarray(a)[part], np.asarray(b)[part]
+            if self.distance == "cls":
+                out[part] = (self.vectors(left) * self.vectors(right)).sum(1)
+            else:
+                found = distance(self._load(left), self._load(right), self.distance)
+                out[part] = 1 - found.double().cpu().numpy()
+        return out
+
+    def _load(self, rows: Rows) -> Embedding:
+        return self.stored.embedding(rows).to(self.device)
+
+    def _blocks(self, count: int) -> list[slice]:
+        one = self.stored.embedding(self._rows[:1])
+        assert one.patches is not None
+        return _slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
+
+
+class PairScorer:
+    """A metric of pairs, over images that are held in memory at its size (200 KB each for SSIM and LPIPS)."""
+
+    def __init__(self, model: Any, images: Mapping[int, Tensor], batch_size: int = 32) -> None:
+        self.model, self.images, self.batch_size = model, images, batch_size
+        self._place = {id(image): k for k, image in enumerate({id(x): x for x in images.values()}.values())}
+        size = len(self._place) if len(self._place) <= _MEMO else 0
+        self._known = np.full((size, size), np.nan, dtype=np.float64)
+
+    def signature(self) -> dict[str, str]:
+        """See `Scorer`."""
+        found: dict[str, str] = self.model.signature()
+        return found
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """See `Scorer`."""
+        i, j = np.meshgrid(np.asarray(rows), np.asarray(columns), indexing="ij")
+        found: Array = self.pairs(i.ravel(), j.ravel()).reshape(i.shape)
+        return found
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """See `Scorer`."""
+        if len(a) != len(b):
+            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
+        x, y = ([self.images[int(row)] for row in rows] for rows in (a, b))
+        if not len(self._known):
+            return self._compare(x, y)
+        # the metrics are symmetric: each two images are compared once
+        ends = np.array([[self._place[id(image)] for image in side] for side in (x, y)], dtype=np.int64).reshape(2, -1)
+        low, high = ends.min(0), ends.max(0)
+        cells = np.unique(np.stack([low, high])[:, np.isnan(self._known[low, high])], axis=1)
+        tensors = {self._place[id(image)]: image for image in (*x, *y)}
+        self._known[cells[0], cells[1]] = self._compare([tensors[k] for k in cells[0]], [tensors[k] for k in cells[1]])
+        found: Array = self._known[low, high]
+        return found
+
+    def _compare(self, x: Sequence[Tensor], y: Sequence[Tensor]) -> Array:
+        out = np.empty(len(x))
+        for part in _slices(len(x), self.batch_size):
+            out[part] = self.model.compare(torch.stack(list(x[part])), torch.stack(list(y[part]))).double().cpu()
+        if not np.isfinite(out).all():
+            raise ValueError(f"{self.model.signature()['model']} gave a similarity that is not finite")
+        return out
+
+
+def _prepare(
+    manifest: Manifest, models: Mapping[str, Any], settings: Settings, rows: Rows | None
+) -> dict[str, dict[int, Tensor]]:
+    """Images of rows at the size of each metric of pairs; a file that several rows show is read and held once."""
+    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
+    masked = settings.look.masked
+    sources = {row: (manifest.source(row), manifest.source(row, "mask") if masked else None) for row in chosen}
+
+    def read(pair: tuple[Any, Any]) -> dict[str, Tensor] | str:
+        image, mask = pair
+        if masked and mask is None:
+            return f"{describe(image)}: it has no mask in the manifest, and the subject alone is to be seen"
+        try:
+            picture = read_image(image)
+            return {name: model.prepare(picture, mask, settings.look.outside) for name, model in models.items()}
+        except (ImageReadError, OSError) as error:
+            return str(error)
+
+    different = list(dict.fromkeys(sources.values()))
+    with ThreadPoolExecutor(settings.workers or 8) as pool:
+        found = dict(zip(different, pool.map(read, different), strict=True))
+    problems = {row: text for row, pair in sources.items() if isinstance(text := found[pair], str)}
+    if problems:
+        raise UnreadableError(manifest, problems)
+    ready = {pair: prepared for pair, prepared in found.items() if not isinstance(prepared, str)}
+    return {name: {row: ready[pair][name] for row, pair in sources.items()} for name in models}
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norm = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(vectors / norm, dtype=np.float32)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,0 +1,228 @@
+"""The procedural world's own bench: rendered here, no download (SSR and PA by strength, part edits, sensitivity).
+
+    idmetric-eval world --model tiny --model hsv --out results/
+    idmetric-eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric-data world`
+
+| row | what | after |
+|---|---|---|
+| distractors, by strength and all | SSR and PA of three views against their distractors | NearID, section 3.4 |
+| part edits | SSR, PA, and the correlation with 1 - part / object (M-O, M-O-pair) | NearID on Mind-the-Glitch |
+| sensitivity, by factor | negative slopes of similarity over identity and context, R^2 | ID-Sim, section 4.4 and F |
+
+Strength 1 is another thing of the same kind and silhouette family, less is a change of the thing itself. A grid's
+regression is over all its points, the unchanged picture itself among them. No paper prints these numbers; what a few
+models score stands in docs/protocols-world.md. A model trained on the world is not tested for generalisation by another
+seed of it.
+
+The bench is the world of seed 1000 at 224 pixels: 100 things with three views, a distractor of each view at four
+strengths and a part edit of two views; 30 things with edit grids over background, viewpoint and light. It is rendered
+once into `OUT/world`, and read from there afterwards. Pictures do not depend on the machine beyond what docs/world.md
+says of Mesa, VTK and NumPy versions; numbers of two machines can differ in the third decimal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest import Manifest
+from idmetric.protocols.matched import (
+    Matched,
+    cross_scores,
+    edit_items,
+    margins_of,
+    matched,
+    oracle,
+    oracles_of,
+    rates,
+    unanswered,
+)
+from idmetric.protocols.rendered import rendered
+from idmetric.protocols.result import Result, Row
+from idmetric.protocols.scorers import Progress, Scorer, Settings, bind
+from idmetric.protocols.sensitivity import answered, grid_plan, measured
+from idmetric.protocols.sensitivity_grid import Cell, cells
+
+Array = NDArray[np.float64]
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The bench that is rendered where no world is given.
+
+    Attributes:
+        seed: of the world. size: of its pictures, in pixels.
+        identities: things with views, distractors and part edits. grids: things with edit grids; 0 leaves them out.
+        strengths: of distractors.
+    """
+
+    seed: int = 1000
+    size: int = 224
+    identities: int = 100
+    grids: int = 30
+    strengths: tuple[float, ...] = (1.0, 0.75, 0.5, 0.3)
+
+    def __post_init__(self) -> None:
+        if self.identities < 2 or self.grids < 0 or self.grids == 1:
+            raise ValueError("the bench needs at least two identities, and grids of none or of at least two")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+OPTIONAL = ("data",)  # what `idmetric-eval` need not be given
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval world`."""
+    given = Options()
+    parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
+    parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
+    text = "things with views, distractors and part edits (default %(default)s)"
+    parser.add_argument("--identities", type=int, default=given.identities, help=text)
+    text = "things with edit grids; 0 = no sensitivity (default %(default)s)"
+    parser.add_argument("--grids", type=int, default=given.grids, help=text)
+    text = "of distractors (default %(default)s)"
+    parser.add_argument("--strengths", type=float, nargs="+", default=list(given.strengths), help=text)
+
+
+def command(
+    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
+) -> list[Result]:
+    """Run with the options of the command line."""
+    options = Options(args.world_seed, args.size, args.identities, args.grids, tuple(args.strengths))
+    if data is None:
+        if args.out is None:
+            raise ValueError("--out DIR is needed: the world is rendered there (or give one: --data WORLD)")
+        data = bench(args.out / "world", options, settings.progress)
+    return run(data, models, settings)
+
+
+def bench(folder: Path, options: Options = _OPTIONS, progress: Progress | None = None) -> Manifest:
+    """Render the bench into a folder, or read what is there; a stopped run is taken up.
+
+    Raises:
+        ValueError: if the folder holds a world of other settings.
+        ImportError: if VTK is missing.
+    """
+    from idmetric.data.world.write import Plan
+
+    margins = Plan(options.seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
+    plans = {"margins": (margins, options.identities)}
+    if options.grids:
+        plans["grids"] = grid_plan(options.seed + 1, options.size), options.grids
+    return rendered(folder, plans, progress)
+
+
+def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS) -> list[Result]:
+    """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
+
+    Args:
+        data: a world, as `idmetric-data world` writes it; its structures (distractors, parts, grids) say which rows
+            there are.
+
+    Raises:
+        ValueError: if it has none of them.
+        UnreadableError: see `scorers.bind`.
+    """
+    if not any(_samples(data)[:2]) and not _grid(data):
+        raise ValueError(
+            "no distractors, part edits or edit grids in this world: render it with --distractors, --parts or --grid"
+        )
+    bound = bind(data, models, settings)
+    near, parts = _samples(bound.manifest)
+    grid = _grid(bound.manifest)
+    results = []
+    for name, scorer in bound.models.items():
+        rows: list[Row] = []
+        items: dict[str, Mapping[str, Any]] = {}
+        notes = [*bound.notes]
+        if len(near):
+            rows += _distractors(scorer, near, settings, items, notes)
+        if len(parts):
+            rows += _parts(scorer, bound.manifest, parts, settings, items, notes)
+        if grid:
+            rows += _sensitivity(scorer, grid, settings, items, notes)
+        results.append(Result("world", name, rows, scorer.signature(), settings.as_dict(), items, notes))
+    return results
+
+
+# Distractors and part edits
+
+
+def _about(data: Manifest) -> list[dict[str, Any]]:
+    return [json.loads(text) if text else {} for text in data.column("parameters")]
+
+
+def _samples(data: Manifest) -> tuple[Matched, Matched]:
+    """Views with their distractors, by strength, and with their part edits; edit grids are neither."""
+    about = _about(data)
+    plain = np.array(["factor" not in a for a in about], dtype=bool)
+    kept, numbers = data.take(plain), np.flatnonzero(plain)
+
+    def strength(row: int) -> str:
+        return f"{float(about[int(numbers[row])].get('strength', 1)):.2f}"
+
+    parts = matched(kept, ("part-edit",), lambda row: "part edits").of_edited_views()
+    found = matched(kept, ("distractor",), strength), parts
+    # rows of the whole manifest again
+    numbers = np.append(numbers, -1)
+    near, parts = (replace(m, views=numbers[m.views], made=numbers[m.made]) for m in found)
+    return near, parts
+
+
+def _distractors(
+    scorer: Scorer, near: Matched, settings: Settings, items: dict[str, Mapping[str, Any]], notes: list[str]
+) -> list[Row]:
+    margins = margins_of(scorer, near)
+    notes += unanswered(margins, near)
+    rows: list[Row] = []
+    for strength in sorted(set(near.source), key=float, reverse=True):
+        own = near.source == strength
+        found = rates(margins[own], near.identity[own], settings)
+        rows.append({"bench": "distractors", "which": f"strength {strength}", **found})
+    if len(rows) > 1:
+        rows.append({"bench": "distractors", "which": ALL, **rates(margins, near.identity, settings)})
+    items["margins"] = {
+        "strength": [float(s) for s in near.source], "identity": near.identity.tolist(),
+        "margins": [[float(x) for x in m if not np.isnan(x)] for m in margins],
+    }  # fmt: skip
+    return rows
+
+
+def _parts(
+    scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, items: dict[str, Mapping[str, Any]],
+    notes: list[str],
+) -> list[Row]:  # fmt: skip
+    scores, known = cross_scores(scorer, parts), oracles_of(data, parts)
+    margins = margins_of(scorer, parts)
+    notes += unanswered(margins, parts)
+    row: Row = {"bench": "part edits", "which": ALL, **rates(margins, parts.identity, settings)}
+    row |= oracle(scores, known, parts.identity, settings)
+    items["parts"] = edit_items(scores, known, parts.identity)
+    return [row]
+
+
+# Sensitivity
+
+
+def _grid(data: Manifest) -> list[Cell]:
+    """The cells of all edit grids, none where the world has none."""
+    return cells(data) if any("factor" in about for about in _about(data)) else []
+
+
+def _sensitivity(
+    scorer: Scorer, grid: list[Cell], settings: Settings, items: dict[str, Mapping[str, Any]], notes: list[str]
+) -> list[Row]:
+    """The rows of protocol `sensitivity`, factor by factor."""
+    scores, known, lost = answered(scorer, grid)
+    rows, own = measured(scores, known, settings)
+    notes += lost
+    items["grid"] = own["grid"]
+    return [row for row in rows if row["which"] != ALL]
