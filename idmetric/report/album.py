@@ -1,0 +1,95 @@
+"""What a page of scores shows beside the numbers, collected while images are scored: pictures and matched patches.
+
+Nothing is read or embedded twice. A picture is kept as the few kilobytes that go into the page, an image's matches as
+two bytes and a cosine for each patch; of them only those of the nearest images are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from idmetric.embedder import Embedder
+from idmetric.embedding import Embedding
+from idmetric.images import ImageLike, Outside, cut_out
+from idmetric.patchmap import layout
+from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
+from idmetric.report.pictures import data_uri, room
+
+File = tuple[str, str | None]  # an image and its mask
+_MATCHES = 3_500_000  # bytes for all matches of a page
+
+
+@dataclass
+class Entry:
+    """A row of scores, the image that it is of, the reference that this is shown beside, and their matches."""
+
+    row: dict[str, Any]
+    image: File
+    reference: File
+    matches: Matches | None
+
+
+class Album:
+    """Pictures and matches of a page.
+
+    Args:
+        count: of pictures that the page will show, which share its room.
+        details: of how many images, the nearest, matches are kept; 0 = none.
+    """
+
+    def __init__(self, metric: Embedder, count: int, details: int) -> None:
+        self.details = details
+        self.entries: list[Entry] = []
+        self.pictures: dict[File, str] = {}
+        self.references: dict[File, None] = {}  # in the order in which they were seen
+        self._metric, self._limit = metric, room(count)
+        self._sizes: dict[File, tuple[int, int]] = {}  # height and width of the image as shown
+
+    def add_picture(self, file: File, picture: Image.Image, mask: ImageLike | None, outside: Outside) -> None:
+        """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
+        if mask is not None:
+            shown, _ = cut_out(picture, mask, outside, background=self._metric.background)
+            picture = shown if isinstance(shown, Image.Image) else picture
+        self._sizes[file] = (picture.height, picture.width)
+        self.pictures[file] = data_uri(picture, self._limit)
+
+    def tokens(self, file: File, masked: bool, embedding: Embedding) -> Tokens | None:
+        """What matches of an image are made from; None where its model has no patches, or they cannot be placed."""
+        if not self.details or embedding.patches is None or (embedding.grid is None and masked):
+            return None
+        return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)
+
+    def add(self, row: dict[str, Any], image: File, reference: File, own: Tokens | None, other: Tokens | None) -> None:
+        """A row, with the tokens of its image and of the reference."""
+        matches = None
+        if own is not None and other is not None:
+            matches = matches_of(other, own, self._metric.device)
+        self.references.setdefault(reference)
+        self.entries.append(Entry(row, image, reference, matches))
+        if self.details and len(self.entries) % (2 * self.details) == 0:
+            self._forget()
+
+    def finish(self, rows: Sequence[dict[str, Any]]) -> list[Entry]:
+        """The entries in the order of the rows.
+
+        Raises:
+            ValueError: if they are not of these rows.
+        """
+        self._forget()
+        own = {id(entry.row): entry for entry in self.entries}
+        if len(own) != len(rows) or any(id(row) not in own for row in rows):
+            raise ValueError(f"a page of {len(rows)} rows was collected for {len(own)} others")
+        return [own[id(row)] for row in rows]
+
+    def _forget(self) -> None:
+        """Keep the matches of the nearest, as many as there may be and have room."""
+        kept, size = 0, 0
+        for entry in sorted(self.entries, key=lambda e: e.row["distance"]):
+            if entry.matches is not None:
+                kept, size = kept + 1, size + entry.matches.size
+                if kept > self.details or size > _MATCHES:
+                    entry.matches = None

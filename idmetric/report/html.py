@@ -1,0 +1,167 @@
+"""The page of `idmetric-score --html`: images sorted by distance, a threshold to move, matched patches side by side.
+
+See `idmetric.report.page` for what all pages have in common.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from idmetric.report.heatmap import colours
+from idmetric.report.page import render
+
+if TYPE_CHECKING:
+    from idmetric.report.album import Album, Entry
+
+_BINS = 100  # of the strip of distances
+_STRIP = 96  # its height in pixels, at most, where many share a bin
+
+
+def score_page(
+    found: Mapping[str, Any],
+    entries: Sequence[Entry],
+    album: Album,
+    *,
+    thresholds: Sequence[tuple[str, float]] = (),
+    messages: Sequence[str] = (),
+) -> str:
+    """The page of scores.
+
+    Args:
+        found: what `idmetric-score --format json` prints: signature, rows, baseline, skipped.
+        entries: of the rows, in their order; see `Album.finish`.
+        album: the pictures.
+        thresholds: label and distance of those to offer; the page starts at the first.
+        messages: warnings to show.
+
+    Raises:
+        ImportError: without jinja2.
+    """
+    references = list(album.references)
+    names = _short([file[0] for file in references] + [entry.image[0] for entry in entries])
+    finite = [e.row["distance"] for e in entries if math.isfinite(e.row["distance"])] or [math.nan]
+    baseline = found.get("baseline")
+    real = baseline["distances"] if baseline else {}
+    axis = _axis([e.row["distance"] for e in entries], real, [value for _, value in thresholds])
+    number = {file: k for k, file in enumerate(references)}
+    beside = Counter(entry.reference for entry in entries)
+    cards = [
+        {
+            "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
+            "reference": number[entry.reference], "bar": axis.percent(entry.row["distance"]),
+            "copied": bool(entry.row.get("copy")), "agreement": entry.row.get("copy_agreement", 0.0),
+        }
+        for entry, name in zip(entries, names[len(references) :], strict=True)
+    ]  # fmt: skip
+    shown = [
+        {"path": file[0], "name": name, "picture": album.pictures[file], "apart": real.get(file[0]),
+         "nearest": beside[file]}
+        for file, name in zip(references, names, strict=False)
+    ]  # fmt: skip
+    rows = [entry.row for entry in entries]
+    return render(
+        "score", ("theme.js", "score.js"), {"record": found, "matches": _matches(entries)},
+        signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
+        baseline=baseline, baseline_note=found.get("baseline_note"),
+        pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
+        thresholds=[{"label": label, "value": value} for label, value in thresholds],
+        nearest=min(finite), farthest=max(finite), median=statistics.median(finite),
+        copies=sum(card["copied"] for card in cards),
+        has={"probability": any("probability" in row for row in rows),
+             "percentile": any("real_percentile" in row for row in rows),
+             "matches": sum(entry.matches is not None for entry in entries)},
+    )  # fmt: skip
+
+
+# The strip of distances
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where distances lie.
+
+    Attributes:
+        low, high: its ends, round numbers. step: of the slider. ticks: x in percent, and text.
+        dots: x in percent and y in pixels of each distance, those of a bin above each other. height: in pixels.
+        real: name, and x in percent, of each genuine photo.
+    """
+
+    low: float
+    high: float
+    step: float
+    ticks: list[dict[str, Any]]
+    dots: list[dict[str, float]]
+    height: float
+    real: list[tuple[str, float]]
+
+    def percent(self, value: float) -> float:
+        """Where a distance lies between the ends, 0..100; one that is no number, at the far end."""
+        return _percent(value, self.low, self.high)
+
+
+def _percent(value: float, low: float, high: float) -> float:
+    return round(100 * min(1.0, max(0.0, (value - low) / (high - low))), 2) if math.isfinite(value) else 100.0
+
+
+def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Sequence[float]) -> Axis:
+    known = [d for d in (*distances, *real.values()) if math.isfinite(d)] or [1.0]
+    farthest = max(max(known), 1e-3)
+    known += [t for t in thresholds if 0 <= t <= 2 * farthest]
+    unit = _round_step((max(farthest, *known) - min(0.0, *known)) / 5)
+    low, high = math.floor(min(0.0, *known) / unit) * unit, math.ceil(max(farthest, *known) / unit) * unit
+    count = round((high - low) / unit)
+    bins = [int(_percent(d, low, high) * _BINS / 100.001) for d in distances]
+    stacked: Counter[int] = Counter()
+    places = []
+    apart = min(9.0, _STRIP / max(Counter(bins).values()))
+    for distance, cell in zip(distances, bins, strict=True):
+        places.append({"x": _percent(distance, low, high), "y": round(2 + apart * stacked[cell], 1)})
+        stacked[cell] += 1
+    return Axis(
+        round(low, 10), round(high, 10), round(unit / 200, 12),
+        [{"x": round(100 * k / count, 2), "text": f"{low + k * unit:.6g}"} for k in range(count + 1)],
+        places, round(max(36.0, apart * max(stacked.values()) + 10)),
+        [(name, _percent(d, low, high)) for name, d in real.items()],
+    )  # fmt: skip
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+
+
+def _short(paths: Sequence[str]) -> list[str]:
+    """Paths without the folders that they all share."""
+    try:
+        shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    except ValueError:  # absolute and relative ones, or several drives
+        shared = ""
+    return [os.path.relpath(path, shared) if shared else path for path in paths]
+
+
+# Matched patches
+
+
+def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What the script draws; all heatmaps of a page share one scale."""
+    found = [entry.matches for entry in entries if entry.matches is not None]
+    cosines = [side.cosine for m in found for side in (m.reference, m.image)]
+    known = np.concatenate(cosines) if cosines else np.array([0.0, 1.0])
+    low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colours no longer change
+    return {
+        "low": round(max(low, 0), 4), "high": round(max(low + 0.01, high), 4),
+        "palette": base64.b64encode(colours(np.linspace(0, 1, 256)[None]).tobytes()).decode("ascii"),
+        "note": f"Matched patches are kept for the {len(found)} nearest images (--html-details)." if found else
+        "This page has no matched patches; the foot of the page says why.",
+        "items": [None if entry.matches is None else entry.matches.packed() for entry in entries],
+    }  # fmt: skip

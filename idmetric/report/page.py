@@ -1,0 +1,90 @@
+"""What pages have in common: one HTML file that opens from disk and asks nothing of the network.
+
+Everything is inside: pictures as data addresses, style, script, numbers. Names and reasons come from files and are
+untrusted: every one is escaped, and the page's content security policy runs no script but its own and loads nothing.
+The same numbers and pictures give the same page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric._version import __version__
+from idmetric.checkpoint import replacing
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
+    """A page of a template, with its scripts, one after the other, and `data` as JSON for these to read.
+
+    Raises:
+        ImportError: without jinja2.
+    """
+    environment = _environment()
+    from markupsafe import Markup
+
+    script = "\n".join(_text(file) for file in scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return environment.get_template(f"{name}.html").render(
+        version=__version__,
+        style=Markup(_text("style.css")),  # our own files need no escape
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        **{key: Markup(_json(value)) for key, value in data.items()},
+        **values,
+    )
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError as error:
+        raise ImportError("HTML pages need jinja2: pip install 'idmetric[report]'") from error
+    return Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _text(name: str) -> str:
+    return (files("idmetric.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand inside a script element, whose end nothing in it can spell."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page, whole or not at all; a file name's bytes that are no text become question marks.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(page.encode("utf-8", "replace"))
+
+
+def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
+    """Whether a page (with plots) could be made there, to be asked before the work.
+
+    Raises:
+        ImportError: without jinja2, or matplotlib for plots.
+        ValueError: if its folder is absent or not to be written to, or it is a folder itself.
+    """
+    _environment()
+    if plots and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("plots need matplotlib: pip install 'idmetric[report]'")
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise ValueError(f"cannot write the page {str(path)!r}: it needs a name in a folder that is there and writable")

@@ -1,0 +1,303 @@
+"""Plots of evaluations as PNG or SVG files: ROC, precision and recall, distributions, oracle, sensitivity, reliability.
+
+    draw(results, Path("results"), "folder", "svg")  # all that the results' items allow
+
+    pairs = {"tiny": Scored(scores, same)}
+    roc(pairs, "roc.svg")
+
+A file's ending chooses its kind. Colours follow the order of the models, so that two plots of one run agree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.ranking import average_precision, roc_auc
+from idmetric.evaluate.sensitivity import trend
+from idmetric.protocols.result import Result, Value, slug
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+Place = str | os.PathLike[str]
+_POINTS = 1000  # of a curve, so that an SVG file stays small
+_BINS = 60
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Pairs with their similarity (higher = more alike) and whether they show one identity."""
+
+    score: ArrayLike
+    same: ArrayLike
+
+
+# Curves
+
+
+def roc_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
+    """False-accept and true-accept rate at each threshold, from (0, 0) to (1, 1); equal scores are one step."""
+    hits, seen, total = _steps(scores, same)
+    own = hits[-1]
+    return np.r_[0, (seen - hits) / (total - own)], np.r_[0, hits / own]
+
+
+def precision_recall_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
+    """Recall and precision at each threshold, highest first."""
+    hits, seen, _ = _steps(scores, same)
+    return hits / hits[-1], hits / seen
+
+
+def ecdf(values: ArrayLike) -> tuple[Array, Array]:
+    """The sorted values, and the share of values that are not above each."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if not len(ordered):
+        raise ValueError("no values: a distribution needs one at least")
+    return ordered, np.arange(1, len(ordered) + 1) / len(ordered)
+
+
+def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
+    """Pairs of one identity, and pairs, that are accepted at each different score, highest first; and pairs in all."""
+    s, r = np.asarray(scores, dtype=np.float64), np.asarray(same, dtype=bool)
+    if s.ndim != 1 or s.shape != r.shape or r.all() or not r.any():
+        raise ValueError(f"needs scores (N,) and labels of both kinds, got {s.shape}, {int(r.sum())} of {r.size} true")
+    order = np.argsort(-s, kind="stable")
+    ends = np.r_[np.flatnonzero(np.diff(s[order])), len(s) - 1]
+    return np.cumsum(r[order])[ends].astype(float), ends + 1.0, len(s)
+
+
+# Plots
+
+
+def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+    """ROC curves of models, with their areas; chance is dashed."""
+    figure, [axes] = _figure(1, 1)
+    for name, found in pairs.items():
+        x, y = _thinned(*roc_curve(found.score, found.same))
+        axes.plot(x, y, label=f"{name} ({roc_auc(found.score, found.same):.3f})")
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
+    axes.set(xlabel="false-accept rate", ylabel="true-accept rate", title=title, xlim=(0, 1), ylim=(0, 1.005))
+    _finish(figure, path)
+
+
+def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+    """Precision over recall of models, with their average precision; the share of pairs of one identity is dashed."""
+    figure, [axes] = _figure(1, 1)
+    for name, found in pairs.items():
+        x, y = _thinned(*precision_recall_curve(found.score, found.same))
+        axes.step(x, y, where="pre", label=f"{name} ({average_precision(found.score, found.same):.3f})")
+    base = np.mean([np.mean(np.asarray(found.same, dtype=float)) for found in pairs.values()])
+    axes.axhline(float(base), color="0.6", linestyle="--", linewidth=1)
+    axes.set(xlabel="recall", ylabel="precision", title=title, xlim=(0, 1), ylim=(0, 1.005))
+    _finish(figure, path)
+
+
+def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+    """How similarities of one identity and of two are distributed: density above, ECDF below, a column a model."""
+    figure, axes = _figure(2, len(pairs), width=3.4)
+    for column, (name, found) in enumerate(pairs.items()):
+        s, r = np.asarray(found.score, dtype=np.float64), np.asarray(found.same, dtype=bool)
+        bins = np.linspace(s.min(), s.max() + 1e-9, _BINS + 1)
+        above, below = axes[column], axes[len(pairs) + column]
+        for label, own, colour in (("different", s[~r], "C3"), ("same", s[r], "C0")):
+            above.hist(own, bins=bins.tolist(), density=True, alpha=0.5, color=colour, label=label)
+            below.plot(*_thinned(*ecdf(own)), color=colour, label=label)
+        above.set(title=name if not title else f"{name}, {title}", yticks=[])
+        below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
+    _finish(figure, path)
+
+
+def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Place, title: str = "") -> None:
+    """ECDF of part-edits' similarities of models beside that of the oracle, 1 - |part| / |object| (NearID, Fig. 9)."""
+    figure, [axes] = _figure(1, 1)
+    for name, values in scores.items():
+        axes.plot(*_thinned(*ecdf(values)), label=name)
+    axes.plot(*_thinned(*ecdf(oracle)), color="black", linestyle="--", label="oracle")
+    axes.set(xlabel="similarity to the edited view", ylabel="share not above", title=title, ylim=(0, 1.005))
+    _finish(figure, path)
+
+
+def sensitivity_bars(
+    found: Mapping[str, Mapping[str, tuple[Value, Value]]],
+    path: Place,
+    names: tuple[str, str] = ("identity", "context"),
+) -> None:
+    """Sensitivities to identity and to context with intervals, a panel for each factor (ID-Sim, Fig. 6, above).
+
+    Args:
+        found: model -> factor -> sensitivity to identity, and to the factor.
+    """
+    factors = list(dict.fromkeys(factor for own in found.values() for factor in own))
+    figure, axes = _figure(1, len(factors), width=3.4)
+    for panel, factor in zip(axes, factors, strict=True):
+        models = [name for name, own in found.items() if factor in own]
+        for k, label in enumerate(names):
+            values = [found[name][factor][k] for name in models]
+            heights = np.array([v.value for v in values])
+            spread = np.array(
+                [[v.value - (v.value if v.low is None else v.low), (v.value if v.high is None else v.high) - v.value]
+                 for v in values]
+            ).T.clip(0)  # fmt: skip
+            panel.bar(np.arange(len(models)) + 0.4 * k - 0.2, heights, 0.4, yerr=spread, capsize=3, label=label)
+        panel.set_xticks(range(len(models)), models, rotation=30, ha="right")
+        panel.axhline(0, color="0.3", linewidth=0.8)
+        panel.set(title=factor, ylabel="similarity lost" if panel is axes[0] else "")
+    _finish(figure, path)
+
+
+def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, samples: int = 200) -> None:
+    """Mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, below).
+
+    Levels of a change that a single instance has, such as the angles of its own video, give no mean and are left out.
+
+    Args:
+        grids: model -> columns instance, factor, factor_change, identity_change, score; factor "none" is no change of
+            context.
+        samples: of the bootstrap over instances that gives the bands.
+    """
+    figure, axes = _figure(1, len(grids), width=3.4)
+    for panel, (name, grid) in zip(axes, grids.items(), strict=True):
+        score, identity, context = (np.asarray(grid[c], dtype=float) for c in ("score", "identity_change",
+                                                                                "factor_change"))  # fmt: skip
+        factor, instance = np.asarray(grid["factor"], dtype=object), np.asarray(grid["instance"], dtype=object)
+        curves = {"identity": (context == 0, identity)}
+        for which in dict.fromkeys(factor):
+            if which != "none":
+                curves[which] = ((identity == 0) & np.isin(factor.astype(str), (which, "none")), context)
+        for label, (chosen, change) in curves.items():
+            chosen = chosen & _shared(change, instance, chosen)
+            if not chosen.any():
+                continue
+            points = trend(score[chosen], change[chosen], instance[chosen], samples=samples)
+            [line] = panel.plot(list(points), [p.value for p in points.values()], marker=".", label=label)
+            low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))
+            panel.fill_between(list(points), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        panel.set(title=name, xlabel="change", ylabel="similarity" if panel is axes[0] else "")
+    _finish(figure, path)
+
+
+def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Points at levels that two instances at least have among the chosen points."""
+    owners: dict[float, set[Any]] = {}
+    for level, name in zip(change[chosen].tolist(), instance[chosen], strict=True):
+        owners.setdefault(level, set()).add(name)
+    return np.isin(change, [level for level, names in owners.items() if len(names) > 1])
+
+
+def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, title: str = "") -> None:
+    """Reliability of models' probabilities: share of pairs of one identity over the probability stated, counts below.
+
+    Args:
+        bins: model -> columns probability (mean of a bin), share, count; see `evaluate.calibration.reliability`.
+    """
+    figure, [above, below] = _figure(2, 1)
+    above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
+    for name, columns in bins.items():
+        above.plot(columns["probability"], columns["share"], marker="o", markersize=3, label=name)
+        below.plot(columns["probability"], columns["count"], marker="o", markersize=3)
+    above.set(ylabel="share of same identity", title=title, xlim=(0, 1), ylim=(0, 1.005))
+    below.set(xlabel="probability", ylabel="pairs", xlim=(0, 1), yscale="log")
+    _finish(figure, path)
+
+
+def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
+    """All plots that the results' items allow, as `name`.PLOT.`ending`; of several datasets, each has its own.
+
+    Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
+    oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+
+    def place(plot: str, part: str = "") -> Path:
+        middle = f".{slug(part)}" if part else ""
+        written.append(out / f"{name}{middle}.{plot}.{ending}")
+        return written[-1]
+
+    for part, pairs in _pairs(results).items():
+        roc(pairs, place("roc", part), part)
+        precision_recall(pairs, place("pr", part), part)
+        distributions(pairs, place("distributions", part), part)
+    parts = {r.model: r.items["parts"] for r in results if "parts" in r.items}
+    if parts:
+        first = next(iter(parts.values()))
+        against_oracle({m: columns["score"] for m, columns in parts.items()}, first["oracle"], place("oracle"))
+    bins = {r.model: r.items["reliability"] for r in results if "reliability" in r.items}
+    if bins:
+        reliability(bins, place("reliability"))
+    bars = {r.model: _sensitivities(r) for r in results}
+    if any(bars.values()):
+        sensitivity_bars({m: found for m, found in bars.items() if found}, place("sensitivity"))
+        similarity_trends({r.model: r.items["grid"] for r in results if "grid" in r.items}, place("trends"))
+    return written
+
+
+def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
+    """Dataset (empty where there is one) -> model -> its pairs, where both kinds are there."""
+    found: dict[str, dict[str, Scored]] = {}
+    for result in results:
+        columns = result.items.get("pairs", {})
+        if not {"score", "same"} <= columns.keys():
+            continue
+        score, same = np.asarray(columns["score"], dtype=float), np.asarray(columns["same"], dtype=bool)
+        names = np.asarray(columns.get("dataset", [""] * len(score)), dtype=object)
+        several = len(set(names)) > 1
+        for name in dict.fromkeys(names):
+            own = names == name
+            if same[own].any() and not same[own].all():
+                found.setdefault(name if several else "", {})[result.model] = Scored(score[own], same[own])
+    return found
+
+
+def _sensitivities(result: Result) -> dict[str, tuple[Value, Value]]:
+    found = {}
+    for row in result.rows:
+        identity, context = row.get("identity"), row.get("context")
+        if row.get("bench") == "sensitivity" and isinstance(identity, Value) and isinstance(context, Value):
+            found[str(row["which"])] = identity, context
+    return found
+
+
+# Drawing
+
+
+def _figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'idmetric[report]'") from error
+    figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
+    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for one in axes:
+        one.grid(alpha=0.3)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _finish(figure: Figure, path: Place) -> None:
+    for axes in figure.axes:
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize="small", frameon=False)
+    import matplotlib
+
+    # without a date and with ids that follow from the content, so that the same numbers give the same file
+    metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
+    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}):
+        figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
+    """At most about `_POINTS` points, first and last among them."""
+    if len(x) <= _POINTS:
+        return x, y
+    chosen = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))
+    return x[chosen], y[chosen]

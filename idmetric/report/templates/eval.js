@@ -1,0 +1,33 @@
+"use strict";
+(() => {
+  const pictures = JSON.parse(document.getElementById("pictures").textContent);
+  for (const img of document.querySelectorAll("img[data-picture]")) img.src = pictures[img.dataset.picture];
+
+  const names = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+  const value = (row, column) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+
+  function sort(table, column, way) {
+    const body = table.tBodies[0], rows = [...body.rows];
+    const numeric = table.tHead.rows[0].cells[column].classList.contains("number");
+    rows.sort((a, b) => {
+      const x = value(a, column), y = value(b, column);
+      if (!numeric) return way * names.compare(x, y);
+      const [p, q] = [Number(x), Number(y)];
+      if (Number.isNaN(p) || Number.isNaN(q)) return Number.isNaN(p) - Number.isNaN(q);  // what is not there comes last
+      return way * (p - q);
+    });
+    body.append(...rows);
+  }
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+      const first = head.classList.contains("number") ? "descending" : "ascending";
+      const now = head.getAttribute("aria-sort");
+      const next = now === null ? first : now === "ascending" ? "descending" : "ascending";
+      for (const one of heads) one.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", next);
+      sort(table, column, next === "ascending" ? 1 : -1);
+    }));
+  }
+})();
