@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 from PIL import Image
 
 from idmetric import IDSim, checkpoint, load
+from idmetric.calibration import Calibration
 from idmetric.cli import score
 from idmetric.cli.score import main
+from idmetric.curves import Platt
 from idmetric.distance import DISTANCES
 
 Run = Callable[..., tuple[int, str, str]]  # arguments of the command -> exit status, stdout, stderr
@@ -154,6 +157,112 @@ def test_threshold_sets_the_exit_status(run: Run) -> None:
     status, out, _ = run("ref.png", "gen", "--threshold", str(values[-2]))
     assert status == 3
     assert len(out.splitlines()) == 7  # the scores are printed all the same
+
+
+def test_several_references_show_how_far_real_photos_are(run: Run, folder: Path) -> None:
+    refs = ("--ref", "ref.png", "--ref", "ref2.png", "--ref", "gen/c.png")
+    model = load(folder / "model", device="cpu")
+    names = ["ref.png", "ref2.png", "gen/c.png"]
+    apart = model.pairwise([folder / n for n in names])
+    for aggregate, take in (("best", min), ("mean", lambda x: sum(x) / len(x))):
+        options = (*refs, "gen/a.png", "gen/b.png", "--aggregate", aggregate)
+        found = json.loads(run(*options, "--format", "json")[1])
+        expected = [take([apart[i, j].item() for j in range(3) if j != i]) for i in range(3)]
+        assert list(found["baseline"]["distances"]) == names
+        assert list(found["baseline"]["distances"].values()) == pytest.approx(expected, abs=1e-6)
+        assert found["baseline"]["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
+        assert found["baseline"]["max"] == pytest.approx(max(expected), abs=1e-6)
+        for row in found["rows"]:
+            nearer = np.mean([e < row["distance"] for e in expected])
+            assert row["real_percentile"] == pytest.approx(100 * nearer)
+        lines = list(csv.DictReader(io.StringIO(run(*options, "--format", "csv")[1])))
+        assert [float(x["real_mean"]) for x in lines] == [found["baseline"]["mean"]] * 2
+        assert [float(x["real_percentile"]) for x in lines] == [r["real_percentile"] for r in found["rows"]]
+        text = run(*options)[1]
+        assert f"mean {found['baseline']['mean']:.4f}, max {found['baseline']['max']:.4f}" in text
+        assert "percentile" in text.splitlines()[0]
+
+
+def test_one_reference_says_that_the_baseline_needs_two(run: Run) -> None:
+    assert "with two references or more" in run("ref.png", "gen")[1]
+    found = json.loads(run("ref.png", "gen", "--format", "json")[1])
+    assert found["baseline"] is None
+    assert "two references" in found["baseline_note"]
+    assert "real_percentile" not in found["rows"][0]
+
+
+def test_copies_of_a_reference_are_warned_of(run: Run, folder: Path) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels).resize((100, 80), Image.Resampling.BICUBIC)
+    picture.save(folder / "shop.png")
+    back = picture.crop((0, 0, 95, 76)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    back.save(folder / "handed_back.jpg", quality=90)
+    options = ("shop.png", "gen/a.png", "handed_back.jpg", "shop.png", "--format", "json")
+    status, out, err = run(*options)
+    assert status == 0
+    assert "handed_back.jpg repeats the pixels of shop.png, mirrored" in err
+    assert len(err.splitlines()) == 1  # not of the reference itself, nor of another picture
+    found = {row["image"]: row for row in json.loads(out)["rows"]}
+    assert {name: row["copy"] for name, row in found.items()} == {
+        "gen/a.png": False, "handed_back.jpg": True, "shop.png": True,
+    }  # fmt: skip
+    assert found["shop.png"]["copy_agreement"] == pytest.approx(1)
+    assert run(*options, "--quiet")[2] == ""
+    status, out, err = run(*options, "--no-copies")
+    assert err == ""
+    assert "copy" not in json.loads(out)["rows"][0]
+    assert run("shop.png", "gen/a.png", "handed_back.jpg")[1].splitlines()[0].split()[-1] == "copy"
+    (folder / "pairs.csv").write_text("shop.png,gen/a.png\nshop.png,handed_back.jpg\n")
+    assert "handed_back.jpg repeats" in run("--pairs", "pairs.csv")[2]
+    assert "are one picture" in run("--ref", "shop.png", "--ref", "handed_back.jpg", "gen")[2]
+    (folder / "handed_back.jpg").unlink()
+
+
+def test_a_calibration_adds_probabilities(run: Run, folder: Path) -> None:
+    model = load(folder / "model", device="cpu")
+    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model")
+    made.write(folder / "c.json")
+    found = json.loads(run("ref.png", "gen", "--calibration", "c.json", "--format", "json")[1])
+    for row in found["rows"]:
+        assert row["probability"] == pytest.approx(made.probability(row["distance"]).item())
+    rare = json.loads(run("ref.png", "gen", "--calibration", "c.json", "--prior", "0.1", "--format", "json")[1])
+    assert [r["probability"] for r in rare["rows"]] == pytest.approx(
+        [made.probability(r["distance"], 0.1).item() for r in found["rows"]]
+    )
+    assert "P(same)" in run("ref.png", "gen", "--calibration", "c.json")[1]
+    assert "probability" not in json.loads(run("ref.png", "gen", "--format", "json")[1])["rows"][0]
+    several = ("--ref", "ref.png", "--ref", "ref2.png", "gen/a.png", "--calibration", "c.json", "--format", "json")
+    values = [made.probability(model(folder / r, folder / "gen/a.png").item()) for r in ("ref.png", "ref2.png")]
+    assert json.loads(run(*several, "--aggregate", "mean")[1])["rows"][0]["probability"] == pytest.approx(
+        np.mean(values), abs=1e-5
+    )
+    assert json.loads(run(*several)[1])["rows"][0]["probability"] == pytest.approx(max(values), abs=1e-5)
+    made.write(folder / "model" / "calibration.json")
+    try:
+        stored = json.loads(run("ref.png", "gen", "--calibration", "stored", "--format", "json")[1])
+        assert [r["probability"] for r in stored["rows"]] == [r["probability"] for r in found["rows"]]
+    finally:
+        (folder / "model" / "calibration.json").unlink()
+
+
+def test_a_calibration_for_something_else_is_refused(run: Run, folder: Path) -> None:
+    model = load(folder / "model", device="cpu")
+    Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model").write(folder / "c.json")
+    for options, says in (
+        (("--distance", "patch"), "for the distance 'cls', not 'patch'"),
+        (("--mask-dir", "masks"), "whole images, not for subjects cut by masks"),
+    ):
+        status, out, err = run("ref.png", "gen/a.png", "--calibration", "c.json", *options)
+        assert (status, out) == (1, "")
+        assert says in err
+    other = replace(model.calibrated_model(), revision="0" * 12, files=None)
+    Calibration(Platt(5.0, -2.0), other, "cls", 0.5, name="older").write(folder / "c.json")
+    status, out, err = run("ref.png", "gen/a.png", "--calibration", "c.json")
+    assert (status, out) == (1, "")
+    assert "made for older" in err
+    assert run("ref.png", "gen/a.png", "--calibration", "stored")[0] == 2
+    assert run("ref.png", "gen/a.png", "--prior", "0.1")[0] == 2
+    assert "absent.json" in run("ref.png", "gen/a.png", "--calibration", "absent.json")[2]
 
 
 def test_unreadable_images(run: Run, folder: Path) -> None:

@@ -1,0 +1,88 @@
+"""A page to try the metric on: a reference and candidates in, candidates sorted by distance out, with heatmaps.
+
+pip install gradio
+python examples/gradio_demo.py            # the embedded model, no download
+python examples/gradio_demo.py nearid     # or any that idmetric.load takes
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from idmetric import Embedder, ImageReadError, load
+from idmetric.distance import DISTANCES
+from idmetric.patchmap import heatmaps
+from idmetric.report.heatmap import overlay
+
+IMAGES = Path(__file__).parent / "images"
+HEADERS = ["rank", "image", "distance"]
+
+
+def compare(
+    metric: Embedder, reference: Image.Image | None, candidates: list[str] | None, distance: str, show_heat: bool
+) -> tuple[list[list[Any]], list[tuple[Image.Image, str]]]:
+    """The rows of the table, and the pictures with their captions, nearest first.
+
+    Raises:
+        ValueError: if an image is missing or cannot be read; the page shows the message.
+    """
+    if reference is None or not candidates:
+        raise ValueError("Give a reference and at least one candidate.")
+    try:
+        embedded = metric.embed(reference)
+        far = metric(embedded, candidates, distance).tolist()
+        maps = heatmaps(metric, embedded, candidates) if show_heat else [None] * len(candidates)
+    except ImageReadError as error:
+        raise ValueError(f"{Path(error.source).name}: {error.reason}") from error
+    order = sorted(range(len(candidates)), key=far.__getitem__)
+    rows = [[rank, Path(candidates[k]).name, round(far[k], 4)] for rank, k in enumerate(order, 1)]
+    pictures = []
+    for rank, k in enumerate(order, 1):
+        heat = maps[k]
+        picture = overlay(candidates[k], heat, low=0, high=1) if heat is not None else Image.open(candidates[k])
+        pictures.append((picture, f"{rank}. {Path(candidates[k]).name}: {far[k]:.3f}"))
+    return rows, pictures
+
+
+def build(metric: Embedder) -> Any:
+    """The page."""
+    import gradio as gr
+
+    def run(*given: Any) -> Any:
+        try:
+            return compare(metric, *given)
+        except ValueError as error:
+            raise gr.Error(str(error)) from error
+
+    with gr.Blocks(title="idmetric") as page:
+        gr.Markdown("# Do these images show the same thing?\nDistance to the reference: lower = more surely the same.")
+        with gr.Row():
+            with gr.Column():
+                reference = gr.Image(type="pil", label="Reference", value=str(IMAGES / "mug_a.png"))
+                candidates = gr.File(
+                    file_count="multiple", file_types=["image"], label="Candidates",
+                    value=[str(p) for p in sorted(IMAGES.glob("*.png")) if p.name != "mug_a.png"],
+                )  # fmt: skip
+                distance = gr.Dropdown(list(DISTANCES), value="cls", label="Distance")
+                heat = gr.Checkbox(True, label="Show where the reference is found")
+                button = gr.Button("Compare", variant="primary")
+            with gr.Column():
+                table = gr.Dataframe(headers=HEADERS, label="Nearest first", interactive=False)
+                pictures = gr.Gallery(label="Nearest first", columns=3)
+        signature = metric.signature()
+        gr.Markdown(" · ".join(f"{name}: {value}" for name, value in signature.items() if name != "distance"))
+        button.click(run, [reference, candidates, distance, heat], [table, pictures], api_name="compare")
+    return page
+
+
+def main(model: str = "tiny") -> None:
+    """Serve the page on this machine."""
+    build(load(model)).launch()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

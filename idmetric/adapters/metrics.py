@@ -1,0 +1,301 @@
+"""torchmetrics `Metric`s: how alike generated images are to their references, and how well identities are found.
+
+    similarity = IdentitySimilarity(IDSim())
+    for images, references in loader:
+        similarity.update(images, references)
+    similarity.compute()  # over all processes
+
+States are detached and reduced over processes as torchmetrics does. The model goes along with `.to(device)`, but is
+neither in `state_dict` nor copied by `clone` (so one model serves a whole MetricCollection): it is frozen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.distance import check_name, needs_patches
+from idmetric.embedder import Embedder, Images, Masks, split_masks
+from idmetric.embedding import Embedding
+from idmetric.evaluate import ranking
+from idmetric.images import ImageLike, Outside, is_single, split_images
+
+try:
+    from torchmetrics import Metric
+    from torchmetrics.utilities import dim_zero_cat
+except ImportError as error:
+    raise ImportError("this needs torchmetrics: pip install 'idmetric[eval]'") from error
+
+Self = TypeVar("Self", bound="_WithEmbedder")
+Aggregate = Literal["best", "mean"]
+# of each prediction its references: one for all, one for each, or several for each
+References = Images | Sequence[Sequence[ImageLike]]
+
+
+class _Shared:
+    """Holds a model so that nobody registers or copies it."""
+
+    def __init__(self, metric: Embedder) -> None:
+        self.metric = metric
+
+    def __deepcopy__(self, memo: Any) -> _Shared:
+        return self
+
+
+class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types here
+    """What both have: a model beside the states."""
+
+    is_differentiable = False
+    full_state_update = False
+    _types: dict[str, torch.dtype]  # of states: lists of flat tensors, that all processes may have as many axes
+
+    def __init__(self, metric: Embedder | str, **options: Any) -> None:
+        super().__init__(**options)
+        if isinstance(metric, str):
+            from idmetric.loading import load
+
+            metric = load(metric)
+        self._shared = _Shared(metric)
+
+    @property
+    def metric(self) -> Embedder:
+        """The model."""
+        return self._shared.metric
+
+    def _add(self, name: str, dtype: torch.dtype) -> None:
+        self.add_state(name, default=[], dist_reduce_fx="cat")
+        self._types = {**getattr(self, "_types", {}), name: dtype}
+
+    def _joined(self, name: str) -> Tensor:
+        held = getattr(self, name)  # a list, or a tensor once processes are joined
+        found: Tensor = dim_zero_cat(held) if len(held) else torch.empty(0, dtype=self._types[name], device=self.device)
+        return found
+
+    def _sync_dist(self, *args: Any, **options: Any) -> None:
+        # of a process without images torchmetrics would gather floats with the others' integers
+        for name in self._types:
+            setattr(self, name, [self._joined(name)])
+        super()._sync_dist(*args, **options)
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+        before = self.device
+        found: Self = super()._apply(fn, exclude_state)
+        if self.device != before:  # .to("cuda"), by itself or within a larger module
+            self.metric.to(self.device)
+        return found
+
+
+class IdentitySimilarity(_WithEmbedder):
+    """Mean similarity (1 - distance) of images to their references; higher = more surely the same identities.
+
+    Args:
+        metric: a model, or what `idmetric.load` takes.
+        distance: see `idmetric.distance`.
+        value: "similarity", or "distance" (then lower is better).
+        aggregate: over several references of one image: to the nearest ("best") or the mean over all.
+        reduction: "mean" over images, or "none": all values (N,), in the order of updates and processes.
+        outside: what becomes of pixels outside masks, see `Embedder.embed`.
+        batch_size: images per pass.
+        options: torchmetrics' own, such as `sync_on_compute`, `dist_sync_fn`, `process_group`.
+
+    Raises:
+        ValueError: for arguments of another name.
+    """
+
+    def __init__(
+        self,
+        metric: Embedder | str = "dinov3_vitl16",
+        distance: str = "cls",
+        *,
+        value: Literal["similarity", "distance"] = "similarity",
+        aggregate: Aggregate = "best",
+        reduction: Literal["mean", "none"] = "mean",
+        outside: Outside = "black",
+        batch_size: int = 32,
+        **options: Any,
+    ) -> None:
+        for name, given, allowed in (
+            ("value", value, ("similarity", "distance")),
+            ("aggregate", aggregate, ("best", "mean")),
+            ("reduction", reduction, ("mean", "none")),
+        ):
+            if given not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(allowed)}, got {given!r}")
+        super().__init__(metric, **options)
+        self.distance, self.value, self.aggregate, self.reduction = check_name(distance), value, aggregate, reduction
+        self.outside: Outside = outside
+        self.batch_size = batch_size
+        # a value is four bytes: all are kept. The name tells settings apart, for a MetricCollection takes metrics whose
+        # states have one name and are equal after the first batch for the same
+        self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}"
+        self._add(self._values, torch.float32)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Which way is better."""
+        return self.value == "similarity"
+
+    def update(
+        self,
+        preds: Images,
+        target: References,
+        *,
+        masks: Masks = None,
+        target_masks: Masks | Sequence[Masks] = None,
+    ) -> None:
+        """Add images.
+
+        Args:
+            preds: images of any kind (see `idmetric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
+            target: a reference for each, or one for all; or a list with a list of references for each, or a tensor
+                (B, R, 3, H, W).
+            masks, target_masks: subject masks in the same arrangement.
+
+        Raises:
+            ImageReadError: for an image that cannot be read.
+            ValueError: if the numbers do not fit.
+        """
+        patches = needs_patches(self.distance)
+        with torch.no_grad():
+            images = self._embed(preds, masks, patches)
+            references, groups = self._references(target, target_masks, len(images), patches)
+            far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
+            found = torch.stack(far).detach().to(self.device, torch.float32)
+        getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
+
+    def compute(self) -> Tensor:
+        """The mean (a scalar), or all values (N,).
+
+        Raises:
+            ValueError: if there were no images.
+        """
+        found = self._joined(self._values)
+        if not len(found):
+            raise ValueError("IdentitySimilarity has seen no images: call update first")
+        if self.reduction == "none":
+            return found
+        # in float64 on the CPU: MPS has none
+        return found.cpu().double().mean().to(found.device, torch.float32)
+
+    def _embed(self, images: Images, masks: Masks, patches: bool) -> Embedding:
+        return self.metric.embed(images, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=patches)
+
+    def _of(self, image: Embedding, references: Embedding) -> Tensor:
+        far = self.metric(image, references, self.distance)
+        return far.min() if self.aggregate == "best" else far.mean()
+
+    def _references(
+        self, target: References, masks: Any, count: int, patches: bool
+    ) -> tuple[Embedding, list[list[int]]]:
+        """All references, and which of them are each image's."""
+        if isinstance(target, Tensor | np.ndarray) and target.ndim == 5:
+            target = list(target)
+        nested = isinstance(target, list | tuple) and any(not is_single(x) for x in target)
+        if not nested:
+            found = self._embed(target, masks, patches)  # type: ignore[arg-type]  # it is flat
+            if len(found) not in (1, count):
+                raise ValueError(f"{count} images and {len(found)} references: give one, or one (or a list) for each")
+            return found, [[k if len(found) > 1 else 0] for k in range(count)]
+        lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
+        if len(lists) != count or not all(lists):
+            raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
+        covers = [split_masks(m, len(x)) for m, x in zip(masks or [None] * count, lists, strict=True)]
+        flat = [image for images in lists for image in images]
+        ends = np.cumsum([len(images) for images in lists])
+        groups = [list(range(end - len(images), end)) for end, images in zip(ends.tolist(), lists, strict=True)]
+        cover = [c for part in covers for c in part]
+        return self._embed(flat, None if all(c is None for c in cover) else cover, patches), groups
+
+
+class IdentityRetrieval(_WithEmbedder):
+    """How well images of an identity find each other: every image queries all others by `cls` similarity.
+
+    `compute` gives a dict: `mAP` (see `evaluate.ranking.average_precision`), and for each k `hit@k`, the share of
+    queries with an image of their identity among the k nearest (retrieval's "Recall@k"). Images whose identity no other
+    image has are distractors: they are found, but do not query.
+
+    Args:
+        metric: a model, or what `idmetric.load` takes.
+        ks: depths of `hit@k`.
+        outside, batch_size, options: as for `IdentitySimilarity`.
+    """
+
+    higher_is_better = True
+
+    def __init__(
+        self,
+        metric: Embedder | str = "dinov3_vitl16",
+        *,
+        ks: Sequence[int] = (1, 5),
+        outside: Outside = "black",
+        batch_size: int = 32,
+        **options: Any,
+    ) -> None:
+        super().__init__(metric, **options)
+        if not ks or min(ks) < 1:
+            raise ValueError(f"ks must be depths of at least 1, got {ks}")
+        self.ks, self.batch_size = tuple(ks), batch_size
+        self.outside: Outside = outside
+        self._features, self._identities = f"features_{outside}", "identities"
+        self._add(self._features, torch.float32)
+        self._add(self._identities, torch.int64)
+
+    def update(self, preds: Images, target: Tensor | Sequence[int | str], *, masks: Masks = None) -> None:
+        """Add images and whose they are.
+
+        Args:
+            preds, masks: as for `IdentitySimilarity.update`.
+            target: an identity for each: integers, or names.
+
+        Raises:
+            ImageReadError, ValueError: as there.
+        """
+        found = self.metric.embed(
+            preds, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=False
+        ).cls.detach()
+        names = _numbers(target)
+        if len(names) != len(found):
+            raise ValueError(f"{len(found)} images and {len(names)} identities: give one for each")
+        getattr(self, self._features).append(F.normalize(found.float(), dim=-1).flatten().to(self.device))
+        getattr(self, self._identities).append(names.to(self.device))
+
+    def compute(self) -> dict[str, Tensor]:
+        """`mAP` and `hit@k`, scalars.
+
+        Raises:
+            ValueError: if no two images show one identity.
+        """
+        identities = self._joined(self._identities).cpu().numpy()
+        if len(np.unique(identities)) == len(identities):
+            raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
+        vectors = self._joined(self._features).cpu().double().numpy().reshape(len(identities), -1)
+        names = ["mAP", *(f"hit@{k}" for k in self.ks)]
+        totals, queries = np.zeros(len(names)), 0
+        for row, identity in enumerate(identities):
+            others = np.arange(len(identities)) != row
+            relevant = identities[others] == identity
+            if relevant.any():
+                scores = vectors[others] @ vectors[row]
+                each = [ranking.average_precision(scores, relevant)]
+                totals += [*each, *(ranking.hit_at_k(scores, relevant, k) for k in self.ks)]
+                queries += 1
+        means = torch.tensor(totals / queries, dtype=torch.float32, device=self.device)
+        return dict(zip(names, means, strict=True))
+
+
+def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:
+    """Identities as int64; names by a hash, the same in every process."""
+    if isinstance(target, Tensor):
+        if target.is_floating_point() or target.ndim != 1:
+            raise ValueError(f"identities must be integers (N,), got {tuple(target.shape)} {target.dtype}")
+        return target.detach().long()
+    return torch.tensor([
+        int.from_bytes(hashlib.blake2b(x.encode(), digest_size=8).digest(), "big", signed=True) if isinstance(x, str)
+        else int(x) for x in target
+    ], dtype=torch.int64)  # fmt: skip

@@ -1,0 +1,30 @@
+"""A folder of images embedded once, searched often: `idmetric-score gallery`, docs/gallery.md.
+
+    from idmetric import IDSim
+    from idmetric.gallery import Gallery
+
+    gallery = Gallery("index/", IDSim("tiny"))
+    print(gallery.update("photos/"))  # embeds what is new
+    gallery.query("who.jpg", k=5).to_pandas()
+
+An embedding is kept by the content of its image (and mask), in a folder for each model and way of looking. A changed
+file, another model, other weights, resolution or version of this package never find what an earlier one left.
+"""
+
+from __future__ import annotations
+
+from idmetric.gallery.index import GalleryError, GalleryWriteError, Item, models_of
+from idmetric.gallery.sources import Source
+from idmetric.gallery.store import BusyError, Gallery, StaleWarning, Update
+
+__all__ = [
+    "BusyError",
+    "Gallery",
+    "GalleryError",
+    "GalleryWriteError",
+    "Item",
+    "Source",
+    "StaleWarning",
+    "Update",
+    "models_of",
+]

@@ -1,0 +1,56 @@
+"""A gallery as a Parquet file, for other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.output import replacing
+from idmetric.shards import DamagedShardError
+
+if TYPE_CHECKING:
+    from idmetric.gallery.store import Gallery
+
+_ROWS = 4096
+
+
+def write_parquet(gallery: Gallery, path: Path) -> None:
+    """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and what made them is in the metadata."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'idmetric[data]'") from error
+    table, items = gallery.table(), gallery.items
+    where = {key: k for k, key in enumerate(table.keys)}
+    import numpy as np
+
+    from idmetric.gallery.index import GalleryError
+
+    schema: pa.Schema | None = None
+    with replacing(path) as temporary:
+        writer: pq.ParquetWriter | None = None
+        for start in range(0, len(items), _ROWS):
+            part = items[start : start + _ROWS]
+            try:
+                vectors = table.rows(np.array([where[item.key] for item in part], np.int64))
+            except DamagedShardError as error:
+                raise GalleryError(f"{error}, or build the gallery again") from error
+            columns = {
+                "image": pa.array([i.place for i in part], pa.string()),
+                "name": pa.array([i.name for i in part], pa.string()),
+                "identity": pa.array([i.identity for i in part], pa.string()),
+                "width": pa.array([i.width for i in part], pa.int32()),
+                "height": pa.array([i.height for i in part], pa.int32()),
+                "key": pa.array([i.key for i in part], pa.string()),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
+            }
+            batch = pa.table(columns)
+            if writer is None:
+                schema = batch.schema.with_metadata({"idmetric.gallery": json.dumps(gallery.about)})
+                writer = pq.ParquetWriter(temporary, schema)
+            writer.write_table(batch.cast(schema))
+        if writer is None:
+            raise GalleryError(f"the gallery {str(gallery.folder)!r} has no image that can be used")
+        writer.close()

@@ -1,0 +1,190 @@
+"""What a gallery keeps beside its embeddings: which images it holds, and what made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+
+from idmetric import json_file
+from idmetric.output import replacing
+
+if TYPE_CHECKING:
+    import torch
+
+    from idmetric.embedder import Embedder
+    from idmetric.images import Outside
+
+KIND, FORMAT = "idmetric-gallery", 1
+IMAGES = "images.jsonl"  # its first line says what the gallery is of
+
+
+class GalleryError(RuntimeError):
+    """A gallery that cannot be used as asked; the message says why, and the way out."""
+
+
+class GalleryWriteError(GalleryError):
+    """A gallery that cannot be written."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image of a gallery.
+
+    Attributes:
+        name, place, files, identity: see `sources.Entry`.
+        key: hash of its content, under which its embedding is kept; empty where it could not be read.
+        width, height: in pixels, as stored; 0 where unknown. size: of the file in bytes.
+        stamp: size, times of change and number of its files when they were hashed. hashed: when that was, in
+            nanoseconds.
+        problem: why it has no embedding; empty where it has one.
+    """
+
+    name: str
+    place: str
+    files: tuple[str, ...]
+    key: str
+    identity: str | None = None
+    width: int = 0
+    height: int = 0
+    size: int = 0
+    stamp: tuple[tuple[int, ...], ...] = ()
+    hashed: int = 0
+    problem: str = ""
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """What tells it from all others."""
+        return (self.place, *self.files)
+
+
+# What embeddings depend on
+
+
+def about(metric: Embedder, outside: Outside | None) -> dict[str, str]:
+    """Everything that a model's embeddings depend on, the exact weights in memory included.
+
+    Args:
+        outside: what becomes of pixels outside masks; None for whole images.
+    """
+    return {
+        **metric.signature(),
+        "weights": weights_digest(metric),
+        "settings": json.dumps(metric.config(), sort_keys=True, default=str),
+        "seen": f"{metric.image_size} {metric.mean} {metric.std} {metric.interpolation} {metric.background}",
+        "outside": outside or "all",
+    }
+
+
+def weights_digest(module: torch.nn.Module) -> str:
+    """Hash over all parameters and buffers, their names and types: a second or so for each gigabyte."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def marks_of(metric: Embedder) -> tuple[Any, ...]:
+    """What changes, at no cost, when a model's weights or settings are written to; also when it is moved."""
+    tensors = metric.state_dict(keep_vars=True).values()
+    written = tuple((t.data_ptr(), t._version) for t in tensors)
+    return written, metric.label, metric.image_size, metric.mean, metric.std, metric.interpolation, metric.background
+
+
+def folder_name(facts: dict[str, str]) -> str:
+    """The folder of embeddings with these facts: the model's name and a hash."""
+    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
+    return f"{name}.{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """What each model's part of a gallery's folder says of itself: `about` it, how it was opened, sources, images.
+
+    Raises:
+        GalleryError: if one is damaged.
+    """
+    found = []
+    for path in sorted(Path(folder).glob(f"*/{IMAGES}")):
+        with _naming(path), path.open(encoding="utf-8") as file:
+            found.append(_head(path, file.readline()))
+    return found
+
+
+# Files
+
+
+def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
+    """What a model's part says of itself, and its images; None where there is none.
+
+    Raises:
+        GalleryError: naming a damaged file.
+    """
+    path = store / IMAGES
+    if not path.is_file():
+        return None
+    known = {field.name for field in fields(Item)}
+    with _naming(path):
+        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+        head, items = _head(path, first), []
+        for line in lines:
+            values = json_file.parse(line)
+            values["stamp"] = tuple(tuple(int(x) for x in part) for part in values["stamp"])
+            values["files"] = tuple(map(str, values["files"]))
+            items.append(Item(**{name: values[name] for name in known}))
+        if len(items) != head["images"]:
+            raise ValueError(f"{len(items)} images instead of {head['images']}")
+    return head, items
+
+
+def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
+    """Write the file, whole or not at all."""
+    first = json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})
+    with replacing(store / IMAGES) as path:
+        path.write_text("\n".join([first, *(json.dumps(asdict(item)) for item in items)]) + "\n", encoding="utf-8")
+
+
+def _head(path: Path, line: str) -> dict[str, Any]:
+    found = json_file.parse(line)
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise ValueError("it is not a gallery's")
+    if found.get("format") != FORMAT:
+        raise GalleryError(f"{str(path)!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
+    for name, kind in (("about", dict), ("opened", str), ("sources", list), ("images", int)):
+        if not isinstance(found.get(name), kind):
+            raise ValueError(f"{name} is missing")
+    return found
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GalleryError(
+            f"{str(path)!r} is damaged ({error}): `idmetric-score gallery build SOURCES --model MODEL` mends it, and "
+            "embeds nothing again"
+        ) from error
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Errors of the file system say which gallery cannot be written, and the way out."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GalleryWriteError(
+            f"the gallery {str(folder)!r} cannot be written ({reason}): make room or give yourself "
+            "permission, or keep it in another folder (--gallery)"
+        ) from error

@@ -1,0 +1,182 @@
+"""Read images, tell by their content which are new, and embed those."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from idmetric.gallery.index import Item
+from idmetric.images import ImageReadError, Outside
+from idmetric.shards import Shards, Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idmetric.embedder import Embedder
+    from idmetric.gallery.sources import Entry
+
+# a file changed so shortly before it was hashed may have been changed once more within one tick of its clock
+_TICK = 2 * 10**9
+_NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
+
+
+class _Named(io.BytesIO):
+    """A file in memory that messages call by its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An item, and what is to be embedded of it: pixels and mask as the model sees them; None if nothing is."""
+
+    item: Item
+    pixels: Tensor | None = None
+    mask: Tensor | None = None
+
+
+def key_of(image: bytes, mask: bytes | None = None) -> str:
+    """The name of exactly this content."""
+    digest = hashlib.blake2b(image, digest_size=16)
+    if mask is not None:
+        digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
+    return digest.hexdigest()
+
+
+def load_pixels(
+    metric: Embedder, of: Entry | Item, image: bytes, mask: bytes | None, outside: Outside
+) -> tuple[Tensor, Tensor | None]:
+    """Pixels and mask as the model sees them; ImageReadError, by the names of the files, if there are none."""
+    cover = None if mask is None else _Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
+    return metric.load_image(_Named(image, of.place), cover, outside)
+
+
+@dataclass
+class Reader:
+    """One update: see `Gallery`."""
+
+    metric: Embedder
+    shards: Shards
+    writer: Writer
+    masked: bool
+    outside: Outside
+    patches: bool
+    batch_size: int
+    done: set[str] = field(default_factory=set)  # keys embedded in this update, some in no file yet
+
+    def run(
+        self,
+        entries: Sequence[Entry],
+        before: Mapping[tuple[str, ...], Item],
+        quick: bool,
+        workers: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[Item]:
+        """The items that the entries are now; what has no embedding yet gets one, or a problem."""
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        items: list[Item] = []
+        bad: dict[str, str] = {}  # content without a usable embedding
+        waiting: dict[str, Loaded] = {}
+        for loaded in self._loaded(entries, before, quick, workers):
+            key = loaded.item.key
+            if loaded.pixels is not None and key not in waiting and key not in self.done and key not in bad:
+                waiting[key] = loaded
+            items.append(loaded.item)
+            if len(waiting) >= self.batch_size:
+                bad |= self._embed(waiting)
+                waiting = {}
+            if progress is not None:
+                progress(len(items), len(entries))
+        bad |= self._embed(waiting)
+        return [replace(item, problem=bad[item.key]) if item.key in bad else item for item in items]
+
+    def _loaded(
+        self, entries: Sequence[Entry], before: Mapping[tuple[str, ...], Item], quick: bool, workers: int | None
+    ) -> Iterator[Loaded]:
+        """In order; a few batches are read ahead."""
+        ahead: list[Future[Loaded]] = []
+        with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+            try:
+                for entry in entries:
+                    ahead.append(pool.submit(self._load, entry, before.get(entry.where), quick))
+                    if len(ahead) > 2 * self.batch_size:
+                        yield ahead.pop(0).result()
+                while ahead:
+                    yield ahead.pop(0).result()
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+    def _load(self, entry: Entry, known: Item | None, quick: bool) -> Loaded:
+        """The item, and its pixels if it is not embedded yet."""
+        began = time.time_ns()
+        stamp = stamp_of(entry.files)
+        if quick and known is not None and _is_trusted(known, stamp) and (known.problem or known.key in self.shards):
+            return Loaded(replace(known, name=entry.name, identity=entry.identity))
+        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
+        try:
+            image = entry.image()
+            mask = entry.mask() if self.masked and entry.mask is not None else None
+        except OSError as error:
+            named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
+            return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
+        item = replace(item, key=key_of(image, mask), size=len(image))
+        if self.masked and mask is None:
+            return Loaded(replace(item, problem=_NO_MASK))
+        try:
+            with Image.open(io.BytesIO(image)) as opened:  # only its head
+                item = replace(item, width=opened.width, height=opened.height)
+        except Exception:  # what it is, and why not, is said below
+            pass
+        if item.key in self.shards or item.key in self.done:
+            return Loaded(item)
+        try:
+            return Loaded(item, *load_pixels(self.metric, entry, image, mask, self.outside))
+        except ImageReadError as error:
+            problem = error.reason if error.source == entry.place else f"{error.source}: {error.reason}"
+            return Loaded(replace(item, problem=problem))
+
+    def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
+        """Embed and keep; returns the keys whose embedding is of no use, and why."""
+        pixels = [x.pixels for x in waiting.values() if x.pixels is not None]
+        if not pixels:
+            return {}
+        covers = [x.mask for x in waiting.values()]
+        found = self.metric.embed(
+            pixels, batch_size=len(pixels), masks=None if all(c is None for c in covers) else covers,
+            outside="keep", patches=self.patches,  # load_image has painted it
+        ).cpu()  # fmt: skip
+        usable = found.cls.isfinite().all(1) & found.cls.any(1)
+        keys, good = list(waiting), usable.nonzero().flatten()
+        if len(good):
+            self.writer.add([keys[k] for k in good.tolist()], found[good])
+            self.done.update(keys[k] for k in good.tolist())
+        return {keys[k]: "its embedding is zero or not finite" for k in (~usable).nonzero().flatten().tolist()}
+
+
+def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Size, times of change and number of each file; nothing for one that is not there."""
+    found = []
+    for path in files:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return ()
+        found.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return tuple(found)
+
+
+def _is_trusted(known: Item, stamp: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether files are surely those that were hashed; ctime changes with any write, and nobody can set it."""
+    return bool(stamp) and stamp == known.stamp and all(max(s[1], s[2]) < known.hashed - _TICK for s in stamp)

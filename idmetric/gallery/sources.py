@@ -1,0 +1,142 @@
+"""Where a gallery's images come from: folders, single files, manifests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.gallery.index import GalleryError
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest import Manifest
+
+# what counts as an image in a folder; a file that is named, or in a manifest, may end in anything
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jfif", ".avif", ".heic")
+MANIFESTS = (".parquet", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder, an image file or a manifest, and the folder of its masks (same file stem); absolute paths."""
+
+    path: str
+    mask_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image that is to be in the gallery.
+
+    Attributes:
+        name: its path below the source's folder, or its id in the manifest.
+        place: its file, or `manifest#id` for bytes in a manifest.
+        files: that it is read from, image and mask; bytes in a manifest have none.
+        image, mask: read the bytes; OSError if they cannot. None: it has no mask.
+        identity: whose it is, where a manifest says so.
+    """
+
+    name: str
+    place: str
+    files: tuple[str, ...]
+    image: Callable[[], bytes]
+    mask: Callable[[], bytes] | None = None
+    identity: str | None = None
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """What tells it from all others."""
+        return (self.place, *self.files)
+
+
+def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
+    """All images of all sources, each (with its mask) once, in the order of their names.
+
+    Raises:
+        GalleryError: for a source that is not there or holds no image.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for source in sources:
+        count = 0
+        for entry in _of(source, masked):
+            count += 1
+            if entry.where not in seen:
+                seen.add(entry.where)
+                yield entry
+        if not count:
+            raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(EXTENSIONS)})")
+
+
+def _of(source: Source, masked: bool) -> Iterator[Entry]:
+    path = Path(source.path)
+    if path.is_dir():
+        for file in walk(path):
+            if file.suffix.lower() in EXTENSIONS:
+                yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
+    elif path.suffix in MANIFESTS and path.is_file():
+        from idmetric.data.manifest import read
+
+        manifest = read(path)
+        for row, (name, identity) in enumerate(zip(manifest.column("id"), manifest.column("identity"), strict=True)):
+            yield _row(manifest, source.path, row, name, identity, masked)
+    elif path.is_file():
+        yield _file(path, path.name, source if masked else None)
+    else:
+        raise GalleryError(f"there is no folder, image or manifest at {source.path!r}: name the place it has now")
+
+
+def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Files below a folder by name, through links to folders; hidden ones are passed over.
+
+    Raises:
+        GalleryError: naming a folder that cannot be listed.
+    """
+    real = os.path.realpath(folder)
+    if real in above:  # a link to a folder above
+        return
+    try:
+        with os.scandir(folder) as listing:
+            found = sorted(listing, key=lambda entry: entry.name)
+    except OSError as error:
+        raise GalleryError(f"cannot list the folder {str(folder)!r}: {error.strerror or error}") from error
+    for entry in found:
+        if entry.name.startswith(".") or entry.name == "__MACOSX":
+            continue
+        if entry.is_dir():
+            yield from walk(folder / entry.name, above | {real})
+        else:  # also a link that leads nowhere, so that reading it says so
+            yield folder / entry.name
+
+
+def mask_of(folder: str, image: str) -> str:
+    """The file in a folder of masks with an image's stem; the .png that should be there, if none is."""
+    stem = Path(image).stem
+    for extension in (".png", *EXTENSIONS):
+        if (path := Path(folder, stem + extension)).is_file():
+            return str(path)
+    return str(Path(folder, stem + ".png"))
+
+
+def _file(path: Path, name: str, masked: Source | None) -> Entry:
+    if masked is None or masked.mask_dir is None:
+        return Entry(name, str(path), (str(path),), path.read_bytes)
+    mask = Path(mask_of(masked.mask_dir, str(path)))
+    return Entry(name, str(path), (str(path), str(mask)), path.read_bytes, mask.read_bytes)
+
+
+def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | None, masked: bool) -> Entry:
+    def reader(column: str) -> Callable[[], bytes]:
+        def read() -> bytes:
+            source = manifest.source(row, column)
+            return source if isinstance(source, bytes) else Path(source or "").read_bytes()
+
+        return read
+
+    files = [manifest.table[column][row].as_py() for column in ("path", *(["mask"] if masked else []))]
+    kept = tuple(str(manifest.root / file) for file in files if file is not None)
+    in_table = manifest.table["image_bytes"][row].as_py() is not None
+    has_mask = masked and not (manifest.table["mask"][row].as_py() is manifest.table["mask_bytes"][row].as_py() is None)
+    place = f"{path}#{name}" if in_table else kept[0]
+    return Entry(name, place, kept, reader("path"), reader("mask") if has_mask else None, identity)

@@ -1,0 +1,436 @@
+"""Gallery: keep a folder's embeddings up to date, and search in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.lock import lock
+from idmetric.gallery.index import (
+    GalleryError,
+    Item,
+    about,
+    folder_name,
+    marks_of,
+    models_of,
+    read_index,
+    write_index,
+    writing,
+)
+from idmetric.gallery.read import Reader, key_of
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries
+from idmetric.images import Outside
+from idmetric.nearest import Index, Ints, Single, unit
+from idmetric.shards import DamagedShardError, Shards, Writer
+
+if TYPE_CHECKING:
+    from idmetric.embedder import Embedder, Images, Masks
+    from idmetric.embedding import Embedding
+    from idmetric.records import Records
+
+_HELD = 2**30  # bytes of vectors that a gallery keeps in memory; more are read from its files at each search
+
+
+class BusyError(GalleryError):
+    """Another process is updating the gallery."""
+
+
+class StaleWarning(UserWarning):
+    """An image was left out of an answer: its file is not what was embedded."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update found, by the images' places.
+
+    Attributes:
+        images: in the gallery now, without those that cannot be used. embedded: of them, in this update.
+        new, changed, moved (from, to), deleted: against the time before.
+        unreadable: place -> why it cannot be used.
+        damaged: shards that were lost to the disk; what they held was embedded again.
+    """
+
+    images: int
+    embedded: int
+    new: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    moved: list[tuple[str, str]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts: dict[str, Any] = {"new": self.new, "changed": self.changed, "moved": self.moved, "deleted": self.deleted,
+                 "unreadable": self.unreadable, "damaged shards rebuilt": self.damaged}  # fmt: skip
+        counts = [f"{len(found)} {name}" for name, found in parts.items() if found]
+        return ", ".join([f"{self.images} images", f"{self.embedded} embedded", *counts])
+
+
+class Gallery:
+    """The images of folders and manifests, embedded by one model, kept in a folder.
+
+    Args:
+        folder: where everything is kept; several models may share it. Made by the first `update`.
+        metric: the model. Only embeddings of exactly its weights and settings are ever used.
+        masked: look at subjects alone, by masks. outside: what becomes of the rest, see `Embedder.embed`.
+        patches: keep patch tokens too (megabytes for each image), so that `rerank` need not embed again.
+        opened: what `idmetric.load` takes to open the model again; the command line remembers it.
+
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        metric: Embedder,
+        *,
+        masked: bool = False,
+        outside: Outside = "black",
+        patches: bool = False,
+        opened: str = "",
+    ) -> None:
+        self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
+        self.outside: Outside = outside
+        self.opened = opened or metric.name
+        self.about, self._marks = about(metric, outside if masked else None), marks_of(metric)
+        self.store = self.folder / folder_name(self.about)
+        self.sources: list[Source] = []
+        self._items: list[Item] | None = None
+        self.reload()
+
+    # What is in it
+
+    def reload(self) -> None:
+        """Read again what is there, as another process may have left it."""
+        self._damage: GalleryError | None = None
+        try:
+            found = read_index(self.store)
+        except GalleryError as error:  # update() mends it
+            found, self._damage = None, error
+        if found is not None:
+            self.sources = [Source(**source) for source in found[0]["sources"]]
+            self._items = found[1]
+        self._shards = Shards(self.store, self.patches, lambda _: None)
+        self._table: _Vectors | None = None
+        self._tables: dict[tuple[str, ...], Entry] | None = None
+
+    @property
+    def items(self) -> list[Item]:
+        """The images that can be used, in the order of their sources and names.
+
+        Raises:
+            GalleryError: if there is no gallery of this model here, or its list of images is damaged.
+        """
+        return [item for item in self._all() if not item.problem]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Place -> reason, for images that cannot be used."""
+        return {item.place: item.problem for item in self._all() if item.problem}
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def vectors(self) -> NDArray[np.float32]:
+        """Unit global features (N, D) of `items`.
+
+        Raises:
+            GalleryError: as `query`.
+        """
+        table = self.table()
+        where = {key: k for k, key in enumerate(table.keys)}
+        with self._naming():
+            return table.rows(np.array([where[item.key] for item in self.items], np.int64))
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
+
+        Raises:
+            ImportError: without pyarrow.
+        """
+        from idmetric.gallery.export import write_parquet
+
+        write_parquet(self, Path(path))
+
+    def entry(self, item: Item) -> Entry | None:
+        """Where an image is read from now; None if it is in no source any more."""
+        if item.place in item.files:
+            image, *mask = (Path(file).read_bytes for file in item.files)
+            return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
+        if self._tables is None:  # bytes in manifests
+            self._tables = {e.where: e for e in entries(self.sources, self.masked) if e.place not in e.files}
+        return self._tables.get(item.where)
+
+    def read(self, item: Item) -> tuple[bytes, bytes | None]:
+        """The bytes of an image and of its mask, which are those that were embedded.
+
+        Raises:
+            GalleryError: if they have changed or cannot be read.
+        """
+        try:
+            entry = self.entry(item)
+            if entry is None:
+                raise GalleryError(f"{item.place} is not there any more: bring the gallery up to date")
+            image, mask = entry.image(), entry.mask() if self.masked and entry.mask is not None else None
+        except OSError as error:
+            raise GalleryError(f"{item.place}: {error.strerror or error}: bring the gallery up to date") from error
+        if key_of(image, mask) != item.key:
+            raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
+        return image, mask
+
+    def table(self) -> _Vectors:
+        """What is searched in: the vectors of all different images.
+
+        Raises:
+            GalleryError: if some are missing.
+        """
+        if self._table is None:
+            keys = list(dict.fromkeys(item.key for item in self.items))
+            lost = [key for key in keys if key not in self._shards]
+            if lost:
+                raise GalleryError(
+                    f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
+                    f"{str(self.store)!r}: `idmetric-score gallery build` or update() makes them again"
+                )
+            self._table = _Vectors(self._shards, keys)
+        return self._table
+
+    def _all(self) -> list[Item]:
+        if self._damage is not None:
+            raise self._damage
+        if self._items is None:
+            others = [f"{m['about'].get('model')} at {m['about'].get('resolution')} (revision "
+                      f"{m['about'].get('revision') or 'none'}, looking at {m['about'].get('outside')}, idmetric "
+                      f"{m['about'].get('idmetric')})" for m in models_of(self.folder)]  # fmt: skip
+            mine = f"{self.about['model']} at {self.about['resolution']} (revision {self.about['revision'] or 'none'})"
+            there = f"; it holds {', '.join(others)}" if others else ""
+            raise GalleryError(
+                f"{str(self.folder)!r} is no gallery of {mine}, looking at {self.about['outside']}, by exactly these "
+                f"weights and this version{there}: make one, `idmetric-score gallery build` or update()"
+            )
+        return self._items
+
+    # Keeping it up to date
+
+    def update(
+        self,
+        *sources: str | os.PathLike[str],
+        mask_dir: str | os.PathLike[str] | None = None,
+        add: bool = False,
+        quick: bool = False,
+        batch_size: int = 32,
+        workers: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        wait: bool = True,
+    ) -> Update:
+        """Bring the gallery to what its sources hold now; only images with new content are embedded.
+
+        A killed update loses half a minute's work; processes that share the gallery take turns.
+
+        Args:
+            sources: folders, image files or manifests (.parquet, .csv, .jsonl), instead of (with `add`: beside) those
+                it has; none: the same as before.
+            mask_dir: with `masked`, the masks of folders and files: those with the same file stem.
+            quick: trust files whose size, times of change and number are those of the last time; else all are read.
+                A file system that does not keep times of change honestly needs the slow way.
+            batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
+            progress: called with (images done, images in all).
+            wait: for a process that is updating it; False raises `BusyError`.
+
+        Raises:
+            GalleryError: if a source is not there, or nothing can be written. Images that cannot be used are in the
+                answer, and keep the rest from nothing.
+        """
+        self._check_model()
+        with writing(self.folder):
+            self.store.mkdir(parents=True, exist_ok=True)
+            file = (self.store / ".lock").open("ab")
+        with file:
+            _take(file, wait, self.folder)
+            known = self._reload_what_is_sound()
+            self._choose(sources, mask_dir, add)
+            before = {item.where: item for item in known}
+            wanted = list(entries(self.sources, self.masked))
+            with writing(self.folder):
+                damaged = self._mend(quick)
+                writer = Writer(self._shards)
+                reader = Reader(self.metric, self._shards, writer, self.masked, self.outside, self.patches, batch_size)
+                try:
+                    after = reader.run(wanted, before, quick, workers, progress)
+                finally:  # also where it is stopped
+                    writer.save()
+                head = {"about": self.about, "opened": self.opened, "sources": [asdict(s) for s in self.sources]}
+                write_index(self.store, head, after)
+            self._items, self._table, self._tables, self._damage = after, None, None, None
+            return _difference(before, after, len(reader.done), damaged)
+
+    def _choose(self, sources: Sequence[str | os.PathLike[str]], mask_dir: Any, add: bool) -> None:
+        if self.masked and mask_dir is None and not all(os.fspath(s).endswith(MANIFESTS) for s in sources):
+            raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
+        if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
+            raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
+        masks = None if mask_dir is None else os.path.abspath(mask_dir)
+        given = [Source(os.path.abspath(path), masks) for path in sources]
+        chosen = [*(self.sources if add or not given else []), *given]
+        self.sources = list(dict.fromkeys(chosen))
+        if not self.sources:
+            raise GalleryError("a new gallery needs to know what to embed: a folder, images, or a manifest")
+
+    def _reload_what_is_sound(self) -> list[Item]:
+        """The images known before; none where the file is damaged, for embeddings are found without it."""
+        self._shards = Shards(self.store, self.patches, lambda _: None)
+        try:
+            found = read_index(self.store)
+        except GalleryError:
+            return []
+        if found is None:
+            return []
+        self.sources = [Source(**source) for source in found[0]["sources"]]
+        return found[1]
+
+    def _mend(self, quick: bool) -> list[str]:
+        """Remove damaged shards, so that what they held is embedded again; returns their names."""
+        lost: list[DamagedShardError] = []
+        self._shards = Shards(self.store, self.patches, lost.append)
+        lost += [] if quick else self._shards.check()
+        for error in lost:
+            error.path.unlink(missing_ok=True)
+        return [error.path.name for error in lost]
+
+    # Searching
+
+    def query(
+        self,
+        images: Images | Embedding,
+        k: int = 10,
+        *,
+        masks: Masks = None,
+        distance: str = "cls",
+        rerank: int | None = None,
+        index: Index = "auto",
+        exclude_same: bool = False,
+        probability: bool = False,
+        verify: bool = True,
+        batch_size: int = 32,
+    ) -> Records:
+        """The k images nearest to each query, nearest first; of equally near ones the first by name.
+
+        Args:
+            images: one or several, or their embedding (with patches for a rerank).
+            k: images for each query; fewer where the gallery has fewer.
+            masks: the queries' masks; pixels outside become what the gallery's became.
+            distance: what ranks. Other than "cls" needs
+            rerank: the `cls`-nearest so many are measured by `distance` and sorted anew.
+            index: see `idmetric.nearest`; all give the same answer.
+            exclude_same: leave out images with the query's own bytes.
+            probability: add that of the same identity, by the model's calibration.
+            verify: read the files in the answer, and leave out (with a `StaleWarning`) those that are not what was
+                embedded. New files, and changed ones that would be nearer now, are seen by `update` alone.
+            batch_size: queries per pass.
+
+        Returns:
+            A row for each hit: query, rank, distance, image, name, identity, ..., and what the score depends on.
+
+        Raises:
+            GalleryError: if there is no gallery of this model, or it is empty or damaged.
+            ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
+            ValueError: for arguments that do not fit.
+        """
+        from idmetric.gallery.search import Search
+
+        self._check_model()
+        search = Search(self, k, distance, rerank, index, exclude_same, probability, verify)
+        with self._naming():
+            return search.run(images, masks, batch_size)
+
+    def _check_model(self) -> None:
+        """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
+        marks = marks_of(self.metric)
+        if marks != self._marks:  # or it was only moved
+            if about(self.metric, self.outside if self.masked else None) != self.about:
+                raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it anew")
+            self._marks = marks
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedShardError as error:
+            raise GalleryError(
+                f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric-score gallery build` or "
+                "update() makes it again"
+            ) from error
+
+
+class _Vectors:
+    """Unit vectors in shards, by key; see `nearest.Table`."""
+
+    def __init__(self, shards: Shards, keys: list[str]) -> None:
+        self.shards, self.keys = shards, keys
+        self._kept: Single | None = None
+        self._flat: Any  # FAISS's index, once `nearest` has made it
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def blocks(self) -> Iterator[tuple[Ints, Single]]:
+        """See `nearest.Table`."""
+        if self._kept is not None:
+            yield np.arange(len(self.keys)), self._kept
+            return
+        kept: Single | None = None
+        for at, block in self.shards.blocks(self.keys):
+            vectors = unit(block)
+            if kept is None and len(self.keys) * vectors[0].nbytes <= _HELD:
+                kept = np.empty((len(self.keys), vectors.shape[1]), np.float32)
+            if kept is not None:
+                kept[at] = vectors
+            yield np.array(at), vectors
+        self._kept = kept
+
+    def rows(self, numbers: Ints) -> Single:
+        """See `nearest.Table`."""
+        if self._kept is not None:
+            return self._kept[numbers]
+        return unit(self.shards.vectors([self.keys[k] for k in numbers]))
+
+
+def _take(file: Any, wait: bool, folder: Path) -> None:
+    # None: the file system has no locks; whole shards and a whole index keep it sound, work may be done twice
+    while lock(file) is False:
+        if not wait:
+            raise BusyError(f"another process is updating the gallery {str(folder)!r}: wait for it")
+        time.sleep(0.2)
+
+
+def _difference(
+    before: dict[tuple[str, ...], Item], after: Sequence[Item], embedded: int, damaged: list[str]
+) -> Update:
+    now = {item.where: item for item in after}
+    gone = {item.key: item for where, item in before.items() if where not in now and item.key}
+    new, moved = [], []
+    for where, item in now.items():
+        if where not in before:
+            old = gone.pop(item.key, None)
+            if old is None:
+                new.append(item.place)
+            else:
+                moved.append((old.place, item.place))
+    left = {old for old, _ in moved}
+    return Update(
+        images=sum(not item.problem for item in after),
+        embedded=embedded,
+        new=new,
+        changed=[item.place for where, item in now.items() if where in before and before[where].key != item.key],
+        moved=moved,
+        deleted=[item.place for where, item in before.items() if where not in now and item.place not in left],
+        unreadable={item.place: item.problem for item in after if item.problem},
+        damaged=damaged,
+    )

@@ -1,0 +1,220 @@
+"""Embeddings in files that only ever get more: a folder for each model, safetensors shards named by no number.
+
+A shard is written whole or not at all, so a killed run leaves what it had saved, and two runs may share a folder. Each
+image's numbers have a CRC-32, so that a shard that the disk has damaged is named and never used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from idmetric.embedding import Embedding, concatenate
+from idmetric.output import replacing, writing
+
+_KEYS = "keys"
+_SUMS = "crc32."  # before a tensor's name: the sums of its rows
+_SAVE_SECONDS = 30.0  # a killed run loses about so much work,
+_SAVE_IMAGES = 4096  # at most so many images,
+_SAVE_BYTES = 2**28  # and with patches no more than this is held in memory
+
+
+class DamagedShardError(ValueError):
+    """A shard that cannot be read, or holds other numbers than were written. `path` is the file."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{os.fspath(path)!r} is not a readable shard of embeddings ({reason}): delete it")
+        self.path, self.reason = path, reason
+
+    def __reduce__(self) -> tuple[type[DamagedShardError], tuple[Path, str]]:
+        return type(self), (self.path, self.reason)
+
+
+class Shards:
+    """The embeddings of one model, by key.
+
+    Args:
+        folder: made when the first shard is written.
+        patches: whether patch tokens are kept beside the global features; shards without them then do not count.
+        damaged: called for each shard that cannot be read, which then does not count; default: it is raised.
+
+    Raises:
+        DamagedShardError: naming the shard.
+    """
+
+    def __init__(
+        self, folder: Path, patches: bool = False, damaged: Callable[[DamagedShardError], None] | None = None
+    ) -> None:
+        self.folder, self.patches = folder, patches
+        self._where: dict[str, tuple[Path, int]] = {}
+        for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else []:
+            try:
+                names, held = _head(path)
+            except DamagedShardError as error:
+                if damaged is None:
+                    raise
+                damaged(error)
+                continue
+            if patches <= held:
+                self._where |= {name: (path, k) for k, name in enumerate(names)}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._where
+
+    def check(self) -> list[DamagedShardError]:
+        """Read everything, and return what is damaged; the shards that are do not count any more."""
+        found = []
+        for path in sorted({path for path, _ in self._where.values()}):
+            try:
+                with _opened(path) as file:
+                    for name in file.keys():  # noqa: SIM118 (not a dict)
+                        _checked(path, file.metadata() or {}, name, file.get_tensor(name))
+            except DamagedShardError as error:
+                found.append(error)
+                self._where = {key: place for key, place in self._where.items() if place[0] != path}
+        return found
+
+    def add(self, keys: Sequence[str], embedding: Embedding) -> None:
+        """Write a shard with these images."""
+        if len(keys) != len(embedding) or not keys:
+            raise ValueError(f"{len(keys)} keys for {len(embedding)} embeddings")
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{'patches' if self.patches else 'cls'}-{uuid.uuid4().hex}.safetensors"
+        tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
+        sums = {_SUMS + name: " ".join(_sums(x)) for name, x in tensors.items() if x is not None}
+        with replacing(path) as temporary:
+            embedding.save(temporary, {_KEYS: " ".join(keys), **sums})
+        self._where |= {key: (path, k) for k, key in enumerate(keys)}
+
+    def vectors(self, keys: Sequence[str]) -> NDArray[np.float32]:
+        """Global features (N, D) of these images.
+
+        Raises:
+            KeyError: for one that is not there.
+            DamagedShardError: naming the shard.
+        """
+        rows: NDArray[np.float32] | None = None
+        for at, found in self.blocks(keys):
+            if rows is None:
+                rows = np.empty((len(keys), found.shape[1]), dtype=np.float32)
+            rows[at] = found
+        return np.empty((0, 0), dtype=np.float32) if rows is None else rows
+
+    def blocks(self, keys: Sequence[str]) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
+        """The same a shard at a time: places in `keys`, and global features there; errors as in `vectors`."""
+        for path, places in self._by_shard(keys).items():
+            with _opened(path) as file:
+                found = _checked(path, file.metadata() or {}, "cls", file.get_tensor("cls")).float().numpy()
+            at, inside = zip(*places, strict=True)
+            yield list(at), found[list(inside)]
+
+    def embedding(self, keys: Sequence[str]) -> Embedding:
+        """These images with their patches; memory is that of the images asked for.
+
+        Raises:
+            KeyError: for one that is not there.
+            ValueError: for none, or if patches are not kept here.
+        """
+        if not self.patches:
+            raise ValueError("these shards are read without patches")
+        parts: list[Embedding] = []
+        order: list[int] = []
+        for path, places in self._by_shard(keys).items():
+            at, inside = zip(*places, strict=True)
+            parts.append(_some(path, inside))
+            order += at
+        return concatenate(parts)[torch.tensor(order).argsort()]
+
+    def _by_shard(self, keys: Sequence[str]) -> dict[Path, list[tuple[int, int]]]:
+        """Shard -> places in `keys` and in the shard."""
+        found: dict[Path, list[tuple[int, int]]] = {}
+        for at, key in enumerate(keys):
+            path, inside = self._where[key]
+            found.setdefault(path, []).append((at, inside))
+        return found
+
+
+class Writer:
+    """Gathers embeddings, and writes a shard whenever there are many, or some have waited for long."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        self.keys: list[str] = []
+        self.parts: list[Embedding] = []
+        self.saved = time.monotonic()
+
+    def add(self, keys: Sequence[str], embedding: Embedding) -> None:
+        """Take these images' embeddings, on the CPU."""
+        self.keys += keys
+        self.parts.append(embedding)
+        held = sum(t.nbytes for e in self.parts for t in (e.cls, e.patches, e.weights) if isinstance(t, Tensor))
+        late = time.monotonic() - self.saved > _SAVE_SECONDS
+        if late or len(self.keys) >= _SAVE_IMAGES or held >= _SAVE_BYTES:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is in no file yet."""
+        if self.keys:
+            self.shards.add(self.keys, concatenate(self.parts))
+        self.keys, self.parts, self.saved = [], [], time.monotonic()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except DamagedShardError:
+        raise
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise DamagedShardError(path, str(error)) from error  # the last four: tensors of other shapes and types
+
+
+def _head(path: Path) -> tuple[list[str], bool]:
+    """The keys of a shard, and whether it has patches."""
+    with _opened(path) as file:
+        keys, names = (file.metadata() or {}).get(_KEYS, "").split(), list(file.keys())
+        rows = {file.get_slice(name).get_shape()[0] for name in names}
+    if "cls" not in names or rows != {len(keys)}:
+        raise DamagedShardError(path, "it does not say which images it holds")
+    return keys, "patches" in names
+
+
+def _some(path: Path, rows: Sequence[int]) -> Embedding:
+    """Some images of a shard."""
+    with _opened(path) as file:
+        head = file.metadata() or {}
+        tensors = {
+            name: _checked(path, head, name, torch.cat([file.get_slice(name)[k : k + 1] for k in rows]), rows)
+            for name in file.keys()  # noqa: SIM118 (not a dict)
+        }
+        return Embedding.of(tensors, head)
+
+
+def _sums(tensor: Tensor) -> list[str]:
+    """CRC-32 of each row."""
+    rows = tensor.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
+    return [f"{zlib.crc32(row):08x}" for row in rows]
+
+
+def _checked(
+    path: Path, head: Mapping[str, str], name: str, tensor: Tensor, rows: Sequence[int] | None = None
+) -> Tensor:
+    """The tensor, if it is what was written; a shard without sums is taken at its word."""
+    written = head.get(_SUMS + name, "").split()
+    if written and _sums(tensor) != (written if rows is None else [written[k] for k in rows if k < len(written)]):
+        raise DamagedShardError(path, f"its {name} are not what was written: the disk changed them")
+    return tensor

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from PIL import Image
+from sklearn.metrics import average_precision_score
+from torch import Tensor, nn
+
+from idmetric import Backbone, IDSim, ImageReadError
+from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
+from tests.conftest import random_model
+
+torchmetrics = pytest.importorskip("torchmetrics")
+
+
+def pictures(count: int, seed: int = 0) -> list[Image.Image]:
+    coarse = np.random.default_rng(seed).integers(0, 256, (count, 5, 5, 3), dtype=np.uint8)
+    return [Image.fromarray(x).resize((40, 30)) for x in coarse]
+
+
+def pixels(count: int, seed: int = 0) -> Tensor:
+    return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures(count, seed)]).float() / 255
+
+
+# encode
+
+
+def test_encode_has_the_shapes_of_sentence_transformers(metric: IDSim) -> None:
+    images = pictures(5)
+    expected = metric.embed(images).cls
+    many = metric.encode(images, batch_size=2)
+    assert isinstance(many, np.ndarray)
+    assert many.dtype == np.float32
+    np.testing.assert_allclose(many, expected.numpy(), atol=1e-6)
+    assert metric.encode(images[0]).shape == (48,)  # type: ignore[union-attr]
+    assert metric.encode(images[:1]).shape == (1, 48)  # type: ignore[union-attr]
+    assert metric.encode(pixels(3)).shape == (3, 48)  # type: ignore[union-attr]
+    assert metric.encode(pixels(3)[0]).shape == (48,)  # type: ignore[union-attr]
+    tensor = metric.encode(images, convert_to_tensor=True)
+    assert isinstance(tensor, Tensor)
+    assert tensor.shape == (5, 48)
+    several = metric.encode(images, convert_to_numpy=False)
+    assert isinstance(several, list)
+    assert [x.shape for x in several] == [(48,)] * 5
+
+
+def test_encode_can_normalise() -> None:
+    model = Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, device="cpu", dtype=torch.bfloat16,
+                     backbone_args={"embed_dim": 32, "depth": 1, "num_heads": 2})  # fmt: skip
+    plain, unit = model.encode(pictures(3)), model.encode(pictures(3), normalize_embeddings=True)
+    assert isinstance(plain, np.ndarray)
+    assert isinstance(unit, np.ndarray)
+    assert plain.dtype == np.float32  # numpy knows no bfloat16
+    assert abs(np.linalg.norm(plain, axis=1) - 1).min() > 0.1
+    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-2)
+
+
+def test_encode_takes_masks_and_shows_progress(
+    metric: IDSim, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    images, mask = pictures(3), np.zeros((30, 40), np.uint8)
+    mask[5:20, 5:30] = 1
+    found = metric.encode(images, masks=[mask] * 3, outside="white")
+    np.testing.assert_allclose(found, metric.embed(images, masks=[mask] * 3, outside="white").cls.numpy(), atol=1e-6)
+    assert capsys.readouterr().err == ""
+    metric.encode(images, show_progress_bar=True)
+    assert "3/3" in capsys.readouterr().err
+    with caplog.at_level(logging.INFO, "idmetric"):
+        metric.encode(images)
+    assert "3/3" in capsys.readouterr().err
+
+
+# torchmetrics
+
+
+@pytest.mark.parametrize("distance", ["cls", "joint"])
+def test_similarity_is_the_mean_over_all_updates(metric: IDSim, distance: str) -> None:
+    measured = IdentitySimilarity(metric, distance)
+    images, references = pictures(7), pictures(7, 1)
+    for part in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        measured.update(images[part], references[part])
+    expected = 1 - metric(images, references, distance)
+    assert measured.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
+    measured.reset()
+    with pytest.raises(ValueError, match="no images"), pytest.warns(UserWarning, match="before the ``update``"):
+        measured.compute()
+    assert (
+        measured(images[:2], references[0]).item()
+        == pytest.approx(  # forward gives the batch's
+            1 - metric(images[:2], references[0], distance).mean().item(), abs=1e-6
+        )
+    )
+
+
+@pytest.mark.parametrize("aggregate", ["best", "mean"])
+def test_each_image_may_have_references_of_its_own(metric: IDSim, aggregate: Any) -> None:
+    images, references = pictures(3), pictures(6, 1)
+    own = [references[:3], references[3:4], references[4:]]
+    measured = IdentitySimilarity(metric, value="distance", aggregate=aggregate, reduction="none")
+    measured.update(images, own)
+    far = [metric(image, refs) for image, refs in zip(images, own, strict=True)]
+    expected = [(x.min() if aggregate == "best" else x.mean()).item() for x in far]
+    assert measured.compute().tolist() == pytest.approx(expected, abs=1e-6)
+    assert not measured.higher_is_better
+    cube = torch.stack([pixels(2, 3), pixels(2, 4)])  # (B, R, 3, H, W)
+    measured.reset()
+    measured.update(pixels(2), cube)
+    far = [metric(pixels(2)[k], cube[k]) for k in range(2)]
+    expected = [(x.min() if aggregate == "best" else x.mean()).item() for x in far]
+    assert measured.compute().tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_masks_reach_images_and_references(metric: IDSim) -> None:
+    images, references, mask = pictures(2), pictures(2, 1), np.zeros((30, 40), np.uint8)
+    mask[5:20, 5:30] = 1
+    flat, nested = IdentitySimilarity(metric), IdentitySimilarity(metric)
+    flat.update(images, references, masks=[mask, None], target_masks=[mask, mask])
+    nested.update(images, [[r] for r in references], masks=[mask, None], target_masks=[mask, mask])
+    expected = 1 - metric(images, references, mask_a=[mask, None], mask_b=[mask, mask])
+    assert flat.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
+    assert nested.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
+
+
+def test_states_are_detached_and_the_model_is_not_in_them(metric: IDSim) -> None:
+    measured = IdentitySimilarity(metric)
+    measured.update(pixels(2).requires_grad_(), pixels(2, 1))
+    assert not measured.compute().requires_grad
+    holder = nn.ModuleDict({"measured": measured})
+    assert not list(holder.parameters())
+    assert not holder.state_dict()
+    assert measured.clone().metric is metric
+    assert copy.deepcopy(holder)["measured"].metric is metric
+    again = pickle.loads(pickle.dumps(measured))
+    assert again.compute() == measured.compute()
+
+
+def test_a_collection_keeps_differing_metrics_apart(metric: IDSim) -> None:
+    """With one reference "best" and "mean" are equal, and torchmetrics would compute only one of them from then on."""
+    group = torchmetrics.MetricCollection({
+        "best": IdentitySimilarity(metric, aggregate="best"), "mean": IdentitySimilarity(metric, aggregate="mean"),
+        "again": IdentitySimilarity(metric, aggregate="best"),
+    })  # fmt: skip
+    group.update(pictures(2), pictures(2, 1))
+    group.update(pictures(2, 2), [pictures(3, 3), pictures(3, 4)])
+    found = group.compute()
+    alone = IdentitySimilarity(metric, aggregate="mean")
+    alone.update(pictures(2), pictures(2, 1))
+    alone.update(pictures(2, 2), [pictures(3, 3), pictures(3, 4)])
+    assert found["mean"] == alone.compute()
+    assert found["best"] == found["again"] > found["mean"]
+    assert sorted(len(names) for names in group.compute_groups.values()) == [1, 2]
+
+
+def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
+    images, names = pictures(12), ["a", "b", "c", "a", "b", "c", "a", "b", "alone", "a", "c", "b"]
+    measured = IdentityRetrieval(metric, ks=(1, 3))
+    for start in (0, 5, 9):
+        stop = {0: 5, 5: 9, 9: 12}[start]
+        measured.update(images[start:stop], names[start:stop])
+    found = {name: value.item() for name, value in measured.compute().items()}
+    scores = 1 - metric.pairwise(images).numpy()
+    precisions, first, third = [], [], []
+    for k in range(12):
+        others = [j for j in range(12) if j != k]
+        relevant = np.array([names[j] == names[k] for j in others])
+        if relevant.any():
+            precisions.append(average_precision_score(relevant, scores[k][others]))
+            order = np.argsort(-scores[k][others])
+            first.append(relevant[order[0]])
+            third.append(relevant[order[:3]].any())
+    assert len(precisions) == 11
+    assert found == pytest.approx({"mAP": np.mean(precisions), "hit@1": np.mean(first), "hit@3": np.mean(third)})
+    numbers = IdentityRetrieval(metric, ks=(1, 3))
+    numbers.update(images, torch.tensor([ord(name[0]) + 10 * len(name) for name in names]))
+    assert {name: value.item() for name, value in numbers.compute().items()} == pytest.approx(found)
+
+
+def test_arguments_of_the_metrics_that_do_not_fit_say_so(metric: IDSim) -> None:
+    with pytest.raises(ValueError, match="aggregate must be best or mean"):
+        IdentitySimilarity(metric, aggregate="median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown distance"):
+        IdentitySimilarity(metric, "l2")
+    with pytest.raises(ValueError, match="3 images and 2 references"):
+        IdentitySimilarity(metric).update(pictures(3), pictures(2))
+    with pytest.raises(ValueError, match="3 images and 2 lists"):
+        IdentitySimilarity(metric).update(pictures(3), [pictures(2), pictures(1)])
+    retrieval = IdentityRetrieval(metric)
+    with pytest.raises(ValueError, match="3 images and 2 identities"):
+        retrieval.update(pictures(3), [1, 2])
+    retrieval.update(pictures(3), [1, 2, 3])
+    with pytest.raises(ValueError, match="nothing to find"):
+        retrieval.compute()
+
+
+def part(rank: int) -> slice:
+    return slice(0, 5) if rank == 0 else slice(5, 7)
+
+
+def plain(found: list[Any]) -> list[Any]:
+    return [{k: v.item() for k, v in x.items()} if isinstance(x, dict) else x.item() for x in found]
+
+
+def one_process(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    metric = random_model("dinov3")
+    measured = [IdentitySimilarity(metric), IdentityRetrieval(metric), IdentityRetrieval(metric)]
+    own = part(rank)
+    measured[0].update(pictures(7)[own], pictures(7, 1)[own])
+    measured[1].update(pictures(7)[own], [0, 1, 0, 2, 1, 0, 2][own])
+    if rank == 1:  # the other has seen nothing
+        measured[2].update(pictures(4), [0, 1, 0, 1])
+    found = [m.compute() for m in measured]
+    measured[0].update(pictures(1, 5), pictures(1, 6))  # goes on after a result
+    found.append(measured[0].compute())
+    Path(folder, f"{rank}.json").write_text(json.dumps(plain(found)))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_with_uneven_batches_are_one(metric: IDSim, tmp_path: Path) -> None:
+    mp.spawn(one_process, (2, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    similarity, retrieval, late = IdentitySimilarity(metric), IdentityRetrieval(metric), IdentityRetrieval(metric)
+    similarity.update(pictures(7), pictures(7, 1))
+    retrieval.update(pictures(7), [0, 1, 0, 2, 1, 0, 2])
+    late.update(pictures(4), [0, 1, 0, 1])
+    expected = [similarity.compute(), retrieval.compute(), late.compute()]
+    for _ in range(2):
+        similarity.update(pictures(1, 5), pictures(1, 6))
+    expected.append(similarity.compute())
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for own, wanted in zip(found, plain(expected), strict=True):
+            assert own == pytest.approx(wanted, abs=1e-6)
+
+
+# datasets
+
+
+def cells(count: int) -> list[dict[str, Any]]:
+    found = []
+    for picture in pictures(count):
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        found.append({"bytes": file.getvalue(), "path": None})
+    return found
+
+
+@pytest.mark.parametrize("kind", ["decoded", "bytes", "paths"])
+def test_map_adds_embeddings_of_every_kind_of_column(metric: IDSim, tmp_path: Path, kind: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    for k, picture in enumerate(pictures(5)):
+        picture.save(tmp_path / f"{k}.png")
+    names = [str(tmp_path / f"{k}.png") for k in range(5)]
+    table = datasets.Dataset.from_dict({"image": names})
+    if kind != "paths":
+        table = table.cast_column("image", datasets.Image(decode=kind == "decoded"))
+    done = table.map(EmbedColumn(metric, normalize=True), batched=True, batch_size=2)
+    found = np.array(done["embedding"], np.float32)
+    np.testing.assert_allclose(found, metric.encode(pictures(5), normalize_embeddings=True), atol=1e-6)
+    assert done.features["embedding"].feature.dtype == "float32"
+
+
+def test_map_knows_its_work_again_and_never_a_stale_model(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"image": cells(3)})
+    prints = [
+        table.map(EmbedColumn(model), batched=True)._fingerprint
+        for model in (random_model("dinov3"), random_model("dinov3"), nudged())
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def nudged() -> IDSim:
+    model = random_model("dinov3")
+    with torch.no_grad():
+        next(model.parameters()).flatten()[0] += 1e-3
+    return model
+
+
+def test_scores_of_two_columns(metric: IDSim) -> None:
+    left, right = cells(4), pictures(4, 1)
+    found = ScoreColumns(metric, "a", "b", "joint")({"a": left, "b": right})
+    expected = metric(pictures(4), right, "joint")
+    assert found["distance"] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda m, e: EmbedColumn(m, "a", on_error=e), lambda m, e: ScoreColumns(
+    m, "a", "b", output="embedding", on_error=e)])  # fmt: skip
+def test_cells_that_cannot_be_read_are_named_or_empty(metric: IDSim, make: Callable[..., Any]) -> None:
+    batch = {"a": [*cells(1), {"bytes": b"no image", "path": None}, None], "b": pictures(3)}
+    with pytest.raises(ImageReadError, match="known format"):
+        make(metric, "raise")(batch)
+    found = make(metric, "none")(batch)
+    assert found["embedding"][0] is not None
+    assert found["embedding"][1:] == [None, None]
+    assert found["embedding_error"][0] is None
+    assert "known format" in found["embedding_error"][1]
+    assert found["embedding_error"][2] == "there is no image"
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"a": batch["a"], "b": cells(3)})
+    assert table.map(make(metric, "none"), batched=True)["embedding"][1] is None
+    with pytest.raises(KeyError, match="no column 'c'"):
+        EmbedColumn(metric, "c")(batch)
