@@ -1,0 +1,121 @@
+"""DreamBooth with LoRA and an identity term: teach Stable Diffusion a subject from a few photos.
+
+    python examples/dreambooth_lora.py --model REPO_OR_FOLDER --photos dog/ --prompt "a photo of sks dog" --out lora/
+    python examples/dreambooth_lora.py --smoke --out /tmp/lora      the same steps on a tiny random pipeline
+
+Each step, besides DreamBooth's denoising loss (Ruiz et al. 2023) of LoRA layers (Hu et al. 2022) in the UNet's
+attention, adds `--identity` times the identity distance between the photos and the clean image that the UNet predicts,
+for steps of low noise only (see latents.py). Without DreamBooth's prior preservation; plain torch, one device.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from latents import denoising_loss, describe, encode, identity_term, load_photos, open_pipeline, tiny_pipeline
+from torch import Tensor
+
+import idmetric
+from idmetric import IdentityLoss
+from idmetric.embedder import auto_device
+
+SMOKE_PHOTOS = Path(__file__).parent / "images"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="stable-diffusion-v1-5/stable-diffusion-v1-5")
+    parser.add_argument("--photos", type=Path, default=SMOKE_PHOTOS, help="folder of the subject's photos")
+    parser.add_argument("--prompt", default="a photo of sks dog")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the LoRA, for pipe.load_lora_weights")
+    parser.add_argument("--metric", default="dinov3_vitl16", help="see idmetric-score --list-models")
+    parser.add_argument("--distance", default="cls")
+    parser.add_argument("--identity", type=float, default=0.1, help="weight of the identity term; 0 = DreamBooth alone")
+    parser.add_argument("--below", type=int, default=250, help="timesteps that the identity term looks at")
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=1e-4)
+    parser.add_argument("--rank", type=int, default=4)
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--smoke", action="store_true", help="tiny random pipeline, IDSim('tiny'), three steps")
+    args = parser.parse_args(argv)
+    if args.smoke:
+        args.metric, args.steps, args.batch, args.size, args.rate = "tiny", min(args.steps, 3), 2, 32, 1e-2
+    return args
+
+
+def add_lora(unet: Any, rank: int) -> list[torch.nn.Parameter]:
+    """LoRA on the attention layers, in float32; returns what is trained."""
+    from diffusers.training_utils import cast_training_params
+    from peft import LoraConfig
+
+    layers = ["to_k", "to_q", "to_v", "to_out.0"]
+    unet.add_adapter(LoraConfig(r=rank, lora_alpha=rank, init_lora_weights="gaussian", target_modules=layers))
+    cast_training_params(unet, dtype=torch.float32)
+    return [p for p in unet.parameters() if p.requires_grad]
+
+
+def step(
+    pipe: Any, loss: IdentityLoss, photos: Tensor, words: Tensor, args: argparse.Namespace, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Denoising loss, identity term and mean distance of one step; all its randomness follows from its number."""
+    dice = torch.Generator(photos.device).manual_seed(1_000_003 * args.seed + number)
+    chosen = torch.randint(len(photos), (args.batch,), generator=dice, device=photos.device)
+    latents = encode(pipe.vae, 2 * photos[chosen] - 1, dice)
+    noise = torch.randn(latents.shape, generator=dice, device=latents.device)
+    last = pipe.scheduler.config.num_train_timesteps
+    timesteps = torch.randint(last, (args.batch,), generator=dice, device=latents.device)
+    noisy = pipe.scheduler.add_noise(latents, noise, timesteps)
+    half = pipe.unet.dtype != torch.float32
+    with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=half):
+        output = pipe.unet(noisy, timesteps, words.expand(args.batch, -1, -1)).sample
+    denoising = denoising_loss(pipe, output, latents, noise, timesteps)
+    identity, distance = identity_term(loss, pipe, output, noisy, timesteps, args.below if args.identity else 0)
+    return denoising, identity, distance
+
+
+def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
+    """Train, save the LoRA, return what each step logged."""
+    from diffusers import StableDiffusionPipeline
+    from diffusers.utils import convert_state_dict_to_diffusers
+    from peft import get_peft_model_state_dict
+
+    args = parse(argv)
+    torch.manual_seed(args.seed)
+    device = torch.device("cpu") if args.smoke else auto_device()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)
+    photos = load_photos(args.photos, args.size).to(device)
+    loss = IdentityLoss(
+        idmetric.load(args.metric, device=device), photos, distance=args.distance, reduction="none",
+        value_range=(-1, 1), clamp=True, checkpoint=True, autocast=dtype if dtype != torch.float32 else "off",
+    )  # fmt: skip
+    pipe.unet.enable_gradient_checkpointing()
+    trained = add_lora(pipe.unet, args.rank)
+    pipe.unet.train()
+    optimizer = torch.optim.AdamW(trained, lr=args.rate)
+    with torch.no_grad():
+        words = describe(pipe, [args.prompt])
+    log = []
+    for number in range(args.steps):
+        denoising, identity, distance = step(pipe, loss, photos, words, args, number)
+        optimizer.zero_grad()
+        (denoising + args.identity * identity).backward()
+        optimizer.step()
+        log.append({"denoising": denoising.item(), "identity": identity.item(), "distance": distance.item()})
+        if number % 50 == 0 or number == args.steps - 1:
+            print(f"step {number}: " + ", ".join(f"{key} {value:.4f}" for key, value in log[-1].items()))
+    state = convert_state_dict_to_diffusers(get_peft_model_state_dict(pipe.unet))
+    StableDiffusionPipeline.save_lora_weights(args.out, unet_lora_layers=state)
+    print(f"wrote {args.out}: pipe.load_lora_weights({str(args.out)!r})")
+    return log
+
+
+if __name__ == "__main__":
+    main()
