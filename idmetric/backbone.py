@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from idmetric import checkpoint
+from idmetric import config as configs
 from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 
 Pool = Literal["auto", "cls", "avg", "head"]
+_SPARE = 100  # parameters that two modules share are saved once
 
 
 def build(
@@ -53,9 +55,40 @@ def build(
                 if not any(buffer.is_meta for buffer in empty.buffers()):
                     return empty
         model: nn.Module = timm.create_model(name, **options)
-    except (RuntimeError, TypeError, ValueError, OSError) as error:
-        raise CheckpointError(f"timm cannot build {name!r} with {options}: {error}") from error
+    except CheckpointError:
+        raise
+    except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
+        raise CheckpointError(
+            f"timm cannot build {name!r} with {configs.shown(options)}: {str(error) or type(error).__name__}"
+        ) from error
     return model
+
+
+def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size: int, args: Mapping[str, Any]) -> None:
+    """Check that a checkpoint's settings describe its weights, before memory is taken for a model of that size.
+
+    The model is made without memory (torch's device "meta"); of those that cannot be made so nothing is checked here.
+
+    Args:
+        name, image_size, args: as for `build`.
+        state: the checkpoint's tensors; names of the backbone's start with "backbone.".
+        source: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: naming tensors that differ.
+    """
+    own = {key: value for key, value in state.items() if key.startswith("backbone.")}
+    options: dict[str, Any] = {"num_classes": 0, **args}
+    if pretrained_config(name).fixed_input_size:
+        options["img_size"] = image_size
+    with torch.device("meta"), checkpoint.weightless(len(own) + _SPARE):
+        try:
+            model = nn.ModuleDict({"backbone": timm.create_model(name, **options)})
+        except CheckpointError as error:
+            raise CheckpointError(f"the settings of {source!r} do not describe its weights: {error}") from error
+        except Exception:  # arguments that do not fit are named when it is built
+            return
+    checkpoint.check_state(model, own, source)
 
 
 def is_timm(source: str) -> bool:
@@ -222,7 +255,7 @@ class Backbone(Embedder):
     ) -> None:
         name = os.fspath(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
-        state, exact = None, ""
+        state, exact, files = None, "", None
         if is_timm(name):
             config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
@@ -232,7 +265,7 @@ class Backbone(Embedder):
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
-            name, exact, state = saved.name, saved.revision, saved.state
+            name, exact, state, files = saved.name, saved.revision, saved.state, saved.files
         super().__init__(
             name=name,
             revision=exact,
@@ -241,8 +274,11 @@ class Backbone(Embedder):
             std=config.std,
             interpolation=config.interpolation,
             background=background,
+            files=files,
         )
         self._config = config
+        if state is not None:
+            check_fit(config.backbone, state, name, image_size=config.image_size, args=config.backbone_args)
         self.backbone = build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights,
             weightless=state is not None,
@@ -251,8 +287,8 @@ class Backbone(Embedder):
             checkpoint.load_state(self, state, name, dtype)
         self._finish(device, dtype)
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """See `Embedder.encode`."""
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.forward_features`."""
         return final_tokens(self.backbone, x, self._config.pool)
 
     def config(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.embedding import Embedding
-from idmetric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.sinkhorn import product, self_potential, sinkhorn_distance, sinkhorn_matrix
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
 DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
@@ -66,8 +66,10 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
+    if torch.compiler.is_compiling():  # which cannot ask how precise products are
+        return cosine_distance(a[:, None], b[None])
     with torch.autocast(a.device.type, enabled=False):
-        return (1 - _unit(a) @ _unit(b).T).clamp_min(0)  # rounding may leave -1e-7
+        return (1 - product(_unit(a), _unit(b).T)).clamp_min(0)  # rounding may leave -1e-7
 
 
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
@@ -103,11 +105,17 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
 
 
 def distance_matrix(
-    a: Embedding, b: Embedding | None = None, name: str = "cls", *, joint_weight: float = 1.0
+    a: Embedding,
+    b: Embedding | None = None,
+    name: str = "cls",
+    *,
+    joint_weight: float = 1.0,
+    self_b: Tensor | None = None,
 ) -> Tensor:
     """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-    Each image's own Sinkhorn term is computed once. Arguments, direction and errors as in `distance`.
+    Each image's own Sinkhorn term is computed once; `self_b` gives those of b, where they are at hand (`self_terms`).
+    Arguments, direction and errors as in `distance`.
     """
     kind = check_name(name)
     other = a if b is None else b
@@ -119,8 +127,19 @@ def distance_matrix(
     if kind == "joint_pooled":
         return cosine_matrix(a.cls, other.cls) + cosine_matrix(_pooled(a), _pooled(other))
     if kind == "joint":
-        return cosine_matrix(a.cls, other.cls) + joint_weight * _sinkhorn_matrix(a, other, "patch")
-    return _sinkhorn_matrix(a, other, kind)
+        return cosine_matrix(a.cls, other.cls) + joint_weight * _sinkhorn_matrix(a, other, "patch", self_b)
+    return _sinkhorn_matrix(a, other, kind, self_b)
+
+
+def self_terms(embedding: Embedding, name: str) -> Tensor | None:
+    """What debiasing subtracts for each image, (B, P), to compute once for images compared often: `self_b`.
+
+    None for distances without such a term.
+    """
+    if check_name(name) not in ("patch", "joint"):
+        return None
+    options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
+    return self_potential(_unit(_patches(embedding)), embedding.weights, **options)
 
 
 def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
@@ -129,10 +148,10 @@ def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
     return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
 
 
-def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str) -> Tensor:
+def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str, self_b: Tensor | None = None) -> Tensor:
     x = _unit(_patches(a))
     y = x if b is a else _unit(_patches(b))
-    return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
+    return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, self_b=self_b, **_SINKHORN[kind])
 
 
 def _pooled(embedding: Embedding) -> Tensor:

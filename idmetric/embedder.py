@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, overload
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from idmetric import calibration as calibrations
 from idmetric import checkpoint
 from idmetric._version import __version__
+from idmetric.calibration import Calibration, CalibrationError
 from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedding import Embedding, concatenate
@@ -24,6 +31,7 @@ from idmetric.images import (
     check_pixels,
     cut_out,
     describe,
+    is_single,
     load_batch,
     place,
     read_mask,
@@ -36,6 +44,7 @@ Images = ImageLike | Sequence[ImageLike]
 Masks = ImageLike | Sequence[ImageLike | None] | None
 
 Self = TypeVar("Self", bound="Embedder")
+Loaded = TypeVar("Loaded")  # a batch that is ready for the model
 
 
 def auto_device() -> torch.device:
@@ -48,7 +57,7 @@ def auto_device() -> torch.device:
 class Embedder(nn.Module):
     """A model that embeds images, bound to its own preprocessing.
 
-    A subclass calls this constructor and defines `encode`, `config` and `from_pretrained`'s constructor.
+    A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
 
     Args:
         name: what the user calls the model, e.g. "tiny".
@@ -57,6 +66,7 @@ class Embedder(nn.Module):
         mean, std: per-channel normalisation of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
         background: RGB colour (0-255) that shows through transparent images.
+        files: what it was loaded from; a calibration may lie among them.
 
     Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
     still flow to the pixels.
@@ -74,6 +84,7 @@ class Embedder(nn.Module):
         std: Sequence[float],
         interpolation: str = "bicubic",
         background: tuple[int, int, int] = (255, 255, 255),
+        files: checkpoint.Files | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -82,12 +93,15 @@ class Embedder(nn.Module):
         self.interpolation = interpolation
         self.background = background
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self._files = files
+        self._calibration: Calibration | None = None
+        self._compiled: Callable[..., Any] | None = None
 
     # What a model defines
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalised pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
-        raise NotImplementedError(f"{type(self).__name__} does not define encode")
+        raise NotImplementedError(f"{type(self).__name__} does not define forward_features")
 
     def config(self) -> dict[str, Any]:
         """What config.json must say to rebuild this model; plain JSON values."""
@@ -139,6 +153,11 @@ class Embedder(nn.Module):
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
+        super().compile(*args, **options)
+        self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
+
     # Pixels in, embedding out
 
     def forward(self, pixels: Tensor) -> Embedding:
@@ -158,11 +177,11 @@ class Embedder(nn.Module):
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
         x = pixels.to(self.device, torch.promote_types(pixels.dtype, torch.promote_types(self.dtype, torch.float32)))
         mean, std = (x.new_tensor(value).view(3, 1, 1) for value in (self.mean, self.std))
-        return (x - mean) / std
+        return (x - mean).div_(std)
 
     def _encode(self, pixels: Tensor) -> Embedding:
         x = self.normalise(pixels).to(self.dtype)
-        features, patches, grid = self.encode(x)
+        features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
         return Embedding(features, patches, grid, model=self.model_id)
 
     def embed(
@@ -173,6 +192,7 @@ class Embedder(nn.Module):
         masks: Masks = None,
         outside: Outside = "black",
         patches: bool = True,
+        workers: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> Embedding:
         """Embed images of any kind, in batches, without building a graph.
@@ -187,6 +207,8 @@ class Embedder(nn.Module):
                 "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances heed the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
+            workers: threads that read batches while the model works on one before, for files on a machine with cores to
+                spare; each holds a batch in memory (on its way to CUDA in pinned memory). 0: read in turn.
             progress: called with (images done, images in all) after each batch.
 
         Raises:
@@ -194,7 +216,7 @@ class Embedder(nn.Module):
             ValueError: for no images, or masks that do not fit them.
         """
         with torch.no_grad():
-            return self._embed(images, batch_size, masks, outside, patches, progress)
+            return self._embed(images, batch_size, masks, outside, patches, progress, workers)
 
     def _embed(
         self,
@@ -204,15 +226,60 @@ class Embedder(nn.Module):
         outside: Outside,
         patches: bool,
         progress: Callable[[int, int], None] | None = None,
+        workers: int = 0,
     ) -> Embedding:
         singles = split_images(images)
         if not singles:
             raise ValueError("no images given")
         covers = split_masks(masks, len(singles))
         return in_batches(
-            lambda part: self._embed_batch(singles[part], covers[part], outside),
-            len(singles), batch_size, patches, progress,
+            lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
+            self._embed_batch, len(singles), batch_size, patches, progress, workers,
         )  # fmt: skip
+
+    def encode(
+        self,
+        images: Images,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        *,
+        masks: Masks = None,
+        outside: Outside = "black",
+        **options: Any,
+    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
+        """Global features under the name and with the arguments of sentence-transformers' `encode`.
+
+        >>> vectors = metric.encode(["a.jpg", "b.jpg"])  # (2, D)  # doctest: +SKIP
+
+        Args:
+            images: one image gives (D,), a list gives (N, D), in its order.
+            batch_size, masks, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=, texts=.
+            show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
+            convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
+            convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
+            normalize_embeddings: scale to unit length, so that dot products are cosines.
+
+        Raises:
+            ImageReadError, ValueError: as `embed`.
+        """
+        single = is_single(images)
+        if show_progress_bar is None:
+            show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
+        with progress_bar("images") if show_progress_bar else nullcontext() as progress:
+            found = self.embed(
+                images, batch_size=batch_size, masks=masks, outside=outside, patches=False, progress=progress, **options
+            ).cls
+        if normalize_embeddings:
+            found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
+        if convert_to_tensor:
+            return found[0] if single else found
+        if convert_to_numpy:
+            array: NDArray[np.float32] = (found[0] if single else found).float().cpu().numpy()
+            return array
+        return found[0] if single else list(found)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
@@ -246,24 +313,32 @@ class Embedder(nn.Module):
         cover = read_mask(cover, (pixels.shape[1], pixels.shape[2]))
         return pixels, cover.to(pixels.device, pixels.dtype)
 
-    def _embed_batch(self, images: list[ImageLike], masks: list[ImageLike | None], outside: Outside) -> Embedding:
+    def _load_batch(
+        self, images: list[ImageLike], masks: list[ImageLike | None], outside: Outside, pinned: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
+        pinned = pinned and self.device.type == "cuda"
+        device = None if pinned else self.device
         if all(mask is None for mask in masks):
-            return self._encode(
-                load_batch(
-                    images,
-                    self.image_size,
-                    background=self.background,
-                    interpolation=self.interpolation,
-                    device=self.device,
-                )
+            pixels = load_batch(
+                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device
             )
-        loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
-        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
-        pixels = torch.stack([place(x.to(dtype), self.device) for x, _ in loaded])
-        cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
-        found = self._encode(pixels)
-        if found.patches is None or found.grid is None:
+            cover = None
+        else:
+            loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
+            dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+            pixels = torch.stack([place(x.to(dtype), device) for x, _ in loaded])
+            cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
+        if pinned and pixels.device.type == "cpu":
+            pixels = pixels.pin_memory()  # from there it is copied while the model works
+        return pixels, cover
+
+    def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
+        pixels, cover = loaded
+        found = self._encode(pixels.to(self.device, non_blocking=True))
+        if cover is None or found.patches is None or found.grid is None:
             return found
+        cover = cover.to(found.patches.device)
         weights = F.adaptive_avg_pool2d(cover.float(), found.grid).flatten(1)
         return Embedding(found.cls, found.patches, found.grid, weights, found.model)
 
@@ -348,6 +423,89 @@ class Embedder(nn.Module):
         y = None if b is None else self._side(b, masks_b, outside, patches, batch_size)
         return distance_matrix(x, y, distance, joint_weight=joint_weight)
 
+    # Distance in, probability out
+
+    def probability(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str | None = None,
+        *,
+        prior: float | None = None,
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+        mask_a: Masks = None,
+        mask_b: Masks = None,
+        outside: Outside = "black",
+        batch_size: int = 32,
+    ) -> Tensor:
+        """Probability that each image of a shows the same identity as its partner in b.
+
+        It is as good as the pairs it was calibrated on are like yours: see `idmetric-eval calibrate`.
+
+        Args:
+            a, b, mask_a, mask_b, outside, batch_size: as for a distance.
+            distance: default the one that the calibration is for; another is refused.
+            prior: share of pairs of one identity among those that you ask about; default the calibration's.
+            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json beside the
+                model's weights.
+
+        Returns:
+            Shape (B,), in (0, 1), without graph.
+
+        Raises:
+            CalibrationError: if there is none, or it was made for another model, distance or way of masking.
+        """
+        found = self.calibration if calibration is None else self._checked(calibration)
+        if found is None:
+            raise CalibrationError(
+                f"{self.label} has no calibration beside its weights: make one, `idmetric-eval calibrate`, and give it "
+                "by calibrate_with(file) or calibration="
+            )
+        found.check_distance(found.distance if distance is None else distance)
+        for images, mask in ((a, mask_a), (b, mask_b)):
+            if not isinstance(images, Embedding):  # of these it is not known
+                found.check_outside("all" if mask is None else outside)
+        with torch.no_grad():
+            far = self(a, b, found.distance, mask_a=mask_a, mask_b=mask_b, outside=outside, batch_size=batch_size)
+        return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `probability` uses: given by `calibrate_with`, else calibration.json beside the weights, else None.
+
+        Raises:
+            CalibrationError: if the file is damaged, or was made for other weights.
+        """
+        if self._calibration is None and self._files is not None:
+            path = self._files.optional(checkpoint.CALIBRATION)
+            if path is not None:
+                self._calibration = self._checked(path)
+        return self._calibration
+
+    def calibrate_with(self: Self, calibration: str | os.PathLike[str] | Calibration) -> Self:
+        """Use this calibration (a file, or one in memory) from now on; returns the metric.
+
+        Raises:
+            CalibrationError: if it cannot be read, or was made for another model.
+        """
+        self._calibration = self._checked(calibration)
+        return self
+
+    def calibrated_model(self, files: bool = True) -> calibrations.Model:
+        """What a calibration of this model is bound to; with `files`, their hash too (a second for each gigabyte).
+
+        Changes that training makes in memory are not seen: save the model and load it.
+        """
+        content = checkpoint.content_of(self._files) if files and self._files is not None else None
+        settings = self.label.removeprefix(f"{type(self).__name__}:{self.name}")
+        return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
+
+    def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
+        found = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
+        if not found.model.is_same(self.calibrated_model(files=False)):  # the revision mostly tells
+            found.check_model(self.calibrated_model())
+        return found
+
     def _side(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int
     ) -> Embedding:
@@ -388,23 +546,67 @@ def _tensors(images: Any) -> Sequence[Any]:
     return images if isinstance(images, list | tuple) else [images]
 
 
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """tqdm's bar as the function that `progress=` takes."""
+    from tqdm.auto import tqdm
+
+    with tqdm(unit=unit) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
 def in_batches(
-    run: Callable[[slice], Embedding],
+    load: Callable[[slice], Loaded],
+    run: Callable[[Loaded], Embedding],
     count: int,
     batch_size: int,
     patches: bool,
     progress: Callable[[int, int], None] | None,
+    workers: int = 0,
 ) -> Embedding:
-    """Embed `count` items, `run` on at most `batch_size` of them at a time; arguments as for `Embedder.embed`."""
+    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if workers < 0:
+        raise ValueError(f"workers must be at least 0, got {workers}")
+    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     parts = []
-    for start in range(0, count, batch_size):
-        part = run(slice(start, start + batch_size))
-        parts.append(part if patches else Embedding(part.cls, model=part.model))
-        if progress is not None:
-            progress(min(start + batch_size, count), count)
+    with closing(_ahead(load, places, workers)) as batches:
+        for where, loaded in zip(places, batches, strict=True):
+            part = run(loaded)
+            parts.append(part if patches else Embedding(part.cls, model=part.model))
+            if progress is not None:
+                progress(where.stop, count)
     return concatenate(parts)
+
+
+def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
+    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
+    if not workers:
+        yield from map(load, places)
+        return
+    grad = torch.is_grad_enabled()  # which threads do not inherit
+
+    def loaded(where: slice) -> Loaded:
+        with torch.set_grad_enabled(grad):
+            return load(where)
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[Loaded]] = deque()
+        try:
+            for where in places:
+                waiting.append(pool.submit(loaded, where))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:

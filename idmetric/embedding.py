@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from idmetric.output import writing
 
 _FORMAT = "idmetric-embedding/1"
 
@@ -93,11 +96,16 @@ class Embedding:
         )
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Write to a safetensors file; `metadata` (strings) is kept beside the tensors."""
+        """Write to a safetensors file; `metadata` (strings) is kept beside the tensors.
+
+        Raises:
+            OutputError: if it cannot be written.
+        """
         tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
         grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
         header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
+        with writing(path):
+            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Embedding:
@@ -117,7 +125,21 @@ class Embedding:
             raise ValueError(f"{os.fspath(path)!r} is not a readable safetensors file: {error}") from error
         if header.get("format") != _FORMAT or "cls" not in tensors:
             raise ValueError(f"{os.fspath(path)!r} holds no {_FORMAT} embedding; write it with Embedding.save")
+        try:
+            return cls.of(tensors, header)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)!r} holds no embedding: {error}") from error
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
+        """An Embedding of the tensors and the metadata in a file that `save` wrote.
+
+        Raises:
+            ValueError: if they are none of an Embedding.
+        """
         rows, _, columns = header.get("grid", "").partition("x")
+        if rows and not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", header["grid"]):
+            raise ValueError(f"its grid is {header['grid'][:40]!r}, not ROWSxCOLUMNS")
         return cls(
             cls=tensors["cls"],
             patches=tensors.get("patches"),

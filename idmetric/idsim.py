@@ -131,13 +131,18 @@ class IDSim(Embedder):
             std=config.std or cfg.std,
             interpolation=config.interpolation,
             background=background,
+            files=saved.files if saved else None,
         )
         self._config = config
+        if saved is not None:
+            backbones.check_fit(
+                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
+            )
         trunk: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
         )
         self.backbone = trunk
-        with checkpoint.weightless() if saved is not None else nullcontext():
+        with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
             dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden, config.residual)
             self.mlp_patch = Head(dim, config.hidden, config.residual)
@@ -146,8 +151,8 @@ class IDSim(Embedder):
         self._finish(device, dtype)
         self._round_rope()
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """See `Embedder.encode`; both kinds of feature have unit length."""
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.forward_features`; both kinds of feature have unit length."""
         tokens = backbones.last_tokens if self._config.features == "last-block" else backbones.final_tokens
         unit = centre_and_normalise if self._config.centre else partial(F.normalize, dim=-1)
         features, patches, grid = tokens(self.backbone, x)

@@ -83,8 +83,13 @@ class NearID(Embedder):
             std=config.std,
             interpolation=config.interpolation,
             background=background,
+            files=saved.files if saved else None,
         )
         self._config = config
+        if saved is not None:
+            backbones.check_fit(
+                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
+            )
         self.backbone: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
         )
@@ -92,8 +97,8 @@ class NearID(Embedder):
             checkpoint.load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """See `Embedder.encode`; both kinds of feature have unit length."""
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.forward_features`; both kinds of feature have unit length."""
         pooled, tokens, grid = backbones.final_tokens(self.backbone, x)
         return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid
 

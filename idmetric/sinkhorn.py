@@ -43,6 +43,8 @@ import torch
 from torch import Tensor
 
 MAX_ELEMENTS = 2**24
+_CACHED = 2**20  # elements of a chunk that a CPU's cache holds: larger ones were half as quick
+_LOG2E = math.log2(math.e)
 
 
 def sinkhorn_distance(
@@ -255,7 +257,8 @@ def _chunks(a: _Cloud, b: _Cloud, rows: Tensor, cols: Tensor, options: _Options)
         return [_Chunk(i, j, _schedule(_diameter(a, b, i, j, options.blur), options)) for i, j in pairs]
     tokens_a, tokens_b, channels = a.tokens.shape[1], b.tokens.shape[1], a.tokens.shape[2]
     elements = max(tokens_a * tokens_b, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
-    size = max(1, options.max_elements // elements)
+    limit = min(options.max_elements, _CACHED) if rows.device.type == "cpu" else options.max_elements
+    size = max(1, limit // elements)
     schedule = _schedule(options.diameter or 1.0, options)
     pairs = zip(torch.split(rows, size), torch.split(cols, size), strict=True)
     return [_Chunk(i, j, schedule) for i, j in pairs]
@@ -279,13 +282,14 @@ def _diameter(a: _Cloud, b: _Cloud, i: Tensor, j: Tensor, blur: float) -> float:
 @torch.no_grad()
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
-    kernel = _matmul(x, y.mT)
+    kernel = product(x, y.mT)
     kernel -= x.square().sum(2).unsqueeze(2) / 2
     kernel -= y.square().sum(2).unsqueeze(1) / 2
     return kernel
 
 
-def _matmul(x: Tensor, y: Tensor) -> Tensor:
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y, in float64 where products of float32 are taken with less precision."""
     # TF32 keeps 3 digits of a product, which eps = 0.0025 would amplify. MPS has neither TF32 nor float64.
     if x.dtype == torch.float32 and x.device.type != "mps" and _reduced_products():
         return torch.matmul(x.double(), y.double()).float()
@@ -303,7 +307,9 @@ def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) ->
     """-eps * log sum exp(h + kernel / eps) over `dim`; `h` lives on that dimension."""
     torch.add(h.unsqueeze(3 - dim), kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)
-    total = buffer.sub_(peak).exp_().sum(dim)
+    # Beside the peak's 1, exp(-80) counts for nothing; less than exp(-87) would take CPUs twenty times as long.
+    # Powers of two take them a quarter of the time of those of e.
+    total = buffer.sub_(peak).clamp_min_(-80).mul_(_LOG2E).exp2_().sum(dim)
     return total.log_().add_(peak.squeeze(dim)).mul_(-eps)
 
 
@@ -392,6 +398,6 @@ class _LastUpdate(torch.autograd.Function):
                 pairs, start = slice(start, start + len(rows)), start + len(rows)
                 sources, targets, eps = x[rows], y[cols], schedule[-1]
                 plan = _kernel(sources, targets).div_(eps).add_(h[pairs].unsqueeze(1)).softmax(2)
-                slope = sources - _matmul(plan, targets)
+                slope = sources - product(plan, targets)
                 grad_x.index_add_(0, rows, slope.mul_(grad_f[pairs].unsqueeze(2)))
         return grad_x, None, None, None, None

@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from idmetric import checkpoint, released
+from idmetric import config as configs
 from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.embedder import Embedder, Images, Masks, in_batches, split_masks
 from idmetric.embedding import Embedding
@@ -46,6 +47,14 @@ CANDIDATE = "Represent the image"  # the example the paper gives
 SETTINGS = "visid.json"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
 _IMAGE, _STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+_MOST_PIXELS = 2**25  # 42,799 tokens; Qwen2.5-VL's processor takes 16,384
+
+# of whole numbers in config.json, far above those of any published model
+_BOUNDS = {
+    **dict.fromkeys(("num_hidden_layers", "depth"), 1000),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size", "vocab_size"), 2**20),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads"), 2**12),
+}
 
 # model_type -> transformers' class; the paper trains both (Table 1)
 _CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
@@ -106,6 +115,8 @@ class VisIDConfig:
             raise ValueError(f"unknown pooling {self.pooling!r}: choose last, mean")
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if self.max_pixels > _MOST_PIXELS:
+            raise ValueError(f"max_pixels = {self.max_pixels}: at most {_MOST_PIXELS} are possible")
         if not _STEP**2 <= self.min_pixels <= self.max_pixels:
             raise ValueError(f"need {_STEP**2} <= min_pixels <= max_pixels, got {self.min_pixels}, {self.max_pixels}")
 
@@ -156,12 +167,16 @@ class VisIDEmbed(Embedder):
         folder = checkpoint.folder(
             released.files_of(known if known in released.VISID else name, released.VISID, hub), _FILES
         )
-        kind = checkpoint.read_json(Files(folder)[checkpoint.CONFIG]).get("model_type")
-        if kind not in _CLASSES:
+        architecture = checkpoint.read_json(Files(folder)[checkpoint.CONFIG])
+        kind = architecture.get("model_type")
+        if kind not in list(_CLASSES):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}: use idmetric.load"
             )
-        mean, std = _normalisation(folder)
+        _check_sizes(architecture, str(folder / checkpoint.CONFIG))
+        with checkpoint.understanding(folder):
+            mean, std = _normalisation(folder)
+            configs.check_view(1, mean, std)
         settings = config or _settings(folder)
         side = math.isqrt(settings.max_pixels)
         super().__init__(
@@ -171,6 +186,7 @@ class VisIDEmbed(Embedder):
             mean=mean,
             std=std,
             background=background,
+            files=Files(folder),
         )
         self.settings = settings
         self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
@@ -246,6 +262,7 @@ class VisIDEmbed(Embedder):
         masks: Masks = None,
         outside: Outside = "black",
         patches: bool = True,
+        workers: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> Embedding:
         """Embed images, texts, or pairs of both, in batches, without building a graph.
@@ -255,7 +272,7 @@ class VisIDEmbed(Embedder):
             texts: a text for each image (a caption, an edit), or one for all.
             task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
             instruction: its words instead; "" for none. Default: the settings'.
-            batch_size, masks, outside, patches, progress: as for `Embedder.embed`.
+            batch_size, masks, outside, patches, workers, progress: as for `Embedder.embed`.
 
         Raises:
             ImageReadError: naming the image that cannot be read.
@@ -264,7 +281,7 @@ class VisIDEmbed(Embedder):
         with torch.no_grad():
             return self._embed_items(
                 images, texts, self._instruction(task, instruction, images is None), batch_size, masks, outside,
-                patches, progress,
+                patches, progress, workers,
             )  # fmt: skip
 
     def _instruction(self, task: str | None, instruction: str | None, text_only: bool) -> str:
@@ -286,9 +303,10 @@ class VisIDEmbed(Embedder):
         outside: Outside,
         patches: bool,
         progress: Callable[[int, int], None] | None = None,
+        workers: int = 0,
     ) -> Embedding:
         words = self.settings.instruction
-        return self._embed_items(images, None, words, batch_size, masks, outside, patches, progress)
+        return self._embed_items(images, None, words, batch_size, masks, outside, patches, progress, workers)
 
     def _embed_items(
         self,
@@ -300,6 +318,7 @@ class VisIDEmbed(Embedder):
         outside: Outside,
         patches: bool,
         progress: Callable[[int, int], None] | None,
+        workers: int,
     ) -> Embedding:
         written = [texts] if isinstance(texts, str) else list(texts or [])
         singles: list[ImageLike | None] = list(split_images(images)) if images is not None else [None] * len(written)
@@ -314,14 +333,20 @@ class VisIDEmbed(Embedder):
         covers = split_masks(masks, len(singles))
         words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written]
 
-        def run(part: slice) -> Embedding:
-            loaded = [
+        Items = tuple[list[tuple[Tensor | None, Tensor | None]], list[str]]
+
+        def load(part: slice) -> Items:
+            items: list[tuple[Tensor | None, Tensor | None]] = [
                 (None, None) if image is None else self.load_image(image, mask, outside)
                 for image, mask in zip(singles[part], covers[part], strict=True)
             ]
-            return self._run([pixels for pixels, _ in loaded], words[part], [cover for _, cover in loaded])
+            return items, words[part]
 
-        return in_batches(run, len(singles), batch_size, patches, progress)
+        def run(loaded: Items) -> Embedding:
+            items, said = loaded
+            return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
+
+        return in_batches(load, run, len(singles), batch_size, patches, progress, workers)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -439,8 +464,10 @@ class VisIDEmbed(Embedder):
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
         processor = {"image_mean": self.mean, "image_std": self.std}
-        (target / released.PROCESSOR).write_text(json.dumps(processor), encoding="utf-8")
-        (target / SETTINGS).write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        with checkpoint.replacing(target / released.PROCESSOR) as path:
+            path.write_text(json.dumps(processor), encoding="utf-8")
+        with checkpoint.replacing(target / SETTINGS) as path:
+            path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _transformers() -> Any:
@@ -461,10 +488,11 @@ def _revision(folder: Path) -> str:
 def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
     try:
         # with its language head, so that transformers finds the names of either class; the head is dropped
-        loaded: Any = architecture.from_pretrained(
-            folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
-            output_loading_info=True,
-        )  # fmt: skip
+        with checkpoint.quiet("transformers"):  # what is missing is told below; the language head may be
+            loaded: Any = architecture.from_pretrained(
+                folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
@@ -487,9 +515,20 @@ def _settings(folder: Path) -> VisIDConfig:
     if unknown := values.keys() - {f.name for f in fields(VisIDConfig)}:
         raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
     try:
-        return replace(VisIDConfig(), **values)
+        settings = replace(VisIDConfig(), **values)
+        configs.check(VisIDConfig, values, numbers=False)
+        return settings
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error
+
+
+def _check_sizes(config: Any, name: str) -> None:
+    """Refuse an architecture beyond all bounds before transformers lays it out."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _check_sizes(value, name)
+        elif key in _BOUNDS and not (isinstance(value, int) and 1 <= value <= _BOUNDS[key]):
+            raise CheckpointError(f"{name!r}: {key} = {configs.shown(value)}: 1 to {_BOUNDS[key]} are possible")
 
 
 def _normalisation(folder: Path) -> tuple[list[float], list[float]]:
