@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from idmetric.checkpoint import CheckpointError
     from idmetric.embedder import Embedder
     from idmetric.embedding import Embedding
+    from idmetric.identity_loss import IdentityLoss
     from idmetric.idsim import IDSim
     from idmetric.images import ImageReadError
     from idmetric.loading import load
@@ -31,6 +32,7 @@ _LAZY = {
     "Embedder": "idmetric.embedder",
     "Embedding": "idmetric.embedding",
     "IDSim": "idmetric.idsim",
+    "IdentityLoss": "idmetric.identity_loss",
     "ImageReadError": "idmetric.images",
     "NearID": "idmetric.nearid",
     "VisIDEmbed": "idmetric.visid",
@@ -43,6 +45,7 @@ __all__ = [
     "Embedder",
     "Embedding",
     "IDSim",
+    "IdentityLoss",
     "ImageReadError",
     "NearID",
     "VisIDEmbed",
