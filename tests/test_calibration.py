@@ -90,6 +90,20 @@ def test_held_out_probabilities_never_saw_the_identities(method: fitting.Method)
     assert (again != found).any()
 
 
+@pytest.mark.parametrize("method", fitting.METHODS)
+def test_held_out_pairs_get_the_share_of_the_others_where_no_curve_rises(method: fitting.Method) -> None:
+    """Without identity 0, whose pairs alone are told apart, the scores of the others fall."""
+    identities = np.array([(0, 0)] * 4 + [(0, 1)] * 4 + [(i, j) for i in range(1, 8) for j in range(i, 8)])
+    same = identities[:, 0] == identities[:, 1]
+    scores = np.where(same, -1.0, 1.0)
+    scores[:8] = [9.0] * 4 + [-9.0] * 4
+    found = fitting.held_out(scores, same, identities, method, folds=8)
+    rest = ~(identities == 0).any(1)
+    assert found[:4] == pytest.approx(same[rest].mean())
+    with pytest.raises(ValueError, match="do not rise"):
+        fitting.fit(scores[rest], same[rest], method)
+
+
 def test_the_error_of_training_pairs_would_flatter() -> None:
     """With few identities whose scores differ, the curve fits them: the reported error must not be of these pairs."""
     rng = np.random.default_rng(1)

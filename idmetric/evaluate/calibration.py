@@ -23,6 +23,13 @@ Method = Literal["isotonic", "platt"]
 METHODS: tuple[Method, ...] = ("isotonic", "platt")
 
 
+class Flat(ValueError):
+    """No curve rises with these scores."""
+
+    def __init__(self) -> None:
+        super().__init__("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+
+
 def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
     """A non-decreasing curve from a score to the probability of one identity.
 
@@ -55,7 +62,7 @@ def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
     found = _sklearn("isotonic").IsotonicRegression(out_of_bounds="clip").fit(s.astype(np.float64), r.astype(float))
     x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
     if p[0] == p[-1]:
-        raise ValueError("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+        raise Flat
     return Isotonic(tuple(x.tolist()), tuple(p.tolist()))
 
 
@@ -69,7 +76,7 @@ def _platt(s: Numbers, r: Truths) -> Platt:
     model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
-        raise ValueError("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+        raise Flat
     return Platt(slope, float(model.intercept_[0]) - slope * centre)
 
 
@@ -85,7 +92,8 @@ def held_out(
 ) -> Array:
     """Probabilities (N,) of pairs, each by a curve fitted to pairs that share no identity with it (cross-fitting).
 
-    Identities are shared out among folds; a pair of folds i and j gets the curve of all pairs that touch neither.
+    Identities are shared out among folds; a pair of folds i and j gets the curve of all pairs that touch neither, or
+    their share of one identity where no curve rises.
 
     Args:
         scores, same, method, limit: as for `fit`.
@@ -117,7 +125,10 @@ def held_out(
                 f"without the identities of two folds no pairs of both kinds are left ({len(names)} identities in "
                 f"{folds} folds): more identities are needed"
             )
-        out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
+        try:
+            out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
+        except Flat:  # the best curve without a slope: a few identities can't show that there is none
+            out[asked] = r[rest].mean()
     return out
 
 
