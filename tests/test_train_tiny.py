@@ -96,6 +96,21 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
         run(data, tmp_path / "parts", rate=0.1)
 
 
+def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    first = run(data, tmp_path / "first")
+    begun = tiny.build(Config(**{**SMALL, "init": str(tmp_path / "first")}), data, Processes("no", cpu=True))
+    for name, value in begun.model.state_dict().items():
+        assert torch.equal(value, first[name].half().to(value.dtype)), name  # a run's result is of half precision
+    assert all(p.requires_grad for p in begun.model.parameters())
+    second = run(data, tmp_path / "second", init=str(tmp_path / "first"))
+    assert any(not torch.equal(value, first[name]) for name, value in second.items())
+    recipe = json.loads((tmp_path / "second" / "recipe.json").read_text())
+    assert recipe["settings"]["init"] == load(tmp_path / "first", device="cpu").revision
+    with pytest.raises(TrainError, match="its layers are not those of this run"):
+        run(data, tmp_path / "third", init="tiny")
+
+
 def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
     data, cache = manifest(tmp_path), tmp_path / "kept.npy"
     own = run(data, tmp_path / "a", steps=2)

@@ -87,6 +87,7 @@ class Config:
     large_size: int = option(128, "pixels in training")
     small_size: int = option(96, "pixels in its first part, which is cheaper so")
     small_part: float = option(0.7, "that part of the steps")
+    init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     image_size: int = option(144, "side of the trained model's input")
     seed: int = option(0, "all random numbers follow from it")
@@ -318,6 +319,21 @@ def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
 # Recipe
 
 
+def take_over(model: IDSim, source: str) -> str:
+    """Give the model the weights of another of its layout, at any input size; returns the other's revision.
+
+    Raises:
+        TrainError: if its layout differs.
+        idmetric.checkpoint.CheckpointError: if it cannot be opened.
+    """
+    other = IDSim(source, device="cpu")
+    own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
+    if own != given:
+        raise TrainError(f"--init {source}: its layers are not those of this run (--channels)")
+    model.load_state_dict({k: v.float() for k, v in other.state_dict().items()})
+    return other.revision
+
+
 class Tiny:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
@@ -336,13 +352,16 @@ class Tiny:
         torch.manual_seed(config.seed)
         size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels}
         self.model = IDSim(replace(MODEL, image_size=size, backbone_args=args), device=processes.device)
+        begun = take_over(self.model, config.init) if config.init else ""
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         names = [self.data.column("id")[row] for row in self.groups.ravel()]
         told = {
             k: v
             for k, v in asdict(config).items()
-            if k not in ("cache", "photos", "save_every", "validate_every", "log_every")
+            if k not in ("cache", "photos", "init", "save_every", "validate_every", "log_every")
         }
+        if begun:
+            told["init"] = begun  # by content: a folder may change
         photos = [p.name for p in photo_files(config.photos)]
         self.settings: dict[str, Any] = {
             **told,
