@@ -15,6 +15,7 @@ from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
 from idmetric.distance import DISTANCES
+from idmetric.images import read_image
 from idmetric.patchmap import heatmaps
 from idmetric.report.heatmap import overlay
 
@@ -43,7 +44,7 @@ def compare(
     pictures = []
     for rank, k in enumerate(order, 1):
         heat = maps[k]
-        picture = overlay(candidates[k], heat, low=0, high=1) if heat is not None else Image.open(candidates[k])
+        picture = overlay(candidates[k], heat, low=0, high=1) if heat is not None else read_image(candidates[k])
         pictures.append((picture, f"{rank}. {Path(candidates[k]).name}: {far[k]:.3f}"))
     return rows, pictures
 

@@ -75,6 +75,10 @@ def near_duplicates(
     """
     if neighbours < 1 or keep not in ("largest", "sharpest"):
         raise ValueError(f"neighbours must be at least 1 and keep largest or sharpest, got {neighbours} and {keep!r}")
+    if max_distance is not None and not max_distance >= 0:
+        raise ValueError(f"max_distance must be at least 0, got {max_distance}")
+    if not len(gallery):
+        return Records([], DUPLICATES)
     table, by_key = gallery.table(), _by_key(gallery)
     vectors = _Lookup(gallery)
     links = _Links(len(table))

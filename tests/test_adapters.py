@@ -162,6 +162,20 @@ def test_a_collection_keeps_differing_metrics_apart(metric: IDSim) -> None:
     assert sorted(len(names) for names in group.compute_groups.values()) == [1, 2]
 
 
+@pytest.mark.parametrize("other", [lambda: random_model("dinov2"), lambda: nudged()], ids=["another", "trained on"])
+def test_a_collection_keeps_models_apart(metric: IDSim, other: Callable[[], IDSim]) -> None:
+    """Images that are their own references are at distance 0 for any model: after such a batch states are equal."""
+    second = other()
+    group = torchmetrics.MetricCollection({"one": IdentitySimilarity(metric), "two": IdentitySimilarity(second)})
+    group.update(pictures(2), pictures(2))
+    group.update(pictures(2, 2), pictures(2, 3))
+    found = group.compute()
+    for name, model in (("one", metric), ("two", second)):
+        far = [*model(pictures(2), pictures(2)), *model(pictures(2, 2), pictures(2, 3))]
+        assert found[name].item() == pytest.approx(1 - torch.stack(far).mean().item(), abs=1e-6)
+    assert found["one"] != found["two"]
+
+
 def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
     images, names = pictures(12), ["a", "b", "c", "a", "b", "c", "a", "b", "alone", "a", "c", "b"]
     measured = IdentityRetrieval(metric, ks=(1, 3))

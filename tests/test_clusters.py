@@ -26,6 +26,7 @@ from idmetric.distance import DISTANCES
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.sources import EXTENSIONS
 from idmetric.nearest import unit
+from idmetric.records import Records
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -69,6 +70,11 @@ def gallery(tiny: IDSim, photos: Path, tmp_path_factory: pytest.TempPathFactory)
     return found
 
 
+@pytest.fixture(scope="module")
+def duplicates(gallery: Gallery) -> Records:
+    return near_duplicates(gallery)
+
+
 def groups(rows: Any) -> list[set[str]]:
     found: dict[int, set[str]] = {}
     for row in rows:
@@ -76,8 +82,8 @@ def groups(rows: Any) -> list[set[str]]:
     return list(found.values())
 
 
-def test_copies_are_found_however_they_were_made(gallery: Gallery) -> None:
-    found = near_duplicates(gallery)
+def test_copies_are_found_however_they_were_made(duplicates: Records) -> None:
+    found = duplicates
     assert groups(found) == [
         {"p0.png", "p0_jpeg.jpg", "p0_small.png", "p0_mirrored.png", "p0_bright.png", "p0_large.png"},
         {"p1.png", "p1_crop.png"}, {"p2.png", "p2_again.png"},
@@ -133,14 +139,15 @@ def test_sharpness_is_the_variance_of_the_laplacian_over_that_of_the_greys() -> 
     assert sharpness(lit) == pytest.approx(sharpness(image), rel=0.2)  # eight bits round
 
 
-def test_nearness_links_what_pixels_do_not(gallery: Gallery) -> None:
+def test_nearness_links_what_pixels_do_not(gallery: Gallery, duplicates: Records) -> None:
     far = gallery.metric.pairwise([picture(0), picture(3)])[0, 1].item()
-    assert not any("p3.png" in group for group in groups(near_duplicates(gallery)))
+    assert not any("p3.png" in group for group in groups(duplicates))
     found = near_duplicates(gallery, max_distance=far + 1e-4)
     assert any({"p0.png", "p3.png"} <= group for group in groups(found))
     assert {row["reason"] for row in found} <= {"kept", "same bytes", "copy", "near", "linked"}
-    with pytest.raises(ValueError, match="neighbours"):
-        near_duplicates(gallery, neighbours=0)
+    for wrong in ({"neighbours": 0}, {"keep": "newest"}, {"max_distance": -0.1}, {"max_distance": float("nan")}):
+        with pytest.raises(ValueError, match=rf"{next(iter(wrong))}"):
+            near_duplicates(gallery, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_file_that_changed_meanwhile_is_an_error(tiny: IDSim, tmp_path: Path) -> None:
@@ -153,6 +160,20 @@ def test_a_file_that_changed_meanwhile_is_an_error(tiny: IDSim, tmp_path: Path) 
     picture(3).save(tmp_path / "p" / "a.png")
     with pytest.raises(GalleryError, match=r"a\.png has changed"):
         near_duplicates(gallery)
+
+
+def test_where_no_image_can_be_used_there_are_no_groups(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.png").write_text("no image")
+    gallery = Gallery(tmp_path / "g", tiny)
+    assert gallery.update(tmp_path / "p").images == 0
+    for found in (near_duplicates(gallery), identities(gallery, threshold=0.1)):
+        assert len(found) == 0
+        assert found.to_csv().startswith("group,size,")
+    picture(0, (60, 50)).save(tmp_path / "p" / "b.png")
+    gallery.update()
+    assert len(near_duplicates(gallery)) == 0
+    assert [row["name"] for row in identities(gallery, threshold=0.1)] == ["b.png"]
 
 
 # Identities
@@ -224,14 +245,14 @@ def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch:
         identities(gallery)
 
 
-def test_groups_are_csv_for_a_spreadsheet(gallery: Gallery, tmp_path: Path) -> None:
-    near_duplicates(gallery).write(tmp_path / "d.csv")
+def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -> None:
+    duplicates.write(tmp_path / "d.csv")
     with (tmp_path / "d.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10
     assert {row["keep"] for row in rows} == {"True", "False"}
     with pytest.raises(ValueError, match=r"\.csv, \.json, \.jsonl"):
-        near_duplicates(gallery).write(tmp_path / "d.xlsx")
+        duplicates.write(tmp_path / "d.xlsx")
 
 
 # The command
@@ -303,6 +324,23 @@ def test_the_command_writes_groups(run: Run, photos: Path, tmp_path: Path) -> No
     assert status == 0
     assert "11 images" in out.splitlines()[-1]
     assert os.listdir(tmp_path) == ["groups.csv"]  # a gallery without a name is not kept
+
+
+def test_the_command_removes_what_is_gone(run: Run, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    for number in range(3):
+        picture(number, (60, 50)).save(tmp_path / "own" / f"{number}.png")
+    common = ("-g", "g", "--device", "cpu")
+    assert run("build", "own", "--model", "tiny", *common)[0] == 0
+    (tmp_path / "own" / "1.png").unlink()
+    status, out, err = run("prune", *common)
+    assert (status, out) == (0, "")
+    assert "removed 1 embeddings" in err
+    assert "2 images in g" in err
+    status, _, err = run("prune", "-g", "none", "--model", "tiny", "--device", "cpu")
+    assert status == 1
+    assert "'none' is no gallery" in err
+    assert run("prune")[0] == 2
 
 
 def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:

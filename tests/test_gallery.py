@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing as mp
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +16,10 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from idmetric import Embedding, IDSim, ImageReadError
+from idmetric import shards as kept_shards
 from idmetric.calibration import Calibration
 from idmetric.curves import Platt
+from idmetric.data.lock import lock
 from idmetric.data.manifest import Manifest, Row
 from idmetric.gallery import BusyError, Gallery, GalleryError, GalleryWriteError, StaleWarning, models_of
 from idmetric.gallery import store as stores
@@ -381,6 +383,84 @@ def test_an_embedding_that_is_not_finite_is_a_problem(photos: Path, index: Path)
         Gallery(index, broken).query(picture(1))
 
 
+# What is gone
+
+# patches of some images, or of all, or of none
+KINDS = {"cls": (False, False), "patches": (True, True), "cls, then patches": (False, True)}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_embeddings_of_images_that_are_gone_can_be_removed(
+    metric: IDSim, photos: Path, index: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = KINDS[kind]
+    build(index, metric, photos / "a", patches=first)
+    gallery = build(index, metric, photos, patches=second)
+    assert (gallery.prune().embeddings, gallery.prune().bytes) == (0, 0)
+    other = Gallery(index, metric, patches=second)  # another process, that has read none of the vectors
+    gone = [photos / "a" / "1.png", photos / "b" / "6.png"]
+    for path in gone:
+        path.unlink()
+    gallery.update()
+    before, size = gallery.query(picture(20), k=9).to_records(), sum(p.stat().st_size for p in shards(index))
+    done = gallery.prune()
+    assert done.embeddings == 2
+    assert done.bytes == size - sum(p.stat().st_size for p in shards(index)) > 0
+    assert str(done).startswith("removed 2 embeddings: 0.0 MB")
+    counted = Counted(metric, monkeypatch)
+    for opened in (gallery, Gallery(index, metric, patches=second), other):
+        assert opened.query(picture(20), k=9).to_records() == before
+    assert counted.images == 4  # the query alone, twice where the files that were known have gone meanwhile
+    near = gallery.query(picture(20), k=3, distance="joint", rerank=7).to_records()
+    assert counted.images == (5 if second else 12)  # patches are still there where they were
+    far = metric.pairwise(picture(20), [h["image"] for h in near], "joint")[0]
+    np.testing.assert_allclose([h["distance"] for h in near], far, atol=1e-5)
+    picture(1).save(gone[0])
+    assert gallery.update().embedded == 1  # it was really removed
+    assert gallery.prune().embeddings == 0
+
+
+def test_a_prune_that_is_stopped_loses_nothing(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos)
+    before = gallery.query(picture(20), k=4).to_records()
+    (photos / "a" / "1.png").unlink()
+    gallery.update()
+
+    def stopped(path: Path, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            gallery.prune()
+    left = [h for h in before if h["name"] != "a/1.png"]
+    assert [h["name"] for h in Gallery(index, metric).query(picture(20), k=4)][: len(left)] == [h["name"] for h in left]
+    assert gallery.prune().embeddings == 1
+    assert Gallery(index, metric).update().embedded == 0
+
+
+def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery, other = build(index, metric, photos), build(index, random_model("dinov2"), photos)
+    (other.store / "notes.txt").write_text("mine")
+    build(index, random_model("cnn"), photos)
+    assert gallery.prune().others == []
+    with (other.store / ".lock").open("ab") as file:
+        assert lock(file)
+        with pytest.raises(BusyError, match="another process is updating"):
+            gallery.prune(others=True, wait=False)
+    done = gallery.prune(others=True)
+    assert len(done.others) in (1, 2)  # one of them may have gone before the busy one was met
+    assert other.store.name in done.others
+    assert len(models_of(index)) == 1
+    assert [path.name for path in other.store.iterdir()] == ["notes.txt"]  # it is not the gallery's
+    assert len(gallery.query(picture(1), k=9)) == 9
+    with pytest.raises(GalleryError, match="is no gallery of"):
+        Gallery(index / "none", metric).prune()
+    assert not (index / "none").exists()
+
+
 # Another model
 
 
@@ -506,43 +586,56 @@ def test_a_damaged_list_of_images_loses_no_embedding(
 
 # Processes
 
-PROGRAM = """
-import os, sys, torch
-torch.set_num_threads(1)
-from idmetric import shards
-from idmetric.gallery import Gallery
-from tests.conftest import random_model
-index, photos, *rest = sys.argv[1:]
-shards._SAVE_IMAGES = 2
-gallery = Gallery(index, random_model("dinov3"))
-def progress(done, total):
-    if rest == ["kill"] and done == 6:
-        os._exit(9)
-print(gallery.update(photos, batch_size=2, workers=1, progress=progress).embedded)
-print(sorted(i.name for i in gallery.items))
-"""
+
+@pytest.fixture(scope="module")
+def context() -> Any:
+    """Starts processes, each from one that has loaded what they need."""
+    if "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    found = mp.get_context("forkserver")
+    found.set_forkserver_preload(["timm", __name__])
+    return found
 
 
-def start(*argv: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, *map(str, argv)], stdout=subprocess.PIPE, text=True,
-                            cwd=Path(__file__).parents[1])  # fmt: skip
+def one_process(index: Path, photos: Path, answer: Path, dies: bool) -> None:
+    """An update that saves often; one that dies does so after six images."""
+    torch.set_num_threads(1)
+    kept_shards._SAVE_IMAGES = 2
+    gallery = Gallery(index, random_model("dinov3"))
+
+    def progress(done: int, total: int) -> None:
+        if dies and done == 6:
+            os._exit(9)
+
+    embedded = gallery.update(photos, batch_size=2, workers=1, progress=progress).embedded
+    answer.write_text(json.dumps([embedded, sorted(item.name for item in gallery.items)]))
 
 
-def test_processes_that_build_one_gallery_share_the_work(metric: IDSim, photos: Path, index: Path) -> None:
-    running = [start(index, photos) for _ in range(2)]
-    answers = [process.communicate()[0].splitlines() for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    assert sorted(int(answer[0]) for answer in answers) == [0, 9]
-    assert len({answer[1] for answer in answers}) == 1
+def test_processes_that_build_one_gallery_share_the_work(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, context: Any
+) -> None:
+    places = [tmp_path / f"{k}.json" for k in range(2)]
+    running = [context.Process(target=one_process, args=(index, photos, place, False)) for place in places]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    assert [process.exitcode for process in running] == [0, 0]
+    answers = [json.loads(place.read_text()) for place in places]
+    assert sorted(embedded for embedded, _ in answers) == [0, 9]
+    assert answers[0][1] == answers[1][1] == sorted(path.relative_to(photos).as_posix() for path in files(photos))
     gallery = Gallery(index, metric)
     assert (len(gallery), str(gallery.update())) == (9, "9 images, 0 embedded")
     assert sum(len(Shards(index)._where) for index in {path.parent for path in shards(index)}) == 9
 
 
-def test_a_killed_update_goes_on_where_it_was(metric: IDSim, photos: Path, index: Path) -> None:
-    killed = start(index, photos, "kill")
-    killed.communicate()
-    assert killed.returncode == 9
+def test_a_killed_update_goes_on_where_it_was(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, context: Any
+) -> None:
+    killed = context.Process(target=one_process, args=(index, photos, tmp_path / "answer.json", True))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == 9
     gallery = Gallery(index, metric)
     kept = len(gallery._shards._where)
     assert kept >= 2

@@ -34,6 +34,19 @@ def test_candidates_come_nearest_first_with_pictures(demo: dict[str, Any], tiny:
     assert all(isinstance(picture, Image.Image) for picture, _ in pictures)
 
 
+@pytest.mark.parametrize("heat", [False, True])
+def test_pictures_are_shown_upright_as_the_model_sees_them(
+    demo: dict[str, Any], tiny: IDSim, tmp_path: Path, heat: bool
+) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.open(IMAGES / "mug_b.png").convert("RGB").resize((90, 60)).save(tmp_path / "turned.jpg", exif=turned)
+    _, [(picture, _)] = demo["compare"](
+        tiny, Image.open(IMAGES / "mug_a.png"), [str(tmp_path / "turned.jpg")], "cls", heat
+    )
+    assert picture.size == (60, 90)
+
+
 def test_what_is_missing_is_said(demo: dict[str, Any], tiny: IDSim, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one candidate"):
         demo["compare"](tiny, None, [], "cls", False)

@@ -178,6 +178,48 @@ def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, 
     assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
 
 
+def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) -> None:
+    score(folder, "ref0.png", "gen", "--on-error", "skip", "--quiet", "--html", "open.html")
+    for scripts in (False, True):
+        page = visit(folder / "open.html", java_script_enabled=scripts)
+        assert page.locator(".state:visible").count() == page.locator(".cut:visible").count() == 0
+        assert page.inner_text("#passes") == "–"
+        colours = page.eval_on_selector_all(
+            ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
+        )
+        assert len(set(colours)) == 1
+    assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
+    page.locator(".open").first.click()
+    assert "Threshold" not in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * (len(NAMES) + 1)
+    assert page.inner_text("#passes") == f"{len(NAMES) + 1} of {len(NAMES) + 1}"
+    assert page.locator("#status option:disabled").count() == 0
+
+
+@pytest.mark.parametrize("width", [375, 1200])
+def test_pictures_of_any_shape_keep_to_their_frames(visit: Open, tmp_path: Path, folder: Path, width: int) -> None:
+    (tmp_path / "gen").mkdir()
+    for k, size in enumerate([(20, 200), (200, 20), (90, 120), (60, 60)]):
+        picture(k, size).save(tmp_path / "gen" / f"{k}.png")
+    page_file = tmp_path / "shapes.html"
+    score(folder, "--ref", "ref0.png", "--ref", "ref1.png", str(tmp_path / "gen"), "--html", str(page_file))
+    page = visit(page_file, width, 800)
+    for frame in page.locator(".frame").all():
+        box, img = frame.bounding_box(), frame.locator("img").first.bounding_box()
+        assert img == pytest.approx(box, abs=1)
+        assert box["width"] == pytest.approx(box["height"], abs=1) or width < 560  # there the text may be higher
+        assert box["height"] < 220
+    for k in range(4):  # and side by side: whole, beside each other, without scrolling sideways
+        page.locator(".open").nth(k).click()
+        boxes = [page.locator(f"#at-{side}").bounding_box() for side in ("reference", "image")]
+        assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
+        assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
+        page.keyboard.press("Escape")
+
+
 def test_images_are_filtered_by_text_and_status(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
     path, found = report
     page = visit(path)
@@ -234,6 +276,12 @@ def test_the_keyboard_alone_is_enough(visit: Open, report: tuple[Path, dict[str,
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.classList.contains('open')"):
             break
+    ring = page.evaluate("""() => { const box = document.activeElement.getBoundingClientRect();
+        return [box.left, box.top, box.width, getComputedStyle(document.activeElement, '::after').borderTopColor] }""")
+    accent = [int(v) for v in ring[3][4:-1].split(",")]
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
+        assert shot.getpixel((int(ring[0] + along * ring[2]), int(ring[1]) + 1)) == pytest.approx(accent, abs=3)
     page.keyboard.press("Enter")
     assert is_open(page)
     page.keyboard.press("ArrowRight")
@@ -391,6 +439,14 @@ def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> N
     page.click("#results th:nth-child(1) button")
     assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "pixels"]
     assert page.evaluate(DRAWN) == 3 + 2 * (9 + 2 * 36)  # plots; queries and pairs of two models
+
+
+def test_an_evaluation_says_which_pictures_are_not_there(visit: Open, evaluation: Path) -> None:
+    text = evaluation.read_text(encoding="utf-8")
+    assert text.count('"p0":"data:') == 1
+    (evaluation.parent / "less.html").write_text(text.replace('"p0":"data:', '"gone":"data:'), encoding="utf-8")
+    page = visit(evaluation.parent / "less.html")  # nothing is fetched and nothing is reported
+    assert page.locator("text=no picture").count() == text.count('data-picture="p0"') > 0
 
 
 def test_an_evaluation_fits_a_phone(visit: Open, evaluation: Path) -> None:

@@ -26,7 +26,7 @@ from idmetric.images import read_mask
 from idmetric.patchmap import Layout, coverage
 from idmetric.protocols.result import Result, Value
 from idmetric.report.album import Album
-from idmetric.report.html import score_page
+from idmetric.report.html import _axis, score_page
 from idmetric.report.matches import NOBODY, matches_of, tokens_of
 from idmetric.report.pictures import compressed, room
 from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, picture, score
@@ -190,6 +190,33 @@ def test_one_reference_says_what_it_cannot(folder: Path) -> None:
     assert not one.all("option", value="probability")
 
 
+def test_a_reference_among_the_images_is_no_copy(folder: Path) -> None:
+    score(folder, "ref2.png", "ref2.png", "gen/copied.png", "./gen/../ref2.png", "--html", "own.html")
+    own = Page((folder / "own.html").read_text(encoding="utf-8"))
+    cards = own.all("li", **{"class": "card"})
+    assert [(c["data-path"], c["data-copy"], "data-itself" in c) for c in cards] == [
+        ("ref2.png", "0", True), ("./gen/../ref2.png", "0", True), (str(Path("gen") / "copied.png"), "1", False)
+    ]  # fmt: skip
+    assert "Copies 1 " in own.visible
+    assert own.visible.count("the reference itself") == 2
+
+
+def test_dots_stand_in_columns_only_where_there_are_many() -> None:
+    few, many = [0.1, 0.101, 0.5], list(np.linspace(0.2, 0.25, 200))
+    places = [dot["x"] for dot in _axis(few, {}, ()).dots]
+    assert places == pytest.approx([100 * d / 0.5 for d in few], abs=0.01)
+    axis = _axis([*few, *many], {}, ())
+    for distance, dot in zip([*few, *many], axis.dots, strict=True):
+        assert dot["x"] == pytest.approx(axis.percent(distance), abs=0.51)  # half a column
+        assert dot["y"] <= axis.height
+    columns: dict[float, list[float]] = {}
+    for dot in axis.dots:
+        columns.setdefault(dot["x"], []).append(dot["y"])
+    assert max(map(len, columns.values())) > 10
+    for heights in columns.values():
+        assert heights == sorted(set(heights))  # none behind another
+
+
 def test_pairs_keep_each_its_reference(folder: Path) -> None:
     (folder / "pairs.csv").write_text("a,b\nref0.png,gen/sample2.png\nref1.png,gen/sample2.png\nref0.png,ref1.png\n")
     status, out = score(folder, "--pairs", "pairs.csv", "--format", "json", "--html", "pairs.html")
@@ -217,7 +244,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(
     for place in ("absent/page.html", "gen"):
         status, out = score(folder, "ref0.png", "gen/sample2.png", "--html", place)
         assert (status, out) == (1, "")
-        assert f"cannot write the page {place!r}" in capsys.readouterr().err
+        assert f"cannot write {place!r}: " in capsys.readouterr().err
     for given, says in (
         (("--html", "x.html", "--output", "./x.html"), "--html and --output name one file"),
         (("--html", "x.html", "--html-details", "-1"), "--html-details must be at least 0"),

@@ -131,9 +131,9 @@ class IdentitySimilarity(_WithEmbedder):
         self.distance, self.value, self.aggregate, self.reduction = check_name(distance), value, aggregate, reduction
         self.outside: Outside = outside
         self.batch_size = batch_size
-        # a value is four bytes: all are kept. The name tells settings apart, for a MetricCollection takes metrics whose
-        # states have one name and are equal after the first batch for the same
-        self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}"
+        # a value is four bytes: all are kept. The name tells models and settings apart, for a MetricCollection takes
+        # metrics whose states have one name and are equal after the first batch for the same
+        self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}_{_mark(self.metric)}"
         self._add(self._values, torch.float32)
 
     @property
@@ -287,6 +287,14 @@ class IdentityRetrieval(_WithEmbedder):
                 queries += 1
         means = torch.tensor(totals / queries, dtype=torch.float32, device=self.device)
         return dict(zip(names, means, strict=True))
+
+
+def _mark(metric: Embedder) -> str:
+    """Tells models apart, the same in every process: a hash of the name and of where each weight tensor begins."""
+    digest = hashlib.blake2b(metric.model_id.encode(), digest_size=8)
+    for tensor in metric.state_dict().values():
+        digest.update(tensor.detach().flatten()[:16].cpu().double().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.score_format import UsageError, write
+from idmetric.cli.score_format import LostOutputError, UsageError, check_output, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
     from idmetric.records import Records
 
-COMMANDS = ("build", "query", "dedupe", "cluster")
+COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")  # see cli.score
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -32,6 +32,7 @@ _EXAMPLES = """examples:
   idmetric-score gallery query who.jpg --gallery index/ --distance joint --rerank 50
   idmetric-score gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric-score gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
+  idmetric-score gallery prune --gallery index/                  forget embeddings of images that are gone
 
 No image is ever deleted or moved.
 Exit status: 0 done, 1 error, 2 wrong usage, 4 done, but images were left out."""
@@ -74,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     dedupe = commands.add_parser("dedupe", help="groups of near-duplicates, and which to keep")
     dedupe.add_argument(
-        "--neighbours", type=int, default=20, metavar="N", help="nearest images looked at (default: 20)"
+        "--neighbours", type=int, default=10, metavar="N", help="nearest images looked at (default: 10)"
     )
     dedupe.add_argument("--max-distance", type=float, metavar="D", help="also images this near, whatever their pixels")
     dedupe.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="default: largest")
@@ -90,8 +91,12 @@ def build_parser() -> argparse.ArgumentParser:
     for part in (dedupe, cluster):
         part.add_argument("sources", nargs="*", help="folders, images or manifests; without --gallery, embeddings are "
                           "not kept")  # fmt: skip
-    for part in (build, query, dedupe, cluster):
-        _shared(part, output=part is not build)
+
+    prune = commands.add_parser("prune", help="remove embeddings of images that are gone")
+    prune.add_argument("--others", action="store_true", help="also remove all that other models, weights and versions "
+                       "of this package left in the folder")  # fmt: skip
+    for part in (build, query, dedupe, cluster, prune):
+        _shared(part, output=part not in (build, prune))
     return parser
 
 
@@ -121,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.batch_size < 1:
         parser.error("--batch-size must be at least 1")
-    if args.command in ("build", "query") and not args.gallery:
+    if args.command in ("build", "query", "prune") and not args.gallery:
         parser.error("--gallery is needed: the folder to keep it in")
     if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
@@ -129,6 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args)
     except UsageError as error:
         parser.error(str(error))
+    except LostOutputError as error:
+        _say(f"error: {error}")
+        return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -140,12 +148,14 @@ def _run(args: argparse.Namespace) -> int:
     for path in [*getattr(args, "sources", []), *getattr(args, "images", [])]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")  # before the model is waited for
+    for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
+        check_output(output)
     from idmetric.checkpoint import CheckpointError
     from idmetric.gallery import GalleryError
     from idmetric.images import ImageReadError
 
     command: Callable[[argparse.Namespace, Gallery], int] = {
-        "build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster
+        "build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "prune": _prune
     }[args.command]  # fmt: skip
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
@@ -153,6 +163,8 @@ def _run(args: argparse.Namespace) -> int:
         try:
             args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
             return command(args, _open(args))
+        except BrokenPipeError:
+            raise
         except (CheckpointError, GalleryError, ImageReadError, ImportError, ValueError, RuntimeError, OSError) as error:
             _say(f"error: {' '.join(str(error).split())}")
             return 1
@@ -290,6 +302,15 @@ def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
     sizes = [row["size"] for row in found if row["centre"]]
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
     _print(args, found, ("group", "size", "centre", "distance", "image"), note)
+    return status
+
+
+def _prune(args: argparse.Namespace, gallery: Gallery) -> int:
+    len(gallery)  # an error if there is none
+    status = 4 if _update(args, gallery, quick=True).unreadable else 0
+    done = gallery.prune(others=args.others)
+    if not args.quiet:
+        _say(f"{done}, {len(gallery)} images in {args.folder}")
     return status
 
 

@@ -14,6 +14,7 @@ file, another model, other weights, resolution or version of this package never 
 from __future__ import annotations
 
 from idmetric.gallery.index import GalleryError, GalleryWriteError, Item, models_of
+from idmetric.gallery.prune import Pruned
 from idmetric.gallery.sources import Source
 from idmetric.gallery.store import BusyError, Gallery, StaleWarning, Update
 
@@ -23,6 +24,7 @@ __all__ = [
     "GalleryError",
     "GalleryWriteError",
     "Item",
+    "Pruned",
     "Source",
     "StaleWarning",
     "Update",

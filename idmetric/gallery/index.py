@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line says what the gallery is of
+LOCK = ".lock"
 
 
 class GalleryError(RuntimeError):

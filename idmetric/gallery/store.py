@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from idmetric.data.lock import lock
 from idmetric.gallery.index import (
+    IMAGES,
+    LOCK,
     GalleryError,
     Item,
     about,
@@ -25,6 +27,7 @@ from idmetric.gallery.index import (
     write_index,
     writing,
 )
+from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.read import Reader, key_of
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries
 from idmetric.images import Outside
@@ -36,11 +39,16 @@ if TYPE_CHECKING:
     from idmetric.embedding import Embedding
     from idmetric.records import Records
 
+_AGAIN = 3  # how often a gallery that others change is read anew for an answer
 _HELD = 2**30  # bytes of vectors that a gallery keeps in memory; more are read from its files at each search
 
 
 class BusyError(GalleryError):
     """Another process is updating the gallery."""
+
+
+class _LostError(GalleryError):
+    """Embeddings of listed images are not there."""
 
 
 class StaleWarning(UserWarning):
@@ -195,7 +203,7 @@ class Gallery:
             keys = list(dict.fromkeys(item.key for item in self.items))
             lost = [key for key in keys if key not in self._shards]
             if lost:
-                raise GalleryError(
+                raise _LostError(
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
                     f"{str(self.store)!r}: `idmetric-score gallery build` or update() makes them again"
                 )
@@ -251,9 +259,7 @@ class Gallery:
         self._check_model()
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
-            file = (self.store / ".lock").open("ab")
-        with file:
-            _take(file, wait, self.folder)
+        with _alone(self.store, wait):
             known = self._reload_what_is_sound()
             self._choose(sources, mask_dir, add)
             before = {item.where: item for item in known}
@@ -270,6 +276,33 @@ class Gallery:
                 write_index(self.store, head, after)
             self._items, self._table, self._tables, self._damage = after, None, None, None
             return _difference(before, after, len(reader.done), damaged)
+
+    def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
+        """Remove embeddings of images that are in the gallery no more; no image is touched.
+
+        Bring the gallery up to date first: what counts is the list of images that the last update left.
+
+        Args:
+            others: also remove what all other models, weights and versions of this package left in the folder.
+            wait: for processes that are updating it; False raises `BusyError`.
+
+        Raises:
+            GalleryError: if there is no gallery of this model, it is damaged, or it cannot be written.
+        """
+        self._check_model()
+        self._all()
+        with _alone(self.store, wait), self._naming(), writing(self.folder):
+            self.reload()
+            before, removed = size_of(self.folder), []
+            count = prune_shards(self.store, {item.key for item in self._all()})
+            for path in sorted(self.folder.glob(f"*/{IMAGES}")) if others else []:
+                if path.parent != self.store:
+                    with _alone(path.parent, wait):
+                        remove_store(path.parent)
+                    remove_folder(path.parent)
+                    removed.append(path.parent.name)
+            self.reload()
+            return Pruned(count, before - size_of(self.folder), removed)
 
     def _choose(self, sources: Sequence[str | os.PathLike[str]], mask_dir: Any, add: bool) -> None:
         if self.masked and mask_dir is None and not all(os.fspath(s).endswith(MANIFESTS) for s in sources):
@@ -346,9 +379,22 @@ class Gallery:
         from idmetric.gallery.search import Search
 
         self._check_model()
-        search = Search(self, k, distance, rerank, index, exclude_same, probability, verify)
-        with self._naming():
+
+        def answer() -> Records:
+            search = Search(self, k, distance, rerank, index, exclude_same, probability, verify)
             return search.run(images, masks, batch_size)
+
+        with self._naming():
+            for _ in range(_AGAIN):
+                try:
+                    return answer()
+                except _LostError:
+                    pass
+                except DamagedShardError as error:
+                    if error.path.exists():
+                        raise
+                self.reload()  # another process may have pruned it meanwhile, and left what is needed in other files
+            return answer()
 
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
@@ -402,12 +448,18 @@ class _Vectors:
         return unit(self.shards.vectors([self.keys[k] for k in numbers]))
 
 
-def _take(file: Any, wait: bool, folder: Path) -> None:
-    # None: the file system has no locks; whole shards and a whole index keep it sound, work may be done twice
-    while lock(file) is False:
-        if not wait:
-            raise BusyError(f"another process is updating the gallery {str(folder)!r}: wait for it")
-        time.sleep(0.2)
+@contextmanager
+def _alone(store: Path, wait: bool) -> Iterator[None]:
+    """As the only process that changes a model's part of a gallery."""
+    with writing(store.parent):
+        file = (store / LOCK).open("ab")
+    with file:
+        # None: the file system has no locks; whole shards and a whole index keep it sound, work may be done twice
+        while lock(file) is False:
+            if not wait:
+                raise BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
+            time.sleep(0.2)
+        yield
 
 
 def _difference(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from idmetric.report.album import Album, Entry
 
 _BINS = 100  # of the strip of distances
+_DOT = 9.0  # from one to the next above it, in pixels, where there is room
 _STRIP = 96  # its height in pixels, at most, where many share a bin
 
 
@@ -58,7 +59,8 @@ def score_page(
         {
             "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
             "reference": number[entry.reference], "bar": axis.percent(entry.row["distance"]),
-            "copied": bool(entry.row.get("copy")), "agreement": entry.row.get("copy_agreement", 0.0),
+            "itself": _is_itself(entry), "copied": bool(entry.row.get("copy")) and not _is_itself(entry),
+            "agreement": entry.row.get("copy_agreement", 0.0),
         }
         for entry, name in zip(entries, names[len(references) :], strict=True)
     ]  # fmt: skip
@@ -80,6 +82,11 @@ def score_page(
              "percentile": any("real_percentile" in row for row in rows),
              "matches": sum(entry.matches is not None for entry in entries)},
     )  # fmt: skip
+
+
+def _is_itself(entry: Entry) -> bool:
+    """Whether an image is the very file that it is shown beside: no copy of it, and no news."""
+    return os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
 
 
 # The strip of distances
@@ -122,9 +129,11 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
     bins = [int(_percent(d, low, high) * _BINS / 100.001) for d in distances]
     stacked: Counter[int] = Counter()
     places = []
-    apart = min(9.0, _STRIP / max(Counter(bins).values()))
+    apart = min(_DOT, _STRIP / max(Counter(bins).values()))
     for distance, cell in zip(distances, bins, strict=True):
-        places.append({"x": _percent(distance, low, high), "y": round(2 + apart * stacked[cell], 1)})
+        # a few dots stand where their distances are, many in columns
+        x = _percent(distance, low, high) if apart == _DOT else round(100 * (cell + 0.5) / _BINS, 2)
+        places.append({"x": x, "y": round(2 + apart * stacked[cell], 1)})
         stacked[cell] += 1
     return Axis(
         round(low, 10), round(high, 10), round(unit / 200, 12),

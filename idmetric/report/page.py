@@ -12,16 +12,18 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
-from idmetric.checkpoint import replacing
+from idmetric.output import check, replacing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
@@ -50,9 +52,18 @@ def _environment() -> Environment:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError as error:
         raise ImportError("HTML pages need jinja2: pip install 'idmetric[report]'") from error
-    return Environment(
+    made = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    made.filters["breaking"] = _breaking
+    return made
+
+
+def _breaking(name: str) -> Markup:
+    """A file's name, escaped, that a line may end in after each folder and word."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
 
 
 def _text(name: str) -> str:
@@ -80,11 +91,9 @@ def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
 
     Raises:
         ImportError: without jinja2, or matplotlib for plots.
-        ValueError: if its folder is absent or not to be written to, or it is a folder itself.
+        OutputError: if its folder is absent or not to be written to, or it is a folder itself.
     """
     _environment()
     if plots and importlib.util.find_spec("matplotlib") is None:
         raise ImportError("plots need matplotlib: pip install 'idmetric[report]'")
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        raise ValueError(f"cannot write the page {str(path)!r}: it needs a name in a folder that is there and writable")
+    check(path)

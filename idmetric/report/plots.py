@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
+from idmetric.output import replacing
 from idmetric.protocols.result import Result, Value, slug
 
 if TYPE_CHECKING:
@@ -291,8 +292,8 @@ def _finish(figure: Figure, path: Place) -> None:
 
     # without a date and with ids that follow from the content, so that the same numbers give the same file
     metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
-    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}):
-        figure.savefig(path, dpi=150, metadata=metadata)
+    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}), replacing(Path(path)) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:] or "png", dpi=150, metadata=metadata)
 
 
 def _thinned(x: Array, y: Array) -> tuple[Array, Array]:

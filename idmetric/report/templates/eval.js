@@ -1,7 +1,10 @@
 "use strict";
 (() => {
   const pictures = JSON.parse(document.getElementById("pictures").textContent);
-  for (const img of document.querySelectorAll("img[data-picture]")) img.src = pictures[img.dataset.picture];
+  for (const img of document.querySelectorAll("img[data-picture]")) {
+    if (img.dataset.picture in pictures) img.src = pictures[img.dataset.picture];
+    else img.replaceWith(Object.assign(document.createElement("span"), { className: "dim", textContent: "no picture" }));
+  }
 
   const names = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const value = (row, column) => row.cells[column].dataset.value ?? row.cells[column].textContent;

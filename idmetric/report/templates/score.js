@@ -9,7 +9,7 @@
     el, dot: dots[k], k, button: el.querySelector(".open"), state: el.querySelector(".state"),
     rank: Number(el.dataset.rank), name: el.dataset.name, path: el.dataset.path,
     distance: number(el.dataset.distance), probability: number(el.dataset.probability),
-    percentile: number(el.dataset.percentile), copy: el.dataset.copy === "1",
+    percentile: number(el.dataset.percentile), copy: el.dataset.copy === "1", itself: "itself" in el.dataset,
     reference: Number(el.dataset.reference), pass: false, shown: true,
   }));
   const lost = [...document.querySelectorAll(".lost li")];
@@ -22,7 +22,7 @@
   // Threshold
 
   const cut = (value) => 100 * Math.min(1, Math.max(0, (value - low) / (high - low)));
-  let limit = Number($("threshold").value);
+  let limit = null;  // none yet: nothing passes or fails
 
   function setThreshold(value, from) {
     if (!Number.isFinite(value)) return;
@@ -35,6 +35,8 @@
       card.dot.classList.toggle("pass", card.pass);
       card.state.textContent = card.pass ? "pass" : "fail";
     }
+    document.documentElement.classList.remove("undecided");
+    for (const option of $("status").options) option.disabled = false;
     document.documentElement.style.setProperty("--cut", cut(value) + "%");
     $("passes").textContent = `${passes} of ${cards.length}`;
     $("count").textContent = `${passes} of ${cards.length} pass at ${Number(value.toFixed(4))}`;
@@ -113,6 +115,7 @@
   // Side by side
 
   const matches = JSON.parse($("matches").textContent);
+  const HUES = [0, 140, 275, 200, 320, 20];  // none is the yellow of close matches
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const palette = bytes(matches.palette);
   const dialog = $("dialog"), lines = dialog.querySelector(".lines"), SVG = "http://www.w3.org/2000/svg";
@@ -141,7 +144,7 @@
       places[side].tabIndex = sides ? 0 : -1;
       img.decode().then(draw, draw);
     }
-    $("dialog-title").textContent = `${card.name}: ${card.distance.toFixed(4)}`;
+    $("dialog-title").textContent = `${card.distance.toFixed(4)} · ${card.name}`;  // of a long name the end is cut off
     $("controls").hidden = !sides;
     about(card);
     if (!dialog.open) dialog.showModal();
@@ -150,11 +153,12 @@
   }
 
   function about(card) {
-    const facts = [["Distance", String(card.distance)], ["Rank", `${card.rank} of ${cards.length}`],
-      ["Threshold", `${card.pass ? "passes" : "fails"} at ${Number(limit.toFixed(4))}`]];
+    const facts = [["Distance", String(card.distance)], ["Rank", `${card.rank} of ${cards.length}`]];
+    if (limit !== null) facts.push(["Threshold", `${card.pass ? "passes" : "fails"} at ${Number(limit.toFixed(4))}`]);
     if (!Number.isNaN(card.probability)) facts.push(["P(same)", card.probability.toFixed(4)]);
     if (!Number.isNaN(card.percentile)) facts.push(["Real nearer", `${card.percentile.toFixed(0)} %`]);
-    if (card.copy) facts.push(["Warning", "repeats a reference's pixels: a copy, not a new picture"]);
+    if (card.itself) facts.push(["Note", "the reference itself, among the images"]);
+    else if (card.copy) facts.push(["Warning", "repeats a reference's pixels: a copy, not a new picture"]);
     $("about").replaceChildren(...facts.flatMap(([name, value]) => {
       const dt = document.createElement("dt"), dd = document.createElement("dd");
       dt.textContent = name; dd.textContent = value;
@@ -262,7 +266,7 @@
     }
     readout.textContent = "Bright: patches that have a close match in the other picture. Point at one, tap it, or use Tab and the arrow keys.";
     if ($("pairs").checked) {
-      best(6).forEach((p, i) => join(p, sides.image.partner[p], `hsl(${(i * 137) % 360} 90% 45%)`));
+      best(HUES.length).forEach((p, i) => join(p, sides.image.partner[p], `hsl(${HUES[i]} 90% 45%)`));
     }
   }
 
@@ -327,5 +331,10 @@
   $("legend-high").textContent = matches.high.toFixed(2);
 
   sort();
-  setThreshold(limit);
+  if ($("threshold").value !== "") setThreshold(Number($("threshold").value));
+  else {
+    for (const option of $("status").options) option.disabled = ["pass", "fail"].includes(option.value);
+    $("slider").setAttribute("aria-valuetext", "no threshold yet");
+    update();
+  }
 })();

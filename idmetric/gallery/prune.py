@@ -1,0 +1,96 @@
+"""Be rid of embeddings that no image of a gallery needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Container
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from idmetric.gallery.index import IMAGES, LOCK
+from idmetric.shards import Shards, Writer
+
+_AT_ONCE = 64  # embeddings moved at a time
+_LEFT = 3600  # seconds after which a half-written file is nobody's
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed.
+
+    Attributes:
+        embeddings: how many, of the gallery's model. bytes: that are free now.
+        others: folders of other models, weights and versions.
+    """
+
+    embeddings: int
+    bytes: int
+    others: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = [f"{self.embeddings} embeddings"]
+        if self.others:
+            parts.append(f"what {len(self.others)} other models, weights or versions left ({', '.join(self.others)})")
+        return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
+
+
+class _Held(Shards):
+    """Shards that know what each file holds."""
+
+    def by_file(self) -> dict[Path, list[str]]:
+        """Keys in each file; of a key in several, in the one that is read."""
+        found: dict[Path, list[str]] = {}
+        for key, (path, _) in self._where.items():
+            found.setdefault(path, []).append(key)
+        return found
+
+
+def prune_shards(store: Path, wanted: Container[str]) -> int:
+    """Remove all embeddings but those of some keys; returns how many went. Nobody else may be writing.
+
+    What is wanted of a file is in another before the file goes, so whatever stops this loses nothing.
+
+    Raises:
+        DamagedShardError: naming a damaged shard.
+    """
+    gone: set[str] = set()
+    for patches in (True, False):
+        with_patches = set(_Held(store, patches=True).by_file())
+        shards, old = _Held(store, patches), []
+        by_file, writer = shards.by_file(), Writer(shards)
+        for path in sorted(store.glob("*.safetensors")):
+            held = by_file.get(path, [])  # nothing, where other files have it all
+            if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
+                continue
+            kept = [key for key in held if key in wanted]
+            for start in range(0, len(kept), _AT_ONCE):
+                some = kept[start : start + _AT_ONCE]
+                writer.add(some, shards.embedding(some))
+            gone.update(key for key in held if key not in wanted)
+            old.append(path)
+        writer.save()
+        for path in old:
+            path.unlink()
+    for path in store.iterdir():  # of processes that were killed while they wrote
+        if path.name.startswith((".cls-", ".patches-", f".{IMAGES}.")) and time.time() - path.stat().st_mtime > _LEFT:
+            path.unlink()
+    return len(gone)
+
+
+def remove_store(store: Path) -> None:
+    """Remove a model's part of a gallery, but for its lock and what is not a gallery's."""
+    for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first what says that it is a gallery
+        path.unlink(missing_ok=True)
+
+
+def remove_folder(store: Path) -> None:
+    """Remove the folder of such a part, if nothing is left in it."""
+    with contextlib.suppress(OSError):
+        (store / LOCK).unlink()
+        store.rmdir()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
