@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, overload
 
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from idmetric import calibration as calibrations
 from idmetric import checkpoint
 from idmetric._version import __version__
+from idmetric.ahead import in_order
 from idmetric.calibration import Calibration, CalibrationError
 from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
@@ -596,17 +595,7 @@ def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: in
         with torch.set_grad_enabled(grad):
             return load(where)
 
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[Loaded]] = deque()
-        try:
-            for where in places:
-                waiting.append(pool.submit(loaded, where))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    yield from in_order(loaded, places, threads=workers, waiting=workers)
 
 
 def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:

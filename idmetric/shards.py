@@ -122,19 +122,17 @@ class Shards:
             yield list(at), found[list(inside)]
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
-        """These images with their patches; memory is that of the images asked for.
+        """These images, with their patches if those are kept here; memory is that of the images asked for.
 
         Raises:
             KeyError: for one that is not there.
-            ValueError: for none, or if patches are not kept here.
+            ValueError: for none.
         """
-        if not self.patches:
-            raise ValueError("these shards are read without patches")
         parts: list[Embedding] = []
         order: list[int] = []
         for path, places in self._by_shard(keys).items():
             at, inside = zip(*places, strict=True)
-            parts.append(_some(path, inside))
+            parts.append(_some(path, inside, self.patches))
             order += at
         return concatenate(parts)[torch.tensor(order).argsort()]
 
@@ -193,10 +191,13 @@ def _head(path: Path) -> tuple[list[str], bool]:
     return keys, "patches" in names
 
 
-def _some(path: Path, rows: Sequence[int]) -> Embedding:
+def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
     """Some images of a shard."""
     with _opened(path) as file:
         head = file.metadata() or {}
+        if not patches:
+            cls = torch.cat([file.get_slice("cls")[k : k + 1] for k in rows])
+            return Embedding(_checked(path, head, "cls", cls, rows), model=head.get("model", ""))
         tensors = {
             name: _checked(path, head, name, torch.cat([file.get_slice(name)[k : k + 1] for k in rows]), rows)
             for name in file.keys()  # noqa: SIM118 (not a dict)

@@ -1,37 +1,49 @@
 """`idmetric-score`: distances of images to a reference, sorted, from the shell.
 
-Exit status: 0 scored; 1 an error (on stderr, nothing on stdout); 2 wrong usage; 3 a distance exceeds --threshold;
-4 files were skipped (--on-error skip) and none exceeds it.
+Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
+usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) and none exceeds it.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import glob
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
-from idmetric.cli import gallery
+from idmetric.ahead import in_order
+from idmetric.cli import embed, gallery
+from idmetric.cli.pairs import Pair, Pairs
+from idmetric.cli.progress import Progress
+from idmetric.cli.score_cache import Cache, Key, Memory, Prints, Seen
 from idmetric.cli.score_format import (
     FORMATS,
     Baseline,
     File,
+    LostOutputError,
     Row,
     Scores,
     Skipped,
     UsageError,
     as_object,
+    check_output,
     write,
 )
+from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL import Image
     from torch import Tensor
 
@@ -39,12 +51,12 @@ if TYPE_CHECKING:
     from idmetric.embedding import Embedding
     from idmetric.evaluate.copies import Copy, Print
     from idmetric.report.album import Album
-    from idmetric.report.matches import Tokens
 
 # literal, so that --help need not import torch; a test compares it with idmetric.distance.DISTANCES
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jfif", ".avif", ".heic")
+_AHEAD = 2  # windows of pairs that are read while one is embedded
 STORED = "stored"  # as --calibration: the one beside the model's weights
 
 
@@ -69,6 +81,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
+                        "(default: one for each core, at most 8)")  # fmt: skip
+    parser.add_argument("--cache", metavar="DIR", help="keep embeddings there, by the content of the images: a run "
+                        "that was stopped goes on by the same command, another with the same model embeds only what "
+                        "is new")  # fmt: skip
+    parser.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: what is kept in memory "
+                        "of images that may come again (default: 1 GiB; the decoded images of three batches come on "
+                        "top)")  # fmt: skip
     parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image, same file stem")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
@@ -98,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if gallery.is_meant(words):
         return gallery.main(words[1:])
+    if embed.is_meant(words):
+        return embed.main(words[1:])
     parser = build_parser()
     args = parser.parse_intermixed_args(words)  # options may stand between the files
     if args.list_models:
@@ -105,6 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.batch_size < 1:
         parser.error("--batch-size must be at least 1")
+    if args.workers is not None and args.workers < 1:
+        parser.error("--workers must be at least 1")
+    if not args.memory >= 0:
+        parser.error("--memory must be at least 0")
     if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
         parser.error("--prior lies between 0 and 1, and needs --calibration")
     if args.html_details < 0:
@@ -119,6 +145,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args)
     except UsageError as error:
         parser.error(str(error))
+    except LostOutputError as error:
+        print(f"idmetric-score: error: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -128,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     # paths first: a mistyped name should not wait for the model
-    work = _read_pairs(Path(args.pairs)) if args.pairs else _cross(args)
+    work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
     from idmetric.checkpoint import CheckpointError
     from idmetric.images import ImageReadError
 
@@ -138,6 +167,7 @@ def _run(args: argparse.Namespace) -> int:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _warn(str(message), messages, args.quiet)
         try:
+            check_output(args.output)
             if args.html:
                 from idmetric.report.page import check_page
 
@@ -172,14 +202,14 @@ def _warn(message: str, messages: list[str], quiet: bool) -> None:
         print(f"idmetric-score: {message}", file=sys.stderr)
 
 
-def _album(metric: Embedder, args: argparse.Namespace, work: Cross | list[Pair]) -> Album:
+def _album(metric: Embedder, args: argparse.Namespace, work: Cross | Pairs) -> Album:
     """What the page's pictures are collected in."""
     from idmetric.report.album import Album
 
     if isinstance(work, Cross):
         count = len(work.references) + len(work.candidates)
     else:
-        count = len({(p.a, p.mask_a) for p in work}) + len(work)
+        count = len({pair.files[0] for pair in work}) + len(work)
     return Album(metric, count, args.html_details)
 
 
@@ -198,7 +228,7 @@ def _write_page(args: argparse.Namespace, scores: Scores, scorer: Scorer, messag
     try:
         write_page(page, args.html)
     except OSError as error:
-        raise UsageError(f"cannot write {args.html!r}: {error}") from error
+        raise LostOutputError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
 
 
 def _open_metric(args: argparse.Namespace) -> Embedder:
@@ -245,16 +275,6 @@ def list_models() -> str:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two images to compare, with their masks' files."""
-
-    a: str
-    b: str
-    mask_a: str | None = None
-    mask_b: str | None = None
-
-
-@dataclass(frozen=True)
 class Cross:
     """Every candidate against all references."""
 
@@ -289,30 +309,6 @@ def _expand(paths: Sequence[str]) -> Iterator[str]:
             yield path  # a missing file is reported when it is read, under --on-error
 
 
-def _read_pairs(path: Path) -> list[Pair]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot read {str(path)!r}: {error}") from error
-    aliases = {"image_a": "a", "ref": "a", "reference": "a", "image_b": "b", "gen": "b", "image": "b"}
-    names = [aliases.get(cell.strip().lower(), cell.strip().lower()) for cell in lines[0]] if lines else []
-    if {"a", "b"} <= set(names):
-        lines = lines[1:]
-    else:
-        names = ["a", "b", "mask_a", "mask_b"]
-    pairs = []
-    for number, line in enumerate(lines, 1):
-        cells = {name: cell.strip() for name, cell in zip(names, line, strict=False) if cell.strip()}
-        if not {"a", "b"} <= cells.keys():
-            raise UsageError(f"{str(path)!r}, pair {number}: two image paths are needed, found {line}")
-        found = {name: str(path.parent / cell) for name, cell in cells.items()}  # an absolute path stays as it is
-        pairs.append(Pair(found["a"], found["b"], found.get("mask_a"), found.get("mask_b")))
-    if not pairs:
-        raise UsageError(f"{str(path)!r} holds no pairs")
-    return pairs
-
-
 # Scoring
 
 
@@ -322,29 +318,24 @@ class CopyWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An image as the model sees it, its mask, and what copies are found by."""
+    """An image as the model sees it, its mask, what copies are found by, and its key in the cache.
+
+    Without pixels: the cache has it.
+    """
 
     file: File
-    pixels: Tensor
-    mask: Tensor | None
-    print: Print | None
+    pixels: Tensor | None = None
+    mask: Tensor | None = None
+    small: NDArray[np.uint8] | None = None
+    key: Key | None = None
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What is kept of an image. `tokens`: for the page's matched patches."""
-
-    embedding: Embedding
-    print: Print | None
-    tokens: Tokens | None = None
-
-
-def _print_of(picture: Image.Image) -> Print:
+def _small(picture: Image.Image) -> NDArray[np.uint8]:
     import numpy as np
 
-    from idmetric.evaluate.copies import SIZE, take_print
+    from idmetric.evaluate.copies import SIZE
 
-    return take_print(np.asarray(picture.resize((SIZE, SIZE), 1)))  # 1: Lanczos, antialiased
+    return np.asarray(picture.resize((SIZE, SIZE), 1))  # 1: Lanczos, antialiased
 
 
 def _is_same_file(a: str, b: str) -> bool:
@@ -367,20 +358,30 @@ class Scorer:
         self.signature = metric.signature(args.distance)
         self.calibration = metric.calibration if args.calibration else None
         self.baseline: Baseline | None = None  # with several references
-        self.show = not args.quiet and sys.stderr.isatty()
+        self.progress = Progress("pairs" if args.pairs else "images", not args.quiet)
+        self.details = album is not None and album.details > 0  # they need patches
+        self.prints = Prints()
+        self.threads = args.workers or min(8, os.cpu_count() or 1)
+        self.cache: Cache | None = None
+        if args.cache:
+            copies, patches = not args.no_copies, self.patches or self.details
+            self.cache = Cache(Path(args.cache), metric, args.outside, patches, copies, warnings.warn)
 
-    def rows(self, work: Cross | list[Pair]) -> list[Row]:
+    def rows(self, work: Cross | Pairs) -> list[Row]:
         """A row for each candidate or pair that could be read."""
         if self.calibration is not None:
-            pairs = work if isinstance(work, list) else []
-            for masked in {bool(self.args.mask_dir or mask) for p in pairs for mask in (p.mask_a, p.mask_b)} or {
-                bool(self.args.mask_dir)
-            }:
+            masks = work.masked if isinstance(work, Pairs) else {False}
+            for masked in {bool(self.args.mask_dir) or mask for mask in masks}:
                 self.calibration.check_outside(self.args.outside if masked else "all")
-        rows = self._pairs(work) if isinstance(work, list) else self._cross(work)
-        if self.show:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-        return rows
+        try:
+            return self._pairs(work) if isinstance(work, Pairs) else self._cross(work)
+        finally:
+            if self.cache is not None:  # also where the run is stopped
+                self.cache.save()
+            self.progress.clear()
+            skipped = sorted(self.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+            self.skipped.clear()
+            self.skipped.update(skipped)  # threads found them in any order
 
     def _cross(self, work: Cross) -> list[Row]:
         from idmetric.embedding import concatenate
@@ -390,7 +391,7 @@ class Scorer:
         if not found:
             return []
         names, references = list(found), concatenate([seen.embedding for seen in found.values()])
-        prints = {name: seen.print for name, seen in zip(names, found.values(), strict=True)}
+        prints = {name: self.prints.of(name, found[name].small) for name in names}
         self.baseline = self._baseline(names, references, prints)
         if self.album is not None:
             self.album.references |= {(name, None): None for name in names}
@@ -404,7 +405,7 @@ class Scorer:
                 row = self._row(names[best], path, [float(distances[best])])
             if self.baseline is not None:
                 row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
-            rows.append(self._looked_at(row, path, seen.print, prints))
+            rows.append(self._looked_at(row, path, self.prints.of(path, seen.small), prints))
             if self.album is not None:
                 nearest = (names[best], None)
                 self.album.add(rows[-1], (path, None), nearest, seen.tokens, found[names[best]].tokens)
@@ -427,22 +428,60 @@ class Scorer:
         values = leave_one_out(apart, self.args.aggregate)
         return Baseline(dict(zip(names, values.tolist(), strict=True)), self.args.aggregate)
 
-    def _pairs(self, pairs: list[Pair]) -> list[Row]:
+    def _pairs(self, pairs: Pairs) -> list[Row]:
         rows: list[Row] = []
-        for start in range(0, len(pairs), self.args.batch_size):
-            # neighbours in the file often share an image: it is embedded once in each batch
-            part = pairs[start : start + self.args.batch_size]
-            wanted = dict.fromkeys([(p.a, p.mask_a) for p in part] + [(p.b, p.mask_b) for p in part])
-            found = dict(self._embed([file for file in wanted if file not in self.skipped]))
-            for p in part:
-                a, b = found.get((p.a, p.mask_a)), found.get((p.b, p.mask_b))
+        done = 0
+        for part, found in self._windows(pairs):
+            for pair in part:
+                a, b = (found.get(file) for file in pair.files)
                 if a is not None and b is not None:
-                    distance = float(self.metric(a.embedding, b.embedding, self.args.distance)[0])
-                    rows.append(self._looked_at(self._row(p.a, p.b, [distance]), p.b, b.print, {p.a: a.print}))
-                    if self.album is not None:
-                        self.album.add(rows[-1], (p.b, p.mask_b), (p.a, p.mask_a), b.tokens, a.tokens)
-            self._progress(min(start + len(part), len(pairs)), len(pairs))
+                    rows.append(self._compared(pair, a, b))
+            done += len(part)
+            self.progress(done, len(pairs))
         return rows
+
+    def _compared(self, pair: Pair, a: Seen, b: Seen) -> Row:
+        """The row of a pair."""
+        device = self.metric.device
+        far = float(self.metric(a.embedding.to(device), b.embedding.to(device), self.args.distance)[0])
+        own, other = (self.prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
+        row = self._looked_at(self._row(pair.a, pair.b, [far]), pair.b, own, {pair.a: other})
+        if self.album is not None:
+            image, reference = pair.files[1], pair.files[0]
+            self.album.add(row, image, reference, b.tokens, a.tokens)
+        return row
+
+    def _windows(self, pairs: Pairs) -> Iterator[tuple[list[Pair], Mapping[File, Seen]]]:
+        """Neighbouring pairs with their images, as many as make a batch; the next two are read meanwhile.
+
+        What was seen is kept in `Memory`, so that an image that comes again soon is read and embedded once. Windows
+        depend on the file alone, not on what is kept: so a resumed run passes the same batches to the model.
+        """
+        memory = Memory(self.args.memory * 2**30)
+        ahead: deque[tuple[list[Pair], list[File], list[Future[Loaded | None]]]] = deque()
+        with ThreadPoolExecutor(self.threads) as pool:
+            try:
+                for part in pairs.windows(max(2, self.args.batch_size)):
+                    files = list(dict.fromkeys(file for pair in part for file in pair.files))
+                    missing = [file for file in memory.reserve(files) if file not in self.skipped]
+                    ahead.append((part, files, [pool.submit(self._read, file) for file in missing]))
+                    if len(ahead) > _AHEAD:
+                        yield self._next(ahead, memory)
+                while ahead:
+                    yield self._next(ahead, memory)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _next(
+        self, ahead: deque[tuple[list[Pair], list[File], list[Future[Loaded | None]]]], memory: Memory
+    ) -> tuple[list[Pair], Mapping[File, Seen]]:
+        part, files, coming = ahead.popleft()
+        loaded = [x for x in (future.result() for future in coming) if x is not None]
+        for file, seen in self._see(loaded):
+            memory.put(file, seen)
+        kept = {file: memory.get(file) for file in files}
+        memory.release(files)
+        return part, {file: seen for file, seen in kept.items() if seen is not None}
 
     def _looked_at(self, row: Row, path: str, own: Print | None, references: dict[str, Print | None]) -> Row:
         """The row, and whether its image is a copy of a reference; a warning if it is."""
@@ -466,31 +505,48 @@ class Scorer:
         return max(looks, key=lambda look: look[1].agreement, default=None)
 
     def _embed(self, files: list[File]) -> Iterator[tuple[File, Seen]]:
-        from concurrent.futures import ThreadPoolExecutor
+        """In order, without those that could not be read; at most three batches are decoded at once."""
+        size, done = self.args.batch_size, 0
+        with closing(in_order(self._read, files, threads=self.threads, waiting=2 * size)) as ahead:
+            while part := list(islice(ahead, size)):
+                yield from self._see([x for x in part if x is not None])
+                done += len(part)
+                part.clear()  # its pixels go before the next are waited for
+                self.progress(done, len(files))
 
-        size = self.args.batch_size
-        details = self.album is not None and self.album.details > 0  # they need patches
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for start in range(0, len(files), size):
-                part = files[start : start + size]
-                loaded = [x for x in pool.map(self._read, part) if x is not None]
-                if loaded:
-                    together = self.metric.embed(
-                        [x.pixels for x in loaded], batch_size=size, masks=[x.mask for x in loaded],
-                        outside="keep", patches=self.patches or details,  # load_image has painted it
-                    )  # fmt: skip
-                    for x, embedding in zip(loaded, together, strict=True):
-                        yield x.file, self._seen(x, embedding)
-                if not self.args.pairs:
-                    self._progress(min(start + size, len(files)), len(files))
+    def _see(self, loaded: list[Loaded]) -> list[tuple[File, Seen]]:
+        """Embed what has pixels, take the rest from the cache."""
+        fresh = [x for x in loaded if x.pixels is not None]
+        found: dict[File, Seen] = {}
+        if fresh:
+            together = self.metric.embed(
+                [x.pixels for x in fresh if x.pixels is not None], batch_size=self.args.batch_size,
+                masks=[x.mask for x in fresh], outside="keep",  # load_image has painted it
+                patches=self.patches or self.details,
+            )  # fmt: skip
+            if self.args.pairs:
+                together = together.cpu()  # many of them are kept
+            for x, embedding in zip(fresh, together, strict=True):
+                found[x.file] = self._seen(x, x.small, embedding)
+            if self.cache is not None:
+                at = [k for k, x in enumerate(fresh) if x.key is not None]
+                keys = [key for x in fresh if (key := x.key) is not None]
+                self.cache.add(keys, together[at].cpu(), [fresh[k].small for k in at])
+        known = [x for x in loaded if x.pixels is None]
+        if known and self.cache is not None:
+            kept = self.cache.get([x.key for x in known if x.key is not None])
+            for x, (embedding, small) in zip(known, kept, strict=True):
+                found[x.file] = self._seen(x, small, embedding if self.args.pairs else embedding.to(self.metric.device))
+        return [(x.file, found[x.file]) for x in loaded]
 
-    def _seen(self, x: Loaded, embedding: Embedding) -> Seen:
+    def _seen(self, x: Loaded, small: NDArray[np.uint8] | None, embedding: Embedding) -> Seen:
         from idmetric.embedding import Embedding
 
-        tokens = None if self.album is None else self.album.tokens(x.file, x.mask is not None, embedding)
+        masked = x.mask is not None or (x.key is not None and x.key[0])
+        tokens = None if self.album is None else self.album.tokens(x.file, masked, embedding)
         if not self.patches:  # kept no longer than the page needs them
-            embedding = Embedding(embedding.cls.clone(), model=embedding.model)
-        return Seen(embedding, x.print, tokens)
+            embedding = Embedding(embedding.cls, model=embedding.model)
+        return Seen(embedding[[0]], small, tokens)  # a copy: a slice would keep its whole batch
 
     def _read(self, file: File) -> Loaded | None:
         """The file, its pixels and mask at the model's resolution; None for a file to skip."""
@@ -499,9 +555,15 @@ class Scorer:
         path = file[0]
         try:
             mask_path = self._mask_of(*file)
-            picture = read_image(path, background=self.metric.background)
+            image, mask_image, key = self._content(path, mask_path)
+            cached = self.cache is not None and key is not None and key in self.cache
+            if cached and self.album is None:
+                return Loaded(file, key=key)
+            picture = read_image(image, background=self.metric.background)
+            pixels = mask = None
             try:
-                pixels, mask = self.metric.load_image(picture, mask_path, self.args.outside)
+                if not cached:
+                    pixels, mask = self.metric.load_image(picture, mask_image, self.args.outside)
                 if self.album is not None:
                     self.album.add_picture(file, picture, mask_path, self.args.outside)
             except ImageReadError as error:
@@ -512,7 +574,24 @@ class Scorer:
                 raise
             self.skipped[file] = error.reason if error.source == path else f"its mask {error.source}: {error.reason}"
             return None
-        return Loaded(file, pixels, mask, None if self.args.no_copies else _print_of(picture))
+        return Loaded(file, pixels, mask, None if self.args.no_copies else _small(picture), key)
+
+    def _content(self, path: str, mask: str | None) -> tuple[Any, Any, Key | None]:
+        """Image and mask, as `images` takes them, and what they are cached by; with a cache their bytes."""
+        if self.cache is None:
+            return path, mask, None
+        from idmetric.gallery.read import Named, key_of
+
+        files = [Path(path), *([] if mask is None else [Path(mask)])]
+        try:
+            if not all(file.is_file() and 0 < file.stat().st_size <= MOST for file in files):
+                return path, mask, None
+            image, *masks = (file.read_bytes() for file in files)
+        except OSError:  # it is explained where images are read
+            return path, mask, None
+        cover = masks[0] if masks else None
+        named = None if cover is None or mask is None else Named(cover, mask)
+        return Named(image, path), named, (mask is not None, key_of(image, cover))
 
     def _mask_of(self, path: str, mask: str | None) -> str | None:
         from idmetric.images import ImageReadError
@@ -534,10 +613,6 @@ class Scorer:
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distances, self.args.prior).mean())
         return row
-
-    def _progress(self, done: int, total: int) -> None:
-        if self.show:
-            print(f"\r{done}/{total} images", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.output import OutputError, replacing
+from idmetric.output import OutputError, check, replacing
 
 Row = dict[str, Any]
 # an image and its mask; of those that could not be read, the reason
@@ -21,6 +22,10 @@ NEEDS_TWO = "how far real photos of the subject are from each other is shown wit
 
 class UsageError(Exception):
     """Something the user asked for cannot be; the message says what and the way out."""
+
+
+class LostOutputError(Exception):
+    """What was found could not be written where it was to go; the message says where it is."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +132,48 @@ def _with_baseline(scores: Scores) -> list[Row]:
 FORMATS = {"table": table, "json": as_json, "jsonl": as_lines, "csv": as_csv}
 
 
-def write(text: str, output: str | None) -> None:
-    """To stdout, or a file, whole or not at all.
+def check_output(output: str | None) -> None:
+    """Whether `write` could write there, to be asked before the work.
 
     Raises:
-        UsageError: if it cannot be written.
+        UsageError: if it could not.
+    """
+    if output is not None:
+        try:
+            check(output)
+        except OSError as error:
+            raise UsageError(_says(error, output)) from error
+
+
+def write(text: str, output: str | None) -> None:
+    """To stdout, or a file, whole or not at all; where a file fails after all the work, to stdout.
+
+    Raises:
+        LostOutputError: if it cannot be written there.
+        BrokenPipeError: if nobody reads stdout any more.
     """
     if output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        _print(text)
         return
     try:
         with replacing(Path(output)) as temporary:
             # names of files may be no UTF-8
             temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
-    except OutputError as error:
-        raise UsageError(str(error)) from error
     except OSError as error:
-        raise UsageError(f"cannot write {output!r}: {error}") from error
+        _print(text)
+        raise LostOutputError(f"{_says(error, output)}; the result is on stdout instead") from error
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        raise LostOutputError(f"cannot write to stdout: {error}; name a file with --output") from error
+
+
+def _says(error: OSError, output: str) -> str:
+    return str(error) if isinstance(error, OutputError) else f"cannot write {output!r}: {error}"

@@ -7,12 +7,12 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from idmetric.ahead import in_order
 from idmetric.gallery.index import Item
 from idmetric.images import ImageReadError, Outside
 from idmetric.shards import Shards, Writer
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from idmetric.embedder import Embedder
+    from idmetric.embedding import Embedding
     from idmetric.gallery.sources import Entry
 
 # a file changed so shortly before it was hashed may have been changed once more within one tick of its clock
@@ -28,7 +29,7 @@ _TICK = 2 * 10**9
 _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
 
 
-class _Named(io.BytesIO):
+class Named(io.BytesIO):
     """A file in memory that messages call by its name."""
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -57,8 +58,8 @@ def load_pixels(
     metric: Embedder, of: Entry | Item, image: bytes, mask: bytes | None, outside: Outside
 ) -> tuple[Tensor, Tensor | None]:
     """Pixels and mask as the model sees them; ImageReadError, by the names of the files, if there are none."""
-    cover = None if mask is None else _Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
-    return metric.load_image(_Named(image, of.place), cover, outside)
+    cover = None if mask is None else Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
+    return metric.load_image(Named(image, of.place), cover, outside)
 
 
 @dataclass
@@ -105,18 +106,10 @@ class Reader:
         self, entries: Sequence[Entry], before: Mapping[tuple[str, ...], Item], quick: bool, workers: int | None
     ) -> Iterator[Loaded]:
         """In order; a few batches are read ahead."""
-        ahead: list[Future[Loaded]] = []
-        with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-            try:
-                for entry in entries:
-                    ahead.append(pool.submit(self._load, entry, before.get(entry.where), quick))
-                    if len(ahead) > 2 * self.batch_size:
-                        yield ahead.pop(0).result()
-                while ahead:
-                    yield ahead.pop(0).result()
-            finally:
-                for future in ahead:
-                    future.cancel()
+        return in_order(
+            lambda entry: self._load(entry, before.get(entry.where), quick), entries,
+            threads=workers or min(8, os.cpu_count() or 1), waiting=2 * self.batch_size,
+        )  # fmt: skip
 
     def _load(self, entry: Entry, known: Item | None, quick: bool) -> Loaded:
         """The item, and its pixels if it is not embedded yet."""
@@ -125,44 +118,72 @@ class Reader:
         if quick and known is not None and _is_trusted(known, stamp) and (known.problem or known.key in self.shards):
             return Loaded(replace(known, name=entry.name, identity=entry.identity))
         item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
-        try:
-            image = entry.image()
-            mask = entry.mask() if self.masked and entry.mask is not None else None
-        except OSError as error:
-            named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
-            return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
-        item = replace(item, key=key_of(image, mask), size=len(image))
-        if self.masked and mask is None:
-            return Loaded(replace(item, problem=_NO_MASK))
-        try:
-            with Image.open(io.BytesIO(image)) as opened:  # only its head
-                item = replace(item, width=opened.width, height=opened.height)
-        except Exception:  # what it is, and why not, is said below
-            pass
-        if item.key in self.shards or item.key in self.done:
-            return Loaded(item)
-        try:
-            return Loaded(item, *load_pixels(self.metric, entry, image, mask, self.outside))
-        except ImageReadError as error:
-            problem = error.reason if error.source == entry.place else f"{error.source}: {error.reason}"
-            return Loaded(replace(item, problem=problem))
+        return load(
+            self.metric, entry, item, lambda key: key in self.shards or key in self.done,
+            masked=self.masked, outside=self.outside,
+        )  # fmt: skip
 
     def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
         """Embed and keep; returns the keys whose embedding is of no use, and why."""
-        pixels = [x.pixels for x in waiting.values() if x.pixels is not None]
-        if not pixels:
+        wanted = {key: loaded for key, loaded in waiting.items() if loaded.pixels is not None}
+        if not wanted:
             return {}
-        covers = [x.mask for x in waiting.values()]
-        found = self.metric.embed(
-            pixels, batch_size=len(pixels), masks=None if all(c is None for c in covers) else covers,
-            outside="keep", patches=self.patches,  # load_image has painted it
-        ).cpu()  # fmt: skip
-        usable = found.cls.isfinite().all(1) & found.cls.any(1)
-        keys, good = list(waiting), usable.nonzero().flatten()
-        if len(good):
-            self.writer.add([keys[k] for k in good.tolist()], found[good])
-            self.done.update(keys[k] for k in good.tolist())
-        return {keys[k]: "its embedding is zero or not finite" for k in (~usable).nonzero().flatten().tolist()}
+        found, bad = embed(self.metric, list(wanted.values()), self.patches)
+        keys = list(wanted)
+        good = [k for k in range(len(keys)) if k not in bad]
+        if good:
+            self.writer.add([keys[k] for k in good], found[good])
+            self.done.update(keys[k] for k in good)
+        return {keys[k]: reason for k, reason in bad.items()}
+
+
+def load(
+    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside
+) -> Loaded:
+    """Read an image, and bring it to how the model sees it.
+
+    Args:
+        item: what is known of it; it comes back with key, size and problem.
+        is_known: whether content of that key needs no pixels.
+        masked: whether the subject alone is looked at. outside: what becomes of the rest, see `Embedder.embed`.
+    """
+    try:
+        image = entry.image()
+        mask = entry.mask() if masked and entry.mask is not None else None
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
+        return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
+    item = replace(item, key=key_of(image, mask), size=len(image))
+    if masked and mask is None:
+        return Loaded(replace(item, problem=_NO_MASK))
+    try:
+        with Image.open(io.BytesIO(image)) as opened:  # only its head
+            item = replace(item, width=opened.width, height=opened.height)
+    except Exception:  # what it is, and why not, is said below
+        pass
+    if is_known(item.key):
+        return Loaded(item)
+    try:
+        return Loaded(item, *load_pixels(metric, entry, image, mask, outside))
+    except ImageReadError as error:
+        problem = error.reason if error.source == entry.place else f"{error.source}: {error.reason}"
+        return Loaded(replace(item, problem=problem))
+
+
+def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Embedding, dict[int, str]]:
+    """Embed images that have pixels, in one batch.
+
+    Returns:
+        Their embedding, on the CPU; the rows of it that are of no use, and why.
+    """
+    covers = [x.mask for x in loaded]
+    found = metric.embed(
+        [x.pixels for x in loaded if x.pixels is not None], batch_size=len(loaded),
+        masks=None if all(c is None for c in covers) else covers,
+        outside="keep", patches=patches,  # load_pixels has painted it
+    ).cpu()  # fmt: skip
+    usable = found.cls.isfinite().all(1) & found.cls.any(1)
+    return found, dict.fromkeys((~usable).nonzero().flatten().tolist(), "its embedding is zero or not finite")
 
 
 def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,186 @@
+"""What `idmetric-score` keeps of images: the latest in memory, all in a folder if asked to (`--cache`)."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric.cli.score_format import File
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from idmetric.embedder import Embedder
+    from idmetric.embedding import Embedding
+    from idmetric.evaluate.copies import Print
+    from idmetric.images import Outside
+    from idmetric.report.matches import Tokens
+
+Key = tuple[bool, str]  # whether there is a mask, and the content
+_PRINTS = 256  # of images compared last: a print is 30 times as large as what it is made from
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is kept of an image. `small`: copies are found by it. `tokens`: for the page's matched patches."""
+
+    embedding: Embedding
+    small: NDArray[np.uint8] | None
+    tokens: Tokens | None = None
+
+    @property
+    def bytes(self) -> int:
+        """That it takes."""
+        e, t = self.embedding, self.tokens
+        tensors: list[Tensor | None] = [e.cls, e.patches, e.weights]
+        tensors += [] if t is None else [t.unit, t.inside]
+        return sum(x.nbytes for x in tensors if x is not None) + (0 if self.small is None else self.small.nbytes)
+
+
+class Memory:
+    """The images used last, up to so many bytes; those that are in use or awaited stay whatever they take."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[File, Seen] = OrderedDict()
+        self._bytes = 0
+        self._wanted: Counter[File] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def reserve(self, files: Iterable[File]) -> list[File]:
+        """Announce what will be used; returns those that nobody has brought or been asked to bring."""
+        missing = [file for file in files if file not in self._kept and not self._wanted[file]]
+        self._wanted.update(files)
+        return missing
+
+    def put(self, file: File, seen: Seen) -> None:
+        """Bring one that was missing."""
+        self._kept[file] = seen
+        self._bytes += seen.bytes
+
+    def get(self, file: File) -> Seen | None:
+        """One that was announced; None where it could not be brought."""
+        if file in self._kept:
+            self._kept.move_to_end(file)
+        return self._kept.get(file)
+
+    def release(self, files: Iterable[File]) -> None:
+        """Take an announcement back, once they were used."""
+        self._wanted.subtract(files)
+        self._wanted = +self._wanted
+        for file in list(self._kept) if self._bytes > self._limit else []:
+            if self._bytes <= self._limit:
+                break
+            if not self._wanted[file]:
+                self._bytes -= self._kept.pop(file).bytes
+
+
+class Prints:
+    """The prints of the images compared last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Print] = OrderedDict()
+
+    def of(self, name: str, small: NDArray[np.uint8] | None) -> Print | None:
+        """What copies of an image are found by; None without its small picture."""
+        from idmetric.evaluate.copies import take_print
+
+        if small is None:
+            return None
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = take_print(small)
+            if len(self._kept) > _PRINTS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return found
+
+
+class Cache:
+    """Embeddings and small pictures in a folder, by the content of image and mask.
+
+    Embeddings lie as in a gallery (`idmetric.gallery`), which may be the folder: one for each model, by exactly its
+    weights and settings. A shard that the disk has damaged is deleted, and what it held made again.
+
+    Args:
+        copies: keep small pictures too. say: called with a line for each damaged shard.
+    """
+
+    def __init__(
+        self, folder: Path, metric: Embedder, outside: Outside, patches: bool, copies: bool, say: Callable[[str], None]
+    ) -> None:
+        from idmetric.evaluate.copies import SIZE
+        from idmetric.gallery.index import about, folder_name
+        from idmetric.output import writing
+        from idmetric.shards import DamagedShardError, Shards, Writer
+
+        def damaged(error: DamagedShardError) -> None:
+            error.path.unlink(missing_ok=True)
+            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): what it held is made again")
+
+        with writing(folder):  # or all would be embedded first
+            folder.mkdir(parents=True, exist_ok=True)
+        whole = about(metric, None)
+        stores = {False: whole, True: {**whole, "outside": outside}}
+        self._of = {m: Shards(folder / folder_name(facts), patches, damaged) for m, facts in stores.items()}
+        self._writers = {m: Writer(shards) for m, shards in self._of.items()}
+        colour = "".join(f"{x:02x}" for x in metric.background)
+        self._small = Shards(folder / f"pictures.{SIZE}.{colour}", damaged=damaged) if copies else None
+        self._small_writer = Writer(self._small) if self._small is not None else None
+        self._new: set[Key] = set()  # in no file yet, or in one
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._new or self._is_saved(key)
+
+    def _is_saved(self, key: Key) -> bool:
+        masked, name = key
+        return name in self._of[masked] and (self._small is None or name in self._small)
+
+    def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None]]:
+        """What is kept of each, in order.
+
+        Raises:
+            DamagedShardError: naming a shard with other numbers than were written.
+        """
+        from idmetric.evaluate.copies import SIZE
+
+        if not all(map(self._is_saved, keys)):
+            self.save()
+        found: dict[Key, Embedding] = {}
+        for masked, shards in self._of.items():
+            own = list(dict.fromkeys(name for m, name in keys if m == masked))
+            if own:
+                found |= {(masked, name): one for name, one in zip(own, shards.embedding(own), strict=True)}
+        small: list[Any] = [None] * len(keys)
+        if self._small is not None and keys:
+            small = list(self._small.embedding([name for _, name in keys]).cls.numpy().reshape(-1, SIZE, SIZE, 3))
+        return [(found[key], picture) for key, picture in zip(keys, small, strict=True)]
+
+    def add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
+        """Keep images, with their small pictures where copies are looked for; in a file after half a minute."""
+        import numpy as np
+        import torch
+
+        from idmetric.embedding import Embedding
+
+        for masked, writer in self._writers.items():
+            at = [k for k, (m, _) in enumerate(keys) if m == masked]
+            if at:
+                writer.add([keys[k][1] for k in at], embedding[at])
+        if self._small_writer is not None and keys:
+            flat = np.stack([x for x in small if x is not None]).reshape(len(keys), -1)
+            self._small_writer.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
+        self._new.update(keys)
+
+    def save(self) -> None:
+        """Write what is in no file yet."""
+        for writer in (*self._writers.values(), self._small_writer):
+            if writer is not None:
+                writer.save()

@@ -1,0 +1,17 @@
+"""Embeddings of very many images as a folder of Parquet files, by one process or a Ray cluster: docs/scale.md.
+
+    from idmetric.scale import embed_dataset, embed_on_ray
+
+    embed_dataset("photos/", "embeddings/", model="tiny")  # on this machine
+    embed_on_ray("s3://bucket/photos", "s3://bucket/embeddings", model="tiny", address="auto")
+
+Both write the same files, and either goes on where the other was stopped.
+"""
+
+from __future__ import annotations
+
+from idmetric.scale.cluster import embed_on_ray
+from idmetric.scale.places import ScaleError
+from idmetric.scale.run import Summary, embed_dataset
+
+__all__ = ["ScaleError", "Summary", "embed_dataset", "embed_on_ray"]

@@ -1,0 +1,156 @@
+"""The same on many machines: chunks go through Ray Data's `map_batches`, actors embed them and write their parts.
+
+What travels through Ray is names and counts; images are read, and parts written, where they are embedded. A part is
+called after its chunk and appears whole, so that a chunk that Ray works on again, as its node was lost, takes the place
+of what is there. The output is complete or the call raises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from idmetric.scale.chunks import ROWS, Chunk, chunks
+from idmetric.scale.parts import Layout, Stored, open_folder
+from idmetric.scale.places import ScaleError, place
+from idmetric.scale.run import (
+    Done,
+    OnError,
+    Settings,
+    Source,
+    Summary,
+    check_apart,
+    embed_chunks,
+    finish,
+    open_model,
+    work_of,
+)
+
+if TYPE_CHECKING:
+    from idmetric.embedder import Embedder
+
+_BLOCKS = 2000  # more chunks share blocks: Ray's own work grows with their number
+
+
+class Actor:
+    """A process of the cluster that holds the model: what `map_batches` makes, once for each worker."""
+
+    def __init__(
+        self, model: str | Callable[[], Embedder], out: str, facts: dict[str, Any], patches: bool, stored: Stored,
+        settings: Settings,
+    ) -> None:  # fmt: skip
+        self.metric = open_model(model)
+        self.layout = Layout.of(self.metric, patches, stored)
+        if self.layout.facts != facts:
+            found = {k: v for k, v in self.layout.facts.items() if facts.get(k) != v}
+            raise ScaleError(f"the model of this node differs from that of the driver in {', '.join(found)}")
+        self.folder, self.settings = place(out, settings.out_filesystem), settings
+
+    def __call__(self, batch: Any) -> Any:
+        """Chunks (column `chunk`, JSON) to what became of them (column `done`, JSON)."""
+        import pyarrow as pa
+
+        todo = [_chunk(text) for text in batch.column("chunk").to_pylist()]
+        done = embed_chunks(self.metric, todo, self.folder, self.layout, self.settings)
+        return pa.table({"done": [json.dumps(asdict(one)) for one in done]})
+
+
+def embed_on_ray(
+    sources: Source | Sequence[Source],
+    out: Source,
+    *,
+    model: str | Callable[[], Embedder] = "dinov3_vitl16",
+    address: str | None = None,
+    actors: int | tuple[int, int] | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    lists: Sequence[Source] = (),
+    patches: bool = False,
+    stored: Stored = "float32",
+    column: str | None = None,
+    column_id: str | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+    rows: int = ROWS,
+    quick: bool = False,
+    on_error: OnError = "skip",
+    filesystem: Any = None,
+    out_filesystem: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """As `embed_dataset`, on a Ray cluster; the rows are the same, their numbers up to float rounding.
+
+    Args:
+        model: what `idmetric.load` takes, or what opens the model, on each node; a folder must be there on each.
+        address: of the cluster ("auto": the one of this machine); None: the one that this process is connected to, else
+            one is started here. sources and `out` must be places that all nodes see.
+        actors: processes that embed, or the fewest and most; default: as many as the cluster has room for at the start.
+        cpus, gpus: of each. Threads that read (`workers`) default to `cpus`.
+        others: see `embed_dataset`.
+
+    Raises:
+        ImportError: without ray. ScaleError, OSError: as `embed_dataset`. RuntimeError: if the cluster gives up.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError("a cluster needs Ray: pip install 'idmetric[scale]'") from error
+    settings = Settings(batch_size, workers or max(1, round(cpus)), quick, filesystem, out_filesystem)
+    check_apart(sources, out, filesystem, out_filesystem)
+    todo = chunks(
+        [sources] if isinstance(sources, str | os.PathLike) else sources, lists=lists, filesystem=filesystem,
+        column=column, column_id=column_id, rows=rows,
+    )  # fmt: skip
+    layout, folder = Layout.of(open_model(model), patches, stored), place(out, out_filesystem)
+    open_folder(folder, layout, work_of(sources, lists, column, column_id, rows))
+    mine = not ray.is_initialized()
+    if mine:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+        options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+        ray.init(**options)
+        ray.data.DataContext.get_current().enable_progress_bars = False  # `progress` is told
+    try:
+        dataset = ray.data.from_arrow(_blocks(todo)).map_batches(
+            Actor, batch_size=1, batch_format="pyarrow", num_cpus=cpus, num_gpus=gpus,
+            concurrency=actors or _room(ray.cluster_resources(), cpus, gpus),
+            fn_constructor_kwargs={
+                "model": model, "out": folder.name, "facts": layout.facts, "patches": patches, "stored": stored,
+                "settings": settings,
+            },
+        )  # fmt: skip
+        return finish(folder, todo, _results(dataset), on_error, progress)
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _results(dataset: Any) -> Iterator[Done]:
+    """What became of the chunks, as they are done."""
+    for row in dataset.iter_rows():
+        yield Done(**json.loads(row["done"]))
+
+
+def _blocks(todo: Sequence[Chunk]) -> list[Any]:
+    import pyarrow as pa
+
+    step = -(-len(todo) // _BLOCKS)
+    texts = [json.dumps(asdict(chunk)) for chunk in todo]  # names may be no UTF-8, which JSON's escapes can say
+    return [pa.table({"chunk": texts[at : at + step]}) for at in range(0, len(texts), step)]
+
+
+def _chunk(text: str) -> Chunk:
+    values = json.loads(text)
+    return Chunk(**{**values, "names": tuple(values["names"]), "paths": tuple(values["paths"])})
+
+
+def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
+    """How many actors the cluster has room for."""
+    room = [resources.get(name, 0) / each for name, each in (("CPU", cpus), ("GPU", gpus)) if each]
+    count = int(min(room)) if room else 1
+    if count < 1:
+        raise ScaleError(f"the cluster has no room for an actor of {cpus:g} CPUs and {gpus:g} GPUs: ask for less")
+    return count

@@ -1,0 +1,258 @@
+"""A folder of embeddings: one Parquet file, a part, for each chunk of images, whole or not there at all.
+
+Columns: `image` (path or address, `table#row` for rows of a table), `name` (below its source; a table's id), `key`
+(hash of its bytes), `width`, `height` (pixels, as stored), `embedding` (list of D floats, as the model gives it, not
+brought to unit length), with patches `patches` (list of P * D' floats, row-major), and `error`: why there is no
+embedding, else null. What made them is in the metadata of each part, and in `_embed.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmetric.scale.places import Place, ScaleError
+
+if TYPE_CHECKING:
+    import torch
+
+    from idmetric.embedder import Embedder
+    from idmetric.gallery.index import Item
+    from idmetric.gallery.read import Loaded
+
+Stored = Literal["float32", "float16"]
+FORMAT = 1
+HEAD = "_embed.json"  # readers of Parquet folders pass over names that begin so
+_META = b"idmetric.embed"
+_FLUSH = 2**26  # bytes of rows that wait to be written
+
+
+def need_pyarrow() -> None:
+    """ImportError, with the way out, if there is no pyarrow."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'idmetric[data]'") from error
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What rows of a model hold, and what their values depend on.
+
+    Attributes:
+        about: see `gallery.index.about`. size: D. grid: rows and columns of the patches; None: they are left out.
+        width: D' of a patch. stored: type of the numbers.
+    """
+
+    about: Mapping[str, str]
+    size: int
+    grid: tuple[int, int] | None
+    width: int
+    stored: Stored
+
+    @classmethod
+    def of(cls, metric: Embedder, patches: bool, stored: Stored) -> Layout:
+        """The layout of a model, found by embedding one image.
+
+        Raises:
+            ScaleError: for patches of a model that has none.
+        """
+        import torch
+
+        from idmetric.gallery.index import about
+
+        found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
+        if not patches:
+            return cls(about(metric, None), found.cls.shape[1], None, 0, stored)
+        if found.patches is None or found.grid is None:
+            raise ScaleError(f"{metric.label} has no patches: leave them out")
+        return cls(about(metric, None), found.cls.shape[1], found.grid, found.patches.shape[2], stored)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        grid = None if self.grid is None else [*self.grid, self.width]
+        return {"format": FORMAT, **self.about, "size": self.size, "patches": grid, "stored": self.stored}
+
+    def schema(self) -> Any:
+        """Of the parts."""
+        import pyarrow as pa
+
+        number = pa.float32() if self.stored == "float32" else pa.float16()
+        columns = [("image", pa.string()), ("name", pa.string()), ("key", pa.string()), ("width", pa.int32()),
+                   ("height", pa.int32()), ("embedding", pa.list_(number, self.size))]  # fmt: skip
+        if self.grid is not None:
+            columns.append(("patches", pa.list_(number, self.grid[0] * self.grid[1] * self.width)))
+        return pa.schema([*columns, ("error", pa.string())], {_META: json.dumps(self.facts).encode()})
+
+
+class Part:
+    """A part that is being written."""
+
+    def __init__(self, writer: Any, layout: Layout) -> None:
+        self._writer, self._layout, self._schema = writer, layout, layout.schema()
+        self._waiting: list[Any] = []
+        self.rows, self.errors = 0, dict[str, str]()
+
+    def add(self, metric: Embedder, loaded: Sequence[Loaded]) -> None:
+        """Embed what has pixels, in one batch, and take rows for all."""
+        from idmetric.gallery.read import embed
+
+        items = [x.item for x in loaded]
+        at = [k for k, x in enumerate(loaded) if x.pixels is not None]
+        numbers: dict[str, Any] = {}
+        bad = {k: item.problem for k, item in enumerate(items) if item.problem}
+        if at:
+            found, useless = embed(metric, [loaded[k] for k in at], self._layout.grid is not None)
+            bad |= {at[k]: reason for k, reason in useless.items()}
+            for name, tensor in (("embedding", found.cls), ("patches", found.patches)):
+                if tensor is not None and name in self._schema.names:
+                    numbers[name] = self._rows(tensor, at, len(items), bad)
+        self._take(items, numbers, bad)
+
+    def _rows(self, tensor: torch.Tensor, at: Sequence[int], count: int, bad: dict[int, str]) -> Any:
+        """The numbers of each image (count, N), zero where there are none; what does not fit their type is bad."""
+        import numpy as np
+
+        rows = np.zeros((count, tensor[0].numel()), np.float32)
+        rows[at] = tensor.float().flatten(1).numpy()
+        if self._layout.stored == "float16":
+            with np.errstate(over="ignore"):
+                half = rows.astype(np.float16)
+            for k in np.flatnonzero(~np.isfinite(half).all(1) & np.isfinite(rows).all(1)):
+                bad.setdefault(int(k), "its embedding exceeds what float16 can hold")
+            return half
+        return rows
+
+    def _take(self, items: Sequence[Item], numbers: Mapping[str, Any], bad: Mapping[int, str]) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        none = np.array([k in bad for k in range(len(items))])
+        columns: dict[str, Any] = {
+            "image": [as_text(item.place) for item in items], "name": [as_text(item.name) for item in items],
+            "key": [item.key or None for item in items], "width": [item.width or None for item in items],
+            "height": [item.height or None for item in items],
+            "error": [bad.get(k) and as_text(bad[k]) for k in range(len(items))],
+        }  # fmt: skip
+        arrays = []
+        for field in self._schema:
+            if field.name in columns:
+                arrays.append(pa.array(columns[field.name], field.type))
+            elif field.name in numbers:
+                values = pa.array(numbers[field.name].ravel())
+                arrays.append(pa.FixedSizeListArray.from_arrays(values, type=field.type, mask=pa.array(none)))
+            else:
+                arrays.append(pa.nulls(len(items), field.type))
+        self._waiting.append(pa.table(arrays, schema=self._schema))
+        self.rows += len(items)
+        self.errors |= {as_text(items[k].place): as_text(reason) for k, reason in bad.items()}
+        if sum(table.nbytes for table in self._waiting) >= _FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        import pyarrow as pa
+
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
+        self._waiting = []
+
+
+@contextmanager
+def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
+    """A part that stands in the folder when the block ends well.
+
+    Raises:
+        OutputError, OSError: if it cannot be written.
+    """
+    import pyarrow.parquet as pq
+
+    with (
+        folder.child(name).replacing() as file,
+        pq.ParquetWriter(file, layout.schema(), write_page_checksum=True) as writer,
+    ):
+        part = Part(writer, layout)
+        yield part
+        part.flush()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a part says of its images, vectors left aside: columns `image`, `key` and `error`."""
+
+    images: list[str]
+    keys: list[str | None]
+    errors: dict[str, str]
+
+
+def held(folder: Place, name: str, layout: Layout) -> Held | None:
+    """What a part holds; None if it is not there, or damaged.
+
+    Raises:
+        ScaleError: if another model made it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    at = folder.child(name)
+    if at.info()[0] != "file":
+        return None
+    try:
+        with pq.ParquetFile(at.opened(), page_checksum_verification=True) as file:
+            facts = (file.schema_arrow.metadata or {}).get(_META, b"")
+            table = file.read(columns=["image", "key", "error"])
+    except (pa.ArrowInvalid, OSError, KeyError):
+        return None
+    if facts != layout.schema().metadata[_META]:
+        raise ScaleError(f"{at.name!r} was not made by {layout.about['model']} as it is now: name another folder")
+    images, keys, errors = (table.column(name).to_pylist() for name in ("image", "key", "error"))
+    return Held(images, keys, {image: error for image, error in zip(images, errors, strict=True) if error})
+
+
+def open_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> None:
+    """Make the folder, or see that it holds the same work.
+
+    Args:
+        work: what else decides which part holds which images: the sources and how they are cut.
+
+    Raises:
+        ScaleError: if it is of another model or other sources.
+    """
+    wanted = {"made_by": layout.facts, **work}
+    at = folder.child(HEAD)
+    if at.info()[0] == "file":
+        try:
+            found = json.loads(at.read())
+        except ValueError as error:
+            raise ScaleError(f"{at.name!r} is damaged ({error}): delete it, and run again") from error
+        different = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
+        if different == ["made_by"]:
+            made = found.get("made_by") or {}
+            facts = [f"{k} {made.get(k)} instead of {v}" for k, v in layout.facts.items() if made.get(k) != v]
+            raise ScaleError(f"{folder.name!r} was made otherwise ({'; '.join(facts)}): name another folder")
+        if different:
+            told = f"{different[0]} {found.get(different[0])} instead of {wanted[different[0]]}" if found else "nothing"
+            raise ScaleError(f"{folder.name!r} holds the embeddings of other work ({told}): name another folder")
+        return
+    folder.make()
+    with at.replacing() as file:
+        file.write(json.dumps(wanted, indent=2).encode())
+
+
+def parts_of(folder: Place) -> list[str]:
+    """The names of the parts that are there."""
+    return [name for name in folder.files() if name.startswith("part-") and name.endswith(".parquet")]
+
+
+def unfinished(folder: Place) -> list[str]:
+    """What runs that were killed have left: parts that were being written."""
+    return [name for name in folder.hidden() if name.startswith(".part-")]
+
+
+def as_text(name: str) -> str:
+    """A name that may be no UTF-8, as what can be written."""
+    return name.encode("utf-8", "backslashreplace").decode()

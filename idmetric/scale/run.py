@@ -1,0 +1,258 @@
+"""Embed chunks in this process: threads read ahead, one batch after the other passes the model, parts are written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmetric.ahead import in_order
+from idmetric.gallery.index import Item
+from idmetric.gallery.sources import Entry
+from idmetric.scale.chunks import ROWS, Chunk, chunks, entries
+from idmetric.scale.parts import Layout, Stored, as_text, held, need_pyarrow, open_folder, parts_of, unfinished, writing
+from idmetric.scale.places import Place, ScaleError, place
+
+if TYPE_CHECKING:
+    from idmetric.embedder import Embedder
+    from idmetric.gallery.read import Loaded
+
+Source = str | os.PathLike[str]
+OnError = Literal["skip", "fail"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run left.
+
+    Attributes:
+        images: rows in the folder. embedded: of them, in this run. parts: files.
+        unreadable: image -> why it has no embedding.
+        removed: parts that went, as their images are in no source any more (or in other chunks).
+    """
+
+    images: int
+    embedded: int
+    parts: int
+    unreadable: dict[str, str] = field(default_factory=dict)
+    removed: int = 0
+
+    def __str__(self) -> str:
+        more = [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
+        more += [f"{self.removed} parts removed"] if self.removed else []
+        return ", ".join([f"{self.images} images in {self.parts} parts", f"{self.embedded} embedded", *more])
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a chunk: rows in its part, and how many of them have been embedded now."""
+
+    part: str
+    images: int
+    embedded: int
+    errors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How chunks are worked on."""
+
+    batch_size: int = 32
+    workers: int | None = None
+    quick: bool = False
+    filesystem: Any = None
+    out_filesystem: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    @property
+    def threads(self) -> int:
+        """That read."""
+        return self.workers or min(8, os.cpu_count() or 1)
+
+
+def embed_dataset(
+    sources: Source | Sequence[Source],
+    out: Source,
+    *,
+    model: Embedder | str | Callable[[], Embedder] = "dinov3_vitl16",
+    lists: Sequence[Source] = (),
+    patches: bool = False,
+    stored: Stored = "float32",
+    column: str | None = None,
+    column_id: str | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+    rows: int = ROWS,
+    quick: bool = False,
+    on_error: OnError = "skip",
+    filesystem: Any = None,
+    out_filesystem: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Embed all images of the sources into a folder of Parquet files; see `parts` for their columns.
+
+    Memory does not grow with the images, but for their names: at most three batches of them are decoded at once. A run
+    that was stopped, or killed, loses the chunk that it was at; the next one embeds what is missing, and what has
+    changed. In the end the folder holds a row for each image, and no other.
+
+    Args:
+        sources, lists: see `chunks.chunks`. out: a local folder or an address.
+        model: what `idmetric.load` takes, what opens it, or the model itself.
+        patches: keep patch tokens too: megabytes for each image.
+        stored: "float16" halves the files; an image with numbers beyond it is listed as an error.
+        column, column_id: of Parquet sources. filesystem, out_filesystem: see `places.place`.
+        batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
+        rows: images of a part, on average. A chunk of which anything has changed is embedded anew.
+        quick: trust parts that hold the names that they should; else each image is read to see whether it has changed.
+        on_error: "fail" stops at the first chunk with an image that cannot be read; what is written stays.
+        progress: called with (images done, images in all).
+
+    Raises:
+        ScaleError: if a source or `out` cannot be used. Images that cannot be read are rows with an `error`.
+        OSError: if nothing can be written. ImportError: without pyarrow.
+    """
+    settings = Settings(batch_size, workers, quick, filesystem, out_filesystem)
+    need_pyarrow()
+    check_apart(sources, out, filesystem, out_filesystem)
+    todo = chunks(_several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows)
+    metric = open_model(model)
+    layout, folder = Layout.of(metric, patches, stored), place(out, out_filesystem)
+    open_folder(folder, layout, work_of(sources, lists, column, column_id, rows))
+    return finish(folder, todo, embed_chunks(metric, todo, folder, layout, settings), on_error, progress)
+
+
+def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
+    """The model."""
+    from idmetric.embedder import Embedder
+    from idmetric.loading import load
+
+    if isinstance(model, Embedder):
+        return model
+    return load(model) if isinstance(model, str) else model()
+
+
+def check_apart(sources: Source | Sequence[Source], out: Source, filesystem: Any, out_filesystem: Any) -> None:
+    """Refuse an output folder inside a source, where the next run would find it among the images."""
+    folder = place(out, out_filesystem)
+    for at in (place(source, filesystem) for source in _several(sources)):
+        if f"{folder.name}/".startswith(f"{at.name}/") and filesystem is out_filesystem:
+            raise ScaleError(f"{folder.name!r} lies in the source {at.name!r}: keep the embeddings elsewhere")
+
+
+def work_of(
+    sources: Source | Sequence[Source], lists: Sequence[Source], column: str | None, column_id: str | None, rows: int
+) -> dict[str, Any]:
+    """What decides, beside the model, which part holds which images."""
+    named = [as_text(place(s).name if "://" not in os.fspath(s) else os.fspath(s)) for s in _several(sources)]
+    return {"sources": named, "lists": [as_text(os.path.abspath(x)) for x in lists], "column": column,
+            "column_id": column_id, "rows": rows}  # fmt: skip
+
+
+def _several(sources: Source | Sequence[Source]) -> list[Source]:
+    return [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+
+
+def embed_chunks(
+    metric: Embedder, todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings
+) -> Iterator[Done]:
+    """Write the parts that are missing or out of date, one after the other; images are read ahead across them.
+
+    Raises:
+        ScaleError, OSError: see `embed_dataset`.
+    """
+    size = settings.batch_size
+    kept: list[Done] = []  # found while the chunk before was worked on
+
+    def wanted() -> Iterator[tuple[Chunk, Entry]]:
+        for chunk in todo:
+            found = _kept(chunk, folder, layout, settings)
+            if found is not None:
+                kept.append(found)
+                continue
+            for entry in entries(chunk, settings.filesystem, size):
+                yield chunk, entry
+
+    def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Loaded]:
+        return one[0], _load(metric, one[1])
+
+    with closing(in_order(read, wanted(), threads=settings.threads, waiting=2 * size)) as ahead:
+        for name, group in groupby(ahead, key=lambda one: one[0].part):
+            yield from kept
+            kept.clear()
+            with writing(folder, name, layout) as part:
+                while batch := [loaded for _, loaded in islice(group, size)]:
+                    part.add(metric, batch)
+                    batch.clear()  # its pixels go before the next are waited for
+            yield Done(name, part.rows, part.rows - len(part.errors), part.errors)
+    yield from kept
+
+
+def _load(metric: Embedder, entry: Entry) -> Loaded:
+    from idmetric.gallery.read import load
+
+    item = Item(entry.name, entry.place, entry.files, "")
+    return load(metric, entry, item, lambda _: False, masked=False, outside="keep")
+
+
+def _kept(chunk: Chunk, folder: Place, layout: Layout, settings: Settings) -> Done | None:
+    """What the part of a chunk holds, if it is what the chunk holds now."""
+    from idmetric.gallery.read import key_of
+
+    found = held(folder, chunk.part, layout)
+    if found is None or len(found.images) != chunk.count:
+        return None
+
+    def key(entry: Entry) -> tuple[str, str | None]:
+        try:
+            return as_text(entry.place), None if settings.quick else key_of(entry.image())
+        except OSError:
+            return as_text(entry.place), None
+
+    known = zip(found.images, [None] * chunk.count if settings.quick else found.keys, strict=True)
+    here = entries(chunk, settings.filesystem, settings.batch_size)
+    with closing(in_order(key, here, threads=settings.threads, waiting=2 * settings.batch_size)) as now:
+        if any(a != b for a, b in zip(known, now, strict=True)):
+            return None
+    return Done(chunk.part, chunk.count, 0, found.errors)
+
+
+def finish(
+    folder: Place,
+    todo: Sequence[Chunk],
+    results: Iterator[Done],
+    on_error: OnError,
+    progress: Callable[[int, int], None] | None,
+) -> Summary:
+    """Wait for all chunks, see that all parts are there, and remove those of chunks that are no more or half written.
+
+    Raises:
+        ScaleError: if parts are not where they should be, or an image could not be read and `on_error` is "fail".
+    """
+    if on_error not in ("skip", "fail"):
+        raise ValueError(f"on_error must be 'skip' or 'fail', got {on_error!r}")
+    total, images, embedded = sum(chunk.count for chunk in todo), 0, 0
+    unreadable: dict[str, str] = {}
+    for done in results:
+        images, embedded = images + done.images, embedded + done.embedded
+        unreadable |= done.errors
+        for image, reason in done.errors.items() if on_error == "fail" else ():
+            raise ScaleError(f"{image}: {reason}; mend it, or keep it as a row with its error (on_error 'skip')")
+        if progress is not None:
+            progress(images, total)
+    there, wanted = set(parts_of(folder)), {chunk.part for chunk in todo}
+    if wanted - there or images != total:
+        raise ScaleError(
+            f"{len(wanted - there)} of {len(wanted)} parts are not in {folder.name!r}, {images} of {total} images are "
+            "done: it must be a place that all processes share; run again for what is missing"
+        )
+    for name in (*(there - wanted), *unfinished(folder)):
+        folder.child(name).delete()
+    return Summary(images, embedded, len(wanted), unreadable, len(there - wanted))

@@ -1,0 +1,66 @@
+"""Images to embed many of, and what is compared of folders of embeddings."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:
+    """So many small pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number in range(start, start + count):
+        coarse = np.random.default_rng(number).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+        paths.append(folder / f"{number:04}.png")
+        Image.fromarray(coarse).resize((40, 30)).save(paths[-1])
+    return paths
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Image -> its row; no image twice."""
+    pq = pytest.importorskip("pyarrow.parquet", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
+    found = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert len({row["image"] for row in found}) == len(found)
+    return {row["image"]: row for row in found}
+
+
+def same_rows(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]], atol: float = 0.0) -> None:
+    """The same images, and of each the same values; numbers up to `atol`."""
+    assert a.keys() == b.keys()
+    for image, row in a.items():
+        assert row.keys() == b[image].keys()
+        for name, value in row.items():
+            other = b[image][name]
+            if isinstance(value, list) and atol:
+                np.testing.assert_allclose(value, other, atol=atol, rtol=0)
+            else:
+                assert value == other, (image, name)
+
+
+class Live:
+    """Counts the decoded images of a model, or class of models, that are alive."""
+
+    def __init__(self, metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.made = 0
+        lock, original = threading.Lock(), metric.load_image
+
+        def gone() -> None:
+            with lock:
+                self.now -= 1
+
+        def load_image(*args: Any, **options: Any) -> Any:
+            pixels, mask = original(*args, **options)
+            with lock:
+                self.now, self.made = self.now + 1, self.made + 1
+                self.most = max(self.most, self.now)
+            weakref.finalize(pixels, gone)
+            return pixels, mask
+
+        monkeypatch.setattr(metric, "load_image", load_image)

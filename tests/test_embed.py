@@ -1,0 +1,445 @@
+"""`idmetric-score embed` and `idmetric.scale.embed_dataset`: complete, resumable, in memory that does not grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from idmetric import IDSim
+from idmetric.ahead import in_order
+from idmetric.cli import embed as command
+from idmetric.cli.score import main
+from idmetric.gallery.read import key_of
+from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
+from idmetric.scale.chunks import ROWS, chunks, entries
+from idmetric.scale.places import place
+from tests.conftest import random_model
+from tests.embed_parts import Live, pictures, rows_of, same_rows
+
+pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
+fs = pytest.importorskip("pyarrow.fs")
+pq = pytest.importorskip("pyarrow.parquet")
+SMALL_ROWS: dict[str, Any] = {"rows": 4, "batch_size": 3}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    metric.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """23 pictures in two folders."""
+    pictures(tmp_path / "photos" / "a", 12)
+    pictures(tmp_path / "photos" / "b", 11, start=12)
+    return tmp_path / "photos"
+
+
+def images(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.png"))
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+
+
+# What is written
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_every_image_has_its_row(metric: IDSim, photos: Path, tmp_path: Path, stored: Any) -> None:
+    done = embed_dataset(photos, tmp_path / "out", model=metric, patches=True, stored=stored, **SMALL_ROWS)
+    found = rows_of(tmp_path / "out")
+    assert sorted(found) == [str(path) for path in images(photos)]
+    assert (done.images, done.embedded, done.unreadable) == (23, 23, {})
+    assert done.parts == len(list((tmp_path / "out").glob("part-*.parquet"))) > 1
+    expected = metric.embed(images(photos))
+    atol = 1e-5 if stored == "float32" else 4e-3
+    for k, path in enumerate(images(photos)):
+        row = found[str(path)]
+        assert row["name"] == path.relative_to(photos).as_posix()
+        assert (row["width"], row["height"], row["error"]) == (40, 30, None)
+        assert row["key"] == key_of(path.read_bytes())
+        np.testing.assert_allclose(row["embedding"], expected.cls[k], atol=atol)
+        assert expected.patches is not None
+        np.testing.assert_allclose(row["patches"], expected.patches[k].flatten(), atol=atol)
+    schema = pq.read_schema(next((tmp_path / "out").glob("*.parquet")))
+    kind = schema.field("embedding").type
+    assert (str(kind.value_type), kind.list_size) == ({"float32": "float", "float16": "halffloat"}[stored],
+                                                      expected.cls.shape[1])  # fmt: skip
+    facts = json.loads(schema.metadata[b"idmetric.embed"])
+    assert facts["model"] == metric.label
+    assert facts["patches"] == [4, 4, expected.patches.shape[2]]
+    assert pq.read_table(tmp_path / "out").num_rows == 23  # other files of the folder are no part of the table
+
+
+def test_unreadable_images_are_rows_with_their_reason(
+    saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "a" / "0003.png").write_bytes(b"no image")
+    (photos / "b" / "0014.png").write_bytes(b"")
+    (photos / "b" / "gone.png").symlink_to("nowhere")
+    words = ["embed", str(photos), "--out", str(tmp_path / "out"), "--model", str(saved), "--device", "cpu"]
+    assert main([*words, "--rows", "4"]) == 4
+    told = capsys.readouterr().err
+    found = rows_of(tmp_path / "out")
+    assert len(found) == 24
+    bad = {Path(image).name: row for image, row in found.items() if row["error"]}
+    assert bad.keys() == {"0003.png", "0014.png", "gone.png"}
+    for name, reason in (("0003", "not an image"), ("0014", "empty"), ("gone", "No such file")):
+        assert reason in bad[f"{name}.png"]["error"]
+        assert f"{name}.png: {bad[f'{name}.png']['error']}" in told
+        assert bad[f"{name}.png"]["embedding"] is None
+    assert all(row["embedding"] for row in found.values() if not row["error"])
+    assert main([*words, "--rows", "4", "--quiet"]) == 4  # told again, not tried again
+    assert "0003.png" in capsys.readouterr().err
+    assert main([*words[:2], "--out", str(tmp_path / "strict"), *words[4:], "--on-error", "fail"]) == 1
+    assert "0003.png: it is not an image" in capsys.readouterr().err
+    (photos / "a" / "0003.png").write_bytes((photos / "a" / "0001.png").read_bytes())
+    (photos / "b" / "0014.png").unlink()
+    (photos / "b" / "gone.png").unlink()
+    assert main([*words, "--rows", "4"]) == 0
+    assert len(rows_of(tmp_path / "out")) == 22
+
+
+def test_what_is_of_no_use_is_an_error(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model("dinov3")
+    with torch.no_grad():
+        next(p for p in model.mlp_cls.parameters()).fill_(float("nan"))
+    done = embed_dataset(photos, tmp_path / "out", model=model)
+    assert set(done.unreadable.values()) == {"its embedding is zero or not finite"}
+    assert {row["embedding"] is None for row in rows_of(tmp_path / "out").values()} == {True}
+    original = metric.embed
+    monkeypatch.setattr(metric, "embed", lambda x, **o: replace(original(x, **o), cls=1e6 * original(x, **o).cls))
+    done = embed_dataset(photos, tmp_path / "half", model=metric, stored="float16")
+    assert set(done.unreadable.values()) == {"its embedding exceeds what float16 can hold"}
+
+
+# Going on
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from idmetric import IDSim
+from idmetric.scale import embed_dataset
+
+model, photos, out, mark = sys.argv[1:]
+class Slow(IDSim):
+    batches = 0
+    def embed(self, *args, **options):
+        Slow.batches += 1
+        if Slow.batches > 5:
+            Path(mark).touch()
+            time.sleep(100)
+        return super().embed(*args, **options)
+Slow.__name__ = "IDSim"
+embed_dataset(photos, out, model=Slow(model, device="cpu"), rows=4, batch_size=3)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_rows(saved: Path, photos: Path, tmp_path: Path) -> None:
+    (photos / "a" / "0005.png").write_bytes(b"no image")
+    out, mark = tmp_path / "out", tmp_path / "mark"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(saved), str(photos), str(out), str(mark)])
+    try:
+        until = time.monotonic() + 60
+        while not mark.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert mark.exists()
+    kept = {name: stamp for name, stamp in stamps(out).items() if not name.startswith(".")}
+    before = rows_of(out)
+    assert 0 < len(before) < 23
+    done = embed_dataset(photos, out, model=IDSim(saved, device="cpu"), **SMALL_ROWS)
+    assert done.images == 23
+    assert done.embedded + sum(row["error"] is None for row in before.values()) == 22
+    assert kept.items() <= stamps(out).items()  # what was finished is left alone
+    assert not [p.name for p in out.iterdir() if p.name.startswith(".")]
+    embed_dataset(photos, tmp_path / "whole", model=IDSim(saved, device="cpu"), **SMALL_ROWS)
+    same_rows(rows_of(out), rows_of(tmp_path / "whole"))
+
+
+def test_only_chunks_with_changes_are_embedded_again(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    work: dict[str, Any] = {"model": metric, **SMALL_ROWS}
+    embed_dataset(photos, out, **work)
+    first = stamps(out)
+    assert embed_dataset(photos, out, **work).embedded == 0
+    assert stamps(out) == first
+    path = images(photos)[9]
+    stat = path.stat()
+    path.write_bytes(images(photos)[2].read_bytes().ljust(stat.st_size, b"\0"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert embed_dataset(photos, out, quick=True, **work).embedded == 0  # it trusts names
+    changed = embed_dataset(photos, out, **work)
+    assert 0 < changed.embedded < 23
+    assert sum(first[name] != stamp for name, stamp in stamps(out).items()) == 1
+    pictures(photos / "a", 1, start=100)  # between two others
+    images(photos)[20].unlink()
+    more = embed_dataset(photos, out, quick=True, **work)
+    assert (more.images, 0 < more.embedded < 23) == (23, True)
+    embed_dataset(photos, tmp_path / "anew", **work)
+    same_rows(rows_of(out), rows_of(tmp_path / "anew"), atol=1e-6)
+
+
+def test_a_damaged_part_is_made_again(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed_dataset(photos, out, model=metric, **SMALL_ROWS)
+    before = rows_of(out)
+    part, other, *_ = sorted(out.glob("part-*"))
+    part.write_bytes(part.read_bytes()[:-20])
+    other.write_bytes(b"")
+    assert embed_dataset(photos, out, model=metric, **SMALL_ROWS).embedded > 0
+    same_rows(rows_of(out), before)
+
+
+def test_another_model_or_other_sources_are_refused(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed_dataset(photos, out, model=metric)
+    kept = stamps(out)
+    other = random_model("cnn")
+    for options, says in (
+        ({"model": other}, "was made otherwise"),
+        ({"model": metric, "patches": True}, "was made otherwise"),
+        ({"model": metric, "stored": "float16"}, "stored float32 instead of float16"),
+        ({"model": metric, "rows": 7}, "rows 256 instead of 7"),
+    ):
+        with pytest.raises(ScaleError, match=f"{says}.*name another folder"):
+            embed_dataset(photos, out, **options)
+    with pytest.raises(ScaleError, match="the embeddings of other work"):
+        embed_dataset(photos / "a", out, model=metric)
+    assert stamps(out) == kept
+
+
+# Where images come from
+
+
+def test_lists_files_and_folders_name_each_image_once(saved: Path, photos: Path, tmp_path: Path) -> None:
+    paths = images(photos)
+    (tmp_path / "files.txt").write_text(f"photos/a/{paths[0].name}\n\n{paths[3]}\n")
+    words = ["embed", str(photos / "b"), str(paths[3]), str(paths[15]), "--list", str(tmp_path / "files.txt")]
+    assert main([*words, "-o", str(tmp_path / "out"), "--model", str(saved), "--device", "cpu"]) == 0
+    assert rows_of(tmp_path / "out").keys() == {str(paths[0]), str(paths[3]), *map(str, images(photos / "b"))}
+
+
+def test_tables_hold_bytes_datasets_images_or_paths(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    paths = images(photos)[:6]
+    expected = metric.embed(paths, patches=False).cls
+    columns = {
+        "bytes": {"image_bytes": [p.read_bytes() for p in paths], "id": [p.stem for p in paths]},
+        "struct": {"image": [{"bytes": p.read_bytes(), "path": None} for p in paths]},
+        "paths": {"path": [f"photos/a/{p.name}" for p in paths], "label": list(range(6))},
+        "mixed": {"image_bytes": [None, *(p.read_bytes() for p in paths[1:])], "path": [str(paths[0])] + 5 * [None]},
+        "named": {"photo": [p.read_bytes() for p in paths], "code": list("abcdef")},
+    }
+    for name, values in columns.items():
+        pq.write_table(pa.table(values), tmp_path / f"{name}.parquet", row_group_size=4)
+        options = {"column": "photo", "column_id": "code"} if name == "named" else {}
+        done = embed_dataset(tmp_path / f"{name}.parquet", tmp_path / name, model=metric, **options)
+        assert (done.images, done.parts, done.unreadable) == (6, 2, {}), name
+        found = rows_of(tmp_path / name)
+        assert list(found) == [f"{tmp_path / name}.parquet#{k}" for k in range(6)] or len(found) == 6
+        for k in range(6):
+            row = found[f"{tmp_path / name}.parquet#{k}"]
+            np.testing.assert_allclose(row["embedding"], expected[k], atol=1e-5)
+        called = [found[f"{tmp_path / name}.parquet#{k}"]["name"] for k in range(6)]
+        assert called == {
+            "bytes": [p.stem for p in paths], "named": list("abcdef"), "struct": list("012345"),
+            "paths": columns["paths"]["path"], "mixed": [str(paths[0]), *5 * ["None"]],
+        }[name]  # fmt: skip
+
+
+def test_addresses_and_file_systems_are_read_and_written(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    (photos / "a b%20#?.png").write_bytes(images(photos)[0].read_bytes())  # no name is taken for an address
+    embed_dataset(photos, tmp_path / "local", model=metric, **SMALL_ROWS)
+    local = {Path(image).name: row["embedding"] for image, row in rows_of(tmp_path / "local").items()}
+    embed_dataset(f"file://{photos}", f"file://{tmp_path}/uri", model=metric, **SMALL_ROWS)
+    rows = rows_of(tmp_path / "uri")
+    assert set(rows) == {f"file://{path}" for path in images(photos)}
+    assert {Path(image).name for image in rows} == local.keys()
+    mock = fs._MockFileSystem()  # in memory
+    inside = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    embed_dataset("photos", "out", model=metric, filesystem=inside, out_filesystem=mock, **SMALL_ROWS)
+    names = [info.path for info in mock.get_file_info(fs.FileSelector("out"))]
+    assert not [name for name in names if Path(name).name.startswith(".")]
+    found = {}
+    for name in names:
+        if name.endswith(".parquet"):
+            with mock.open_input_file(name) as file:
+                found |= {Path(r["image"]).name: r["embedding"] for r in pq.read_table(file).to_pylist()}
+    assert found.keys() == local.keys()
+    for name, vector in found.items():
+        np.testing.assert_allclose(vector, local[name], atol=1e-5)
+
+
+def test_fsspec_opens_what_pyarrow_does_not(metric: IDSim, photos: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for path in images(photos):
+        memory.pipe(f"/bucket/photos/{path.name}", path.read_bytes())
+    try:
+        done = embed_dataset("memory://bucket/photos", "memory://bucket/out", model=metric, **SMALL_ROWS)
+        assert (done.images, done.embedded) == (23, 23)
+        assert embed_dataset("memory://bucket/photos", "memory://bucket/out", model=metric, **SMALL_ROWS).embedded == 0
+        parts = [p for p in memory.ls("/bucket/out", detail=False) if p.endswith(".parquet")]
+        assert len(parts) == done.parts
+        with pytest.raises(ScaleError, match="neither pyarrow"):
+            place("nowhere://bucket/photos")
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    (tmp_path / "none.txt").write_text("\n")
+    for source, says in (
+        ("absent", "there is no folder"), ("empty", "holds no images"), ("bad.parquet", "cannot be read as Parquet"),
+        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"),
+    ):  # fmt: skip
+        with pytest.raises(ScaleError, match=says):
+            embed_dataset(tmp_path / source, tmp_path / "out", model=metric)
+    (tmp_path / "m.csv").write_text("id,path\n")
+    with pytest.raises(ScaleError, match="Parquet files are read"):
+        embed_dataset(tmp_path / "m.csv", tmp_path / "out", model=metric)
+    with pytest.raises(ScaleError, match="lies in the source"):
+        embed_dataset(photos, photos / "out", model=metric)
+    with pytest.raises(ScaleError, match="names no image"):
+        embed_dataset([], tmp_path / "out", model=metric, lists=[tmp_path / "none.txt"])
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        embed_dataset(photos, tmp_path / "out", model=metric, batch_size=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_may_have_no_end_is_not_waited_for(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "files.txt").write_text(f"/dev/zero\npipe\n{images(photos)[0]}\n")
+    done = embed_dataset([], tmp_path / "out", model=metric, lists=[tmp_path / "files.txt"])
+    reason = "it is a pipe or a device: give a file"
+    assert done.unreadable == {"/dev/zero": reason, str(tmp_path / "pipe"): reason}
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        place(images(photos)[0]).read(most=10)
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        place(f"file://{images(photos)[0]}").read(most=10)
+
+
+def test_names_that_are_no_utf8_are_kept(metric: IDSim, tmp_path: Path) -> None:
+    [path] = pictures(tmp_path / "photos", 1)
+    try:
+        os.rename(path, os.fsencode(path.parent) + b"/caf\xe9.png")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric)
+    assert list(rows_of(tmp_path / "out")) == [f"{tmp_path}/photos/caf\\udce9.png"]
+    assert embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric).embedded == 0
+
+
+def test_a_file_more_changes_one_chunk(tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", 1)
+    for k in range(1, 400):
+        os.link(tmp_path / "photos" / "0000.png", tmp_path / "photos" / f"{k:04}.png")
+    before = chunks([tmp_path / "photos"], rows=10)
+    assert sum(c.count for c in before) == 400
+    assert max(c.count for c in before) <= 40
+    assert len({c.part for c in before}) == len(before) > 20
+    os.link(tmp_path / "photos" / "0000.png", tmp_path / "photos" / "0100x.png")
+    after = chunks([tmp_path / "photos"], rows=10)
+    assert sum(a not in before for a in after) <= 2
+    assert [e.name for c in after for e in entries(c)] == sorted(p.name for p in (tmp_path / "photos").iterdir())
+
+
+# Memory
+
+
+def test_at_most_three_batches_are_decoded_at_once(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(tmp_path / "photos", 60)
+    live = Live(metric, monkeypatch)
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric, batch_size=4, rows=16, workers=3)
+    assert live.made == 60
+    assert 4 < live.most <= 3 * 4 + 2  # and the one that begins the next batch, and one that waits for room
+
+
+def test_work_ahead_is_bounded_in_order_and_stops() -> None:
+    begun: list[int] = []
+
+    def work(k: int) -> int:
+        begun.append(k)
+        if k == 20:
+            raise ValueError("twenty")
+        time.sleep(0.002 * (k % 3))
+        return k * k
+
+    found = []
+    stream = in_order(work, range(1000), threads=3, waiting=5)
+    for _ in range(20):
+        found.append(next(stream))
+        assert max(begun) <= len(found) + 5
+    with pytest.raises(ValueError, match="twenty"):
+        next(stream)
+    assert found == [k * k for k in range(20)]
+    assert max(begun) <= 25
+
+
+# The command
+
+
+def test_the_command_says_what_is_wrong(
+    saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, says in (
+        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([str(photos), "--rows", "0"], "--rows must be"),
+        ([str(photos), "--gpus", "1"], "add --ray"), ([str(photos), "--workers", "0"], "--workers must be"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(["embed", *words, "--out", str(tmp_path / "out")])
+        assert stop.value.code == 2
+        assert says in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    words = ["embed", str(photos), "--out", str(tmp_path / "file" / "out"), "--model", str(saved)]
+    assert main([*words, "--device", "cpu", "--quiet"]) == 1
+    assert "what should be its folder is a file" in capsys.readouterr().err
+    assert command.ROWS == ROWS
+
+
+def test_without_pyarrow_or_ray_it_says_how_to_get_them(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
+    with pytest.raises(ImportError, match=r"pip install 'idmetric\[data\]'"):
+        embed_dataset(photos, tmp_path / "out", model=metric)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'idmetric\[scale\]'"):
+        embed_on_ray(photos, tmp_path / "out", model=lambda: metric)
+
+
+def test_neither_the_package_nor_one_process_loads_ray(saved: Path, photos: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; import idmetric; from idmetric.cli.embed import build_parser; from idmetric.cli.score import main;"
+        "build_parser().format_help(); assert not {'torch', 'pyarrow', 'numpy'} & set(sys.modules);"
+        f"assert main(['embed', {str(photos)!r}, '-o', {str(tmp_path / 'out')!r}, '--model', {str(saved)!r}]) == 0;"
+        "assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
