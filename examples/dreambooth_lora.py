@@ -22,6 +22,7 @@ from torch import Tensor
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.embedder import auto_device
+from idmetric.output import check
 
 SMOKE_PHOTOS = Path(__file__).parent / "images"
 
@@ -87,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     from peft import get_peft_model_state_dict
 
     args = parse(argv)
+    check(args.out / "pytorch_lora_weights.safetensors", parents=True)  # before hours of work
     torch.manual_seed(args.seed)
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

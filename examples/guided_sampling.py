@@ -26,6 +26,7 @@ from torch import Tensor
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.embedder import auto_device
+from idmetric.output import check
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -121,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> Tensor:
     from diffusers import DDIMScheduler
 
     args = parse(argv)
+    check(args.out / "00.png", parents=True)
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)

@@ -35,7 +35,11 @@ def predicted_x0(scheduler: Any, output: Tensor, noisy: Tensor, timesteps: Tenso
         return kept.sqrt() * noisy - (1 - kept).sqrt() * output
     if kind == "sample":
         return output
-    raise ValueError(f"unknown prediction_type {kind!r}: flow-matching schedulers predict x0 in another way")
+    raise _unknown(kind)
+
+
+def _unknown(kind: str) -> ValueError:
+    return ValueError(f"unknown prediction_type {kind!r}: flow-matching schedulers predict x0 in another way")
 
 
 def decode(vae: Any, latents: Tensor) -> Tensor:
@@ -86,7 +90,12 @@ def describe(pipe: Any, prompts: list[str]) -> Tensor:
 def denoising_loss(pipe: Any, output: Tensor, latents: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
     """Mean squared error of what the denoiser predicts."""
     kind = pipe.scheduler.config.prediction_type
-    target = noise if kind == "epsilon" else pipe.scheduler.get_velocity(latents, noise, timesteps)
+    if kind == "v_prediction":
+        target = pipe.scheduler.get_velocity(latents, noise, timesteps)
+    elif kind in ("epsilon", "sample"):
+        target = noise if kind == "epsilon" else latents
+    else:
+        raise _unknown(kind)
     return torch.nn.functional.mse_loss(output.float(), target.float())
 
 
@@ -143,7 +152,9 @@ def tiny_pipeline() -> Any:
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), attention_head_dim=(2, 4),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
     )  # fmt: skip
-    scheduler = DDPMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
+    scheduler = DDPMScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, steps_offset=1
+    )
     return _frozen(StableDiffusionPipeline(
         vae=vae, text_encoder=CLIPTextModel(text), unet=unet, scheduler=scheduler, safety_checker=None,
         tokenizer=CLIPTokenizer(vocab={w: i for i, w in enumerate(words)}, merges=[], model_max_length=77),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import timm
@@ -138,6 +139,12 @@ class Judge:
         return torch.stack(found).mean(0)
 
 
+@cache
+def judges() -> Judge:
+    """The same in each run: making them takes seconds."""
+    return Judge()
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Tensor]:
     """Return the prints and the judge's similarities, rows: made for, columns: compared with."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -160,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Tensor]:
         ends.append(end)
         first.append(losses[0])
         last.append(sum(losses[-5:]) / len(losses[-5:]))
-    judge = Judge()
+    judge = judges()
     before, after = judge.similarity(torch.stack(starts), targets), judge.similarity(torch.stack(ends), targets)
     own, others = after.diagonal().mean(), after[~torch.eye(len(targets), dtype=torch.bool)].mean()
     print(f"{args.what}: identity loss {sum(first) / len(first):.3f} -> {sum(last) / len(last):.3f}")

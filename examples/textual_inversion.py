@@ -22,6 +22,7 @@ from torch import Tensor
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.embedder import auto_device
+from idmetric.output import check
 
 TEMPLATES = ("a photo of a {}", "a rendering of a {}", "a cropped photo of the {}", "a close-up photo of a {}",
              "a bright photo of the {}", "a good photo of a {}")  # fmt: skip
@@ -90,6 +91,7 @@ def step(
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     """Train, save the word, return what each step logged."""
     args = parse(argv)
+    check(args.out)  # before hours of work
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)

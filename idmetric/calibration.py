@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.checkpoint import CheckpointError, read_json, replacing
+from idmetric.checkpoint import CheckpointError, read_json
 from idmetric.curves import CURVES, Curve, from_log_odds, log_odds
+from idmetric.output import replacing, writing
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -162,7 +163,8 @@ class Calibration:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file, whole or not at all; its folder is made."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 

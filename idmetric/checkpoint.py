@@ -35,6 +35,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"  # optional, see idmetric.calibration
 FORMAT = 1
+_SETTINGS = 2**24  # bytes of a JSON file
+_PATTERNS = 1000  # of an adapter: each is tried on every module
 
 
 class CheckpointError(RuntimeError):
@@ -369,7 +371,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: if the file is absent, not JSON, or not an object.
     """
     try:
-        value = json_file.read(path)
+        value = json_file.read(path, most=_SETTINGS)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {os.fspath(path)!r}: {error}") from error
     if not isinstance(value, dict):
@@ -406,6 +408,7 @@ def fold_lora(
         if match is None:
             raise CheckpointError(f"the adapter holds {key!r}, which is no LoRA matrix: cannot fold it")
         modules.setdefault(match[1], {})[match[2]] = adapter[key]
+    alphas = _alphas(config)
     for module, parts in modules.items():
         name = f"{module}.weight"
         if name not in state:
@@ -413,26 +416,33 @@ def fold_lora(
         if set(parts) != {"A", "B"}:
             raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
         state[name] = _add_product(
-            state[name], parts["A"], parts["B"], _lora_scale(prefix + module, parts["A"], config)
+            state[name], parts["A"], parts["B"], _lora_scale(prefix + module, parts["A"], alphas, config)
         )
     return state
 
 
-def _lora_scale(module: str, lora_a: Tensor, config: Mapping[str, Any]) -> float:
-    alpha = float(config.get("lora_alpha", 8))
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        _check_pattern(pattern)
-        # PEFT: a pattern matches a whole module path or its end at a dot
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            alpha = float(value)
-            break
+def _lora_scale(
+    module: str, lora_a: Tensor, alphas: Sequence[tuple[re.Pattern[str], float]], config: Mapping[str, Any]
+) -> float:
+    alpha = next((value for pattern, value in alphas if pattern.match(module)), float(config.get("lora_alpha", 8)))
     rank = lora_a.shape[0]
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
+def _alphas(config: Mapping[str, Any]) -> list[tuple[re.Pattern[str], float]]:
+    """PEFT's alpha_pattern: each matches a whole module path or its end at a dot."""
+    given = config.get("alpha_pattern") or {}
+    if len(given) > _PATTERNS:
+        raise CheckpointError(f"the adapter's alpha_pattern has {len(given)} entries, more than {_PATTERNS}")
+    for pattern in given:
+        _check_pattern(pattern)
+    return [(re.compile(rf"(.*\.)?({pattern})$"), float(value)) for pattern, value in given.items()]
+
+
 def _check_pattern(pattern: str) -> None:
-    """Refuse regular expressions that may take for ever: long ones, and repetitions of repetitions."""
-    if len(pattern) > 200 or len(re.findall(r"[*+{]", pattern)) > 3 or re.search(r"\)[*+{]", pattern):
+    """Refuse regular expressions that may take for ever: long ones, many choices, and repetitions of repetitions."""
+    repeated, choices = (len(re.findall(signs, pattern)) for signs in (r"[*+{]", r"[?|]"))
+    if len(pattern) > 200 or repeated > 3 or choices > 8 or re.search(r"\)[*+{]", pattern):
         raise CheckpointError(f"the adapter's alpha_pattern {pattern[:80]!r} is too involved: name modules plainly")
 
 

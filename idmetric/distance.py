@@ -11,6 +11,9 @@
 diameter of each pair | [0, 2] |
 
 The paper's benchmark numbers use `cls` ("All evaluations use the CLS embedding at inference", Fig. 25).
+
+A global or pooled feature of zeros has no direction: its cosine with anything, itself included, counts as 0, so its
+distance is 1, one by one as in a matrix. A zero token of `patch` is the point zero: at cost 1/2 from any unit vector.
 """
 
 from __future__ import annotations
@@ -58,10 +61,17 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
         a, b: features, shape (..., D), broadcast against each other. Computed in float32 or better.
 
     Returns:
-        Shape (...), range [0, 2]; 0 = same direction.
+        Shape (...), range [0, 2]; 0 = same direction, 1 where one of them is zero.
     """
     # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
-    return (_unit(a) - _unit(b)).square().sum(-1) / 2
+    x, y = _unit(a), _unit(b)
+    return (x - y).square().sum(-1) / 2 + _lost(x) + _lost(y)
+
+
+def _lost(unit: Tensor) -> Tensor:
+    """What a vector of zeros lacks of |a - b|^2 / 2 = 1 - a.b: half of the square that its length should have."""
+    lost = (1 - unit.square().sum(-1)) / 2
+    return lost.where(lost > 0.25, 0)  # of all others it is rounding
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ images (a generator, a LoRA), and judge by another model than the one trained on
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
@@ -42,6 +43,8 @@ Self = TypeVar("Self", bound="IdentityLoss")
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
 _eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
+# the compiler fails on the gradient of resizing from a size that it does not know
+_eager_resize: Callable[..., Tensor] = torch.compiler.disable(resize_pixels)  # type: ignore[no-untyped-call]
 
 
 class IdentityLoss(nn.Module):
@@ -111,7 +114,7 @@ class IdentityLoss(nn.Module):
         _check_choice("outside", outside, ("black", "white", "crop", "keep"))
         if not isinstance(autocast, torch.dtype):
             _check_choice("autocast", autocast, ("inherit", "off", "a torch.dtype"))
-        if not value_range[0] < value_range[1]:
+        if len(value_range) != 2 or not -math.inf < value_range[0] < value_range[1] < math.inf:
             raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
         if aggregate == "min" and weights is not None:
             raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
@@ -124,8 +127,9 @@ class IdentityLoss(nn.Module):
             _checkpoint_blocks(own)
         self.checkpoint = checkpoint
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
-        self._embed_references(references, masks, batch_size)
-        self._keep("reference_weights", _reference_weights(weights, self._cls))
+        with torch.inference_mode(False):  # what is made under it could not meet a graph later
+            self._embed_references(references, masks, batch_size)
+            self._keep("reference_weights", _reference_weights(weights, self._cls))
 
     # References
 
@@ -212,7 +216,8 @@ class IdentityLoss(nn.Module):
         x = self._to_unit(pixels)
         views, covers = subject_of(x, masks, boxes, self.outside)
         with self._precision(x.device):
-            found = self._embed(views, covers)
+            cut = boxes is not None or (masks is not None and self.outside == "crop")
+            found = self._embed(views, covers, _eager_resize if cut else resize_pixels)
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
         far = matrix(found, self.references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
         each = far.amin(1) if self.aggregate == "min" else (far * self.reference_weights.to(far)).sum(1)
@@ -254,9 +259,9 @@ class IdentityLoss(nn.Module):
             advice = "divide by 255"
         raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {found}: {advice}")
 
-    def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
+    def _embed(self, views: list[Tensor], covers: list[Tensor] | None, resize: Callable[..., Tensor]) -> Embedding:
         metric = self._metric
-        seen = [resize_pixels(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
+        seen = [resize(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
         if covers is not None:
             covers = [average_to(c, (s.shape[-2], s.shape[-1])) for c, s in zip(covers, seen, strict=True)]
         if len({s.shape[-2:] for s in seen}) == 1:

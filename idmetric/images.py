@@ -415,7 +415,9 @@ def _file(source: Any, name: str) -> BinaryIO | str:
             raise ImageReadError(name, "there is no such file: check the path and the working directory")
         if os.path.isdir(path):
             raise ImageReadError(name, "it is a folder: give the image files in it")
-        if os.path.isfile(path) and os.path.getsize(path) == 0:
+        if not os.path.isfile(path):  # opening one may wait for ever
+            raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+        if os.path.getsize(path) == 0:
             raise ImageReadError(name, "the file is empty: fetch or write it again")
         return path
     if isinstance(source, bytes | bytearray | memoryview):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+from idmetric import text_file
 
-def read(path: str | os.PathLike[str], encoding: str = "utf-8") -> Any:
-    """The value in a JSON file.
+
+def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text_file.MOST) -> Any:
+    """The value in a JSON file of at most `most` bytes.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is not UTF-8 text, or as `parse`.
+        ValueError: as `text_file.read`, or as `parse`.
     """
-    return parse(Path(path).read_text(encoding=encoding))
+    return parse(text_file.read(path, encoding, most))
 
 
 def parse(text: str | bytes) -> Any:

@@ -31,12 +31,12 @@ def replacing(path: Path) -> Iterator[Path]:
         OutputError: if a file of that name cannot be written there; what was there before is whole.
     """
     with writing(path):
-        device = path.exists() and not path.is_dir() and (not path.is_file() or path.parent == Path("/dev"))
-        if device:  # also a link in /dev that leads to a file, as /dev/stdout may
+        device = _is_device(path)
+        if device:
             yield path
     if device:
         return
-    temporary = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}")
+    temporary = _beside(path)
     try:
         with writing(path, temporary):
             handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less the umask
@@ -48,6 +48,42 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def check(path: str | os.PathLike[str], parents: bool = False) -> None:
+    """Whether `replacing` could write there now, to be asked before long work: a hidden file is made and removed.
+
+    Args:
+        parents: folders that are not there yet will be made; now none is.
+
+    Raises:
+        OutputError: if it could not.
+    """
+    path = Path(path)
+    with writing(path):
+        if path.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _is_device(path):
+            return
+    place = path
+    while parents and not place.parent.exists():
+        place = place.parent
+    temporary = _beside(place)
+    try:
+        with writing(path, temporary), temporary.open("xb") as file:
+            file.write(b"\0")  # a full disk has room for the name alone
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_device(path: Path) -> bool:
+    """A device or pipe, also a link in /dev that leads to a file, as /dev/stdout may."""
+    return path.exists() and not path.is_dir() and (not path.is_file() or path.parent == Path("/dev"))
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}")
 
 
 @contextlib.contextmanager

@@ -58,6 +58,8 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
     Raises:
         ValueError: for another shape, values outside [0, 1], or a mask that selects nothing.
     """
+    if not isinstance(masks, Tensor):
+        raise ValueError(f"masks must be a tensor (B, h, w), got {type(masks).__name__}: use torch.stack or as_tensor")
     cover = masks[:, 0] if masks.ndim == 4 and masks.shape[1] == 1 else masks
     if cover.ndim != 3 or len(cover) != len(x) or 0 in cover.shape:
         raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
@@ -81,12 +83,14 @@ def _cuts(boxes: Boxes | None, x: Tensor) -> list[Cut]:
     height, width = x.shape[-2:]
     if boxes is None:
         return [(0, 0, width, height)] * len(x)
+    if isinstance(boxes, Tensor) and boxes.ndim != 2:
+        raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
     rows = boxes.tolist() if isinstance(boxes, Tensor) else [list(box) for box in boxes]
     if len(rows) != len(x):
         raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
     found: list[Cut] = []
     for i, row in enumerate(rows):
-        if len(row) != 4 or any(v != int(v) for v in row):
+        if len(row) != 4 or not all(isinstance(v, int | float) and float(v).is_integer() for v in row):
             raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {row}: round it")
         left, top, right, bottom = map(int, row)
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):

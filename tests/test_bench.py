@@ -405,6 +405,16 @@ def test_what_was_measured_is_written_when_the_command_is_stopped(
     assert "sinkhorn" in capsys.readouterr().out
 
 
+def test_what_was_measured_is_written_when_a_later_model_cannot_be_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    words = "--device cpu --repeats 3 --sets 2 --tokens 16 --channels 8 --candidates 2 --only sinkhorn --only stages"
+    assert bench.main([*words.split(), "--model", str(tmp_path), "--json", str(file)]) == 1
+    assert "is not a model folder" in capsys.readouterr().err
+    assert {row["section"] for row in json.loads(file.read_text())["rows"]} == {"sinkhorn"}
+
+
 def test_sections_exist_and_the_command_names_them() -> None:
     parser = bench.build_parser()
     for name in bench.SECTIONS:
@@ -417,7 +427,7 @@ def test_sections_exist_and_the_command_names_them() -> None:
     [
         (["--batch", "0"], "--batch must be at least 1"),
         (["--seconds", "0"], "--seconds above 0"),
-        (["--json", "nowhere/b.json"], "the folder of --json"),
+        (["--json", "nowhere/b.json"], "--json: cannot write 'nowhere/b.json': its folder is not there"),
         (["--only", "all"], "invalid choice"),
     ],
 )
@@ -431,6 +441,10 @@ def test_wrong_usage_is_explained(words: list[str], message: str, capsys: pytest
 def test_errors_name_the_model_or_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
     assert f"the folder '{tmp_path}' holds no images" in capsys.readouterr().err
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n")
+    assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
+    assert "torn.png" in capsys.readouterr().err
+    (tmp_path / "torn.png").unlink()
     assert bench.main(["--model", "visid_3b", "--random-weights", "--only", "stages", "--device", "cpu"]) == 1
     assert "no random weights for 'visid_3b'" in capsys.readouterr().err
     if not torch.cuda.is_available():

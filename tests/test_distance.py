@@ -86,6 +86,20 @@ def test_cosine_of_opposite_and_orthogonal_vectors() -> None:
     assert cosine_distance(a, b).tolist() == pytest.approx([2, 1, 0])
 
 
+@pytest.mark.parametrize("name", ["cls", "patch_pooled"])
+def test_a_feature_of_zeros_is_at_one_from_all_and_from_itself(name: str) -> None:
+    a = make(4, 1, dtype=torch.float32)
+    assert a.patches is not None
+    blank = Embedding(torch.stack([a.cls[0], 0 * a.cls[1], a.cls[2], 1e-30 * a.cls[3]]),
+                      torch.stack([a.patches[0], 0 * a.patches[1], *a.patches[2:]]), a.grid)  # fmt: skip
+    matrix = distance_matrix(blank, name=name)
+    by_pairs = torch.stack([torch.cat([distance(x, y, name) for y in blank]) for x in blank])
+    torch.testing.assert_close(matrix, by_pairs, rtol=0, atol=1e-6)
+    assert matrix[1].tolist() == [1, 1, 1, 1]
+    assert matrix[:, 1].tolist() == [1, 1, 1, 1]
+    assert distance(blank, blank, name)[[0, 2]].tolist() == [0, 0]  # the others are exact still
+
+
 @pytest.mark.parametrize("name", DISTANCES)
 def test_half_precision_is_computed_in_single(name: str) -> None:
     a, b = make(2, 1, dtype=torch.bfloat16), make(2, 2, dtype=torch.bfloat16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import struct
 import subprocess
 import sys
@@ -109,11 +110,16 @@ def test_images_that_another_program_draws_are_refused() -> None:
         read_image(data.getvalue())
 
 
-def test_links_that_lead_nowhere_and_devices_are_no_images(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
     (tmp_path / "a.png").symlink_to(tmp_path / "a.png")
     (tmp_path / "b.png").symlink_to(tmp_path / "not-there")
+    (tmp_path / "c.png").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "d.png")  # opening it would wait for a writer
     for path in (tmp_path / "a.png", tmp_path / "b.png", Path("/dev/null"), tmp_path):
         with pytest.raises(ImageReadError):
+            read_image(path)
+    for path in (tmp_path / "c.png", tmp_path / "d.png"):
+        with pytest.raises(ImageReadError, match="a pipe or a device"):
             read_image(path)
 
 

@@ -15,13 +15,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from idmetric import IDSim
+from idmetric import IDSim, calibration, json_file
+from idmetric.checkpoint import CheckpointError, read_json
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.extract import folder_name as clip_folder
+from idmetric.data.filters import read_rules
 from idmetric.data.importers.images import safe
 from idmetric.gallery.index import folder_name as gallery_folder
 from idmetric.output import OutputError, replacing, writing
 from idmetric.protocols.result import slug
+from idmetric.train.loop import Settings
+from idmetric.train.options import from_file
 from tests.hub_server import COMMIT, HubServer
 
 EVIL = (
@@ -117,6 +121,23 @@ def test_devices_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     with replacing(Path("/dev/null")) as path:
         path.write_text("x")
     assert Path("/dev/null").is_char_device()
+
+
+def test_text_from_pipes_devices_and_giants_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")  # opening it would wait for a writer
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "folder.json").mkdir()
+    with (tmp_path / "giant.json").open("wb") as file:
+        file.truncate(2**24 + 1)  # of zeros that take no room
+    for read in (json_file.read, read_json, calibration.read, read_rules, lambda path: from_file(path, Settings)):
+        for name in ("pipe.json", "zero.json"):
+            with pytest.raises((ValueError, CheckpointError), match="a pipe or a device"):
+                read(tmp_path / name)
+        with pytest.raises((OSError, ValueError, CheckpointError), match=r"folder\.json"):
+            read(tmp_path / "folder.json")
+    for read in (read_json, calibration.read):
+        with pytest.raises((ValueError, CheckpointError), match=r"giant\.json.* more than 16777216 bytes"):
+            read(tmp_path / "giant.json")
 
 
 def test_names_of_evaluations_hold_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

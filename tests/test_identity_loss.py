@@ -379,6 +379,31 @@ def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) ->
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["masked", "cropped", "boxed"])
+def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
+    torch.compiler.reset()
+    loss = IdentityLoss(metric, REFERENCES, outside="crop" if how == "cropped" else "black")
+    extra: dict[str, Any] = {"boxes": [(3, 5, 30, 40), (10, 9, 44, 52)]} if how == "boxed" else {"masks": masks()}
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=how == "masked")
+    x = pixels(2)
+    if how == "cropped":  # one image alone is cut as well
+        x, extra = pixels(1), {"masks": masks()[:1]}
+    value, expected = compiled(x, **extra), loss(x, **extra)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+    (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_made_under_inference_mode_trains_all_the_same(metric: IDSim) -> None:
+    x = pixels(2)
+    for references in (REFERENCES, metric.embed(REFERENCES)):
+        with torch.inference_mode():
+            loss = IdentityLoss(metric, references, distance="joint", weights=[1, 2, 3])
+        (found,) = torch.autograd.grad(loss(x), x)
+        expected = IdentityLoss(metric, references, distance="joint", weights=[1, 2, 3])
+        torch.testing.assert_close(found, torch.autograd.grad(expected(x), x)[0])
+
+
 def generator() -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 3, 3, padding=1), nn.Sigmoid())
@@ -501,6 +526,9 @@ def test_clamping_does_not_hide_nan(metric: IDSim) -> None:
         ({"boxes": [(0, 0, 9, 9), (0, 0, 99, 9)]}, "box 1 .* within 44 x 52"),
         ({"boxes": [(0, 0, 9, 9), (5, 5, 5, 9)]}, "box 1"),
         ({"boxes": [(0.5, 0, 9, 9), (5, 5, 8, 9)]}, "box 0.*round"),
+        ({"boxes": torch.full((2, 4), torch.nan)}, "box 0.*round"),
+        ({"boxes": torch.tensor([0, 0, 9, 9])}, r"shape \(2, 4\)"),
+        ({"masks": [torch.ones(8, 8)] * 2}, "must be a tensor.*stack"),
         ({"boxes": [(0, 0, 4, 4)] * 2, "masks": masks()}, "image 0 selects nothing inside"),
     ],
 )
@@ -524,6 +552,8 @@ def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[st
         ({"outside": "grey"}, "unknown outside 'grey'"),
         ({"autocast": "half"}, "unknown autocast 'half'"),
         ({"value_range": (1, 0)}, "value_range"),
+        ({"value_range": (0, torch.inf)}, "value_range"),
+        ({"value_range": (1,)}, "value_range"),
         ({"weights": [1, 2]}, "2 weights for 3 references"),
         ({"weights": [1, -2, 3]}, "nonnegative"),
         ({"weights": [0, 0, 0]}, "positive sum"),

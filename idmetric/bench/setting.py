@@ -17,6 +17,7 @@ from idmetric.backbone import Backbone
 from idmetric.bench.timing import Clock
 from idmetric.embedder import Embedder, auto_device
 from idmetric.idsim import IDSim, IDSimConfig
+from idmetric.images import read_image
 from idmetric.loading import load
 from idmetric.nearid import NearID, NearIDConfig
 
@@ -50,7 +51,7 @@ class Setting:
 
     def photos(self, count: int) -> list[Image.Image]:
         """That many decoded images, the files in turn."""
-        decoded = [Image.open(io.BytesIO(data)).convert("RGB") for data in self.files[:count]]
+        decoded = [read_image(data) for data in self.files[:count]]
         return [decoded[k % len(decoded)] for k in range(count)]
 
 
@@ -59,12 +60,15 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
 
     Raises:
         ValueError: if it holds none.
+        ImageReadError: naming one that cannot be read.
     """
     from idmetric.gallery.sources import EXTENSIONS
 
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file())
     if not found:
         raise ValueError(f"the folder {os.fspath(folder)!r} holds no images")
+    for path in found[:count]:
+        read_image(path)
     return tuple(found[k % len(found)].read_bytes() for k in range(count))
 
 

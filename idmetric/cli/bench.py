@@ -2,7 +2,8 @@
 
 Ratios are of functions that took turns in one run, with the lowest and highest round beside the median.
 
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C (what was measured is written).
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C. Sections that were measured
+before an error or a stop are written.
 """
 
 from __future__ import annotations
@@ -91,12 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--threads must be at least 1")
     if args.warmup < 0 or not args.seconds > 0:
         parser.error("--warmup must be at least 0, --seconds above 0")
-    if args.json and not os.path.isdir(os.path.dirname(os.path.abspath(args.json))):
-        parser.error(f"the folder of --json {args.json!r} is not there: make it, or name another place")
+    from idmetric.output import OutputError, check
+
+    try:
+        if args.json:
+            check(args.json)
+    except OutputError as error:
+        parser.error(f"--json: {error}")
     from idmetric.checkpoint import CheckpointError
 
     try:
         return _run(args)
+    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
     except (CheckpointError, ImportError, ValueError, RuntimeError, OSError) as error:
         print(f"idmetric-bench: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
@@ -117,18 +128,16 @@ def _run(args: argparse.Namespace) -> int:
     described = machine.describe(device)  # the load before this began
     print(machine.line(described), flush=True)
     rows: list[Row] = []
-    status = 0
     try:
         for part in _sections(args, _setting(args, device)):
             rows.extend(part)
-    except KeyboardInterrupt:
-        status = 130
-    if args.json:
-        from idmetric.output import replacing
+    finally:  # what was measured is kept, also when a later model cannot be opened
+        if args.json and rows:
+            from idmetric.output import replacing
 
-        with replacing(Path(args.json)) as path:
-            path.write_text(as_json(described, vars(args), rows), encoding="utf-8")
-    return status
+            with replacing(Path(args.json)) as path:
+                path.write_text(as_json(described, vars(args), rows), encoding="utf-8")
+    return 0
 
 
 def _setting(args: argparse.Namespace, device: Any) -> Setting:

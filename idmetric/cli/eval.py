@@ -137,6 +137,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"idmetric-eval: error: cannot write to stdout: {error}; keep the result by --out DIR", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         more = "the same command goes on from its embeddings" if "--out" in given else "with --out it could go on"
         print(f"idmetric-eval: stopped; {more}", file=sys.stderr)
@@ -147,7 +151,8 @@ def _run(name: str, args: argparse.Namespace) -> int:
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
     from idmetric.checkpoint import CheckpointError
-    from idmetric.protocols.result import FORMATS, write
+    from idmetric.output import check, writing
+    from idmetric.protocols.result import FORMATS
 
     with ExitStack() as stack:
         try:
@@ -159,10 +164,15 @@ def _run(name: str, args: argparse.Namespace) -> int:
                 raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
             if args.plots and args.out is None:
                 raise ValueError("--plots needs --out DIR: the folder that the plots go to")
+            if args.out is not None:
+                with writing(args.out):
+                    args.out.mkdir(parents=True, exist_ok=True)
+                check(args.out / f"{args.name or name}.json")
             if args.html is not None:
                 from idmetric.report.page import check_page
 
-                args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
+                with writing(args.html):
+                    args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
                 check_page(args.html, plots=True)
             data = None if args.data is None else _data(module, args)
             settings = _settings(args, stack)
@@ -171,22 +181,39 @@ def _run(name: str, args: argparse.Namespace) -> int:
                 if hasattr(model, "report"):  # what it cost is said however the run ends
                     stack.callback(_report, judge, model)
             results: list[Result] = [_traced(r, args) for r in module.command(args, data, models, settings)]
-            if args.out is not None:
-                write(results, args.out, args.name or name)
-            if args.plots:
-                from idmetric.report.plots import draw
-
-                draw(results, args.out, args.name or name, args.plots)
-            if args.html is not None:
-                from idmetric.report.evaluation import eval_page
-                from idmetric.report.page import write_page
-
-                write_page(eval_page(results, data), args.html)
         except (ValueError, OSError, ImportError, CheckpointError) as error:
             raise SetupError(str(error)) from error
-    sys.stdout.write(FORMATS[args.format](results))
-    sys.stdout.flush()
+        try:
+            _keep(results, data, args, args.name or name)
+        except Exception as error:  # such as a disk that is full by now
+            _print(FORMATS[args.format](results))
+            if isinstance(error, ValueError | OSError | ImportError):
+                raise SetupError(f"{error}; the result is on stdout") from error
+            raise
+    _print(FORMATS[args.format](results))
     return 0
+
+
+def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
+    """The files that --out, --plots and --html ask for."""
+    from idmetric.protocols.result import write
+
+    if args.out is not None:
+        write(results, args.out, name)
+    if args.plots:
+        from idmetric.report.plots import draw
+
+        draw(results, args.out, name, args.plots)
+    if args.html is not None:
+        from idmetric.report.evaluation import eval_page
+        from idmetric.report.page import write_page
+
+        write_page(eval_page(results, data), args.html)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _traced(result: Result, args: argparse.Namespace) -> Result:

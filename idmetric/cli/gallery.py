@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.progress import Progress
 from idmetric.cli.score_format import LostOutputError, UsageError, check_output, write
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     parser.add_argument("--dtype", choices=DTYPES, help="default: that of the gallery, else float32")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
+                        "(default: one for each core, at most 8)")  # fmt: skip
     parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone: their masks, same file stem")
     parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
@@ -126,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.batch_size < 1:
         parser.error("--batch-size must be at least 1")
+    if args.workers is not None and args.workers < 1:
+        parser.error("--workers must be at least 1")
     if args.command in ("build", "query", "prune") and not args.gallery:
         parser.error("--gallery is needed: the folder to keep it in")
     if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
@@ -219,23 +224,16 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
 
 
 def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool = True) -> Update:
-    done = gallery.update(
-        *getattr(args, "sources", []), mask_dir=args.mask_dir, add=getattr(args, "add", False), quick=quick,
-        batch_size=args.batch_size, progress=_progress(args, "images"), wait=wait,
-    )  # fmt: skip
+    with Progress("images", not args.quiet) as progress:
+        done = gallery.update(
+            *getattr(args, "sources", []), mask_dir=args.mask_dir, add=getattr(args, "add", False), quick=quick,
+            batch_size=args.batch_size, workers=args.workers, progress=progress, wait=wait,
+        )  # fmt: skip
     for place, reason in done.unreadable.items():
         _say(f"left out {place}: {reason}")
     for name in done.damaged:
         _say(f"the shard {name} was damaged: what it held was embedded again")
     return done
-
-
-def _progress(args: argparse.Namespace, unit: str) -> Callable[[int, int], None] | None:
-    def show(done: int, total: int) -> None:
-        if done % 16 == 0 or done == total:
-            print(f"\r{done}/{total} {unit}", end="\n" if done == total else "", file=sys.stderr, flush=True)
-
-    return None if args.quiet or not sys.stderr.isatty() else show
 
 
 def _refresh(args: argparse.Namespace, gallery: Gallery) -> int:
@@ -285,8 +283,10 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     from idmetric.clusters import near_duplicates
 
     status = _refresh(args, gallery)
-    found = near_duplicates(gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep,
-                            progress=_progress(args, "pairs"))  # fmt: skip
+    with Progress("pairs", not args.quiet) as progress:
+        found = near_duplicates(
+            gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep, progress=progress
+        )
     spare = sum(not row["keep"] for row in found)
     note = f"{len(gallery)} images, {len(found) - spare} groups of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note)

@@ -124,6 +124,11 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         from idmetric.train.processes import Processes
 
         processes = Processes(settings.precision, args.cpu)
+        if not args.dry_run:
+            from idmetric.output import check
+            from idmetric.train import record
+
+            processes.on_main(lambda: check(args.out / record.FILE, parents=True))
     with tempfile.TemporaryDirectory() as scratch:
         with _setting_up():
             recipe, data = _recipe(module, args, config, settings, processes, Path(scratch))

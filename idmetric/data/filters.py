@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric import json_file, toml_file
+from idmetric import json_file, text_file, toml_file
 from idmetric.data.kin import followers, without_orphans
 from idmetric.data.manifest import COLUMNS, Manifest
 
@@ -199,7 +199,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = text_file.read(path, "utf-8-sig")
         found = toml_file.parse(text).get("rule") if path.suffix == ".toml" else json_file.parse(text)
     except ValueError as error:  # of JSON, TOML or UTF-8
         raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error

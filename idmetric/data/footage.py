@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric import text_file
 from idmetric.data.clips import BOXES, Clip, ClipError, is_image, is_mask
 from idmetric.data.video import Video
 from idmetric.images import ImageLike, read_image, read_indices, read_mask
@@ -263,9 +264,11 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return text_file.read(path, "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ClipError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except ValueError as error:
+        raise ClipError(f"{path}: {error}") from error
 
 
 def _split(text: str) -> list[str]:

@@ -48,6 +48,7 @@ from idmetric.evaluate.calibration import (
     reliability,
     threshold_intervals,
 )
+from idmetric.output import check
 from idmetric.protocols.calibrate_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.intervals import any_statistic, auc
 from idmetric.protocols.result import Columns, Result, Row, Value, slug
@@ -110,6 +111,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
         raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
     if args.check is None and args.save is None and args.out is None:
         raise ValueError("where shall the calibration go? --save FILE, or --out DIR")
+    if args.save is not None:
+        check(args.save, parents=True)
     options = Options(
         args.method,
         tuple(args.rates),

@@ -20,7 +20,7 @@ from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from idmetric import json_file, toml_file
+from idmetric import json_file, text_file, toml_file
 
 _TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -96,7 +96,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_file.read(path)
         found = toml_file.parse(text) if path.suffix == ".toml" else json_file.parse(text)
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error

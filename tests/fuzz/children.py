@@ -100,7 +100,7 @@ def _serve() -> None:
 
     import timm  # noqa: F401
 
-    for name in ("score", "gallery", "eval", "data", "train"):
+    for name in ("score", "gallery", "eval", "data", "train", "bench"):
         importlib.import_module(f"idmetric.cli.{name}")
     for name in (
         "gallery",
@@ -110,6 +110,11 @@ def _serve() -> None:
         "protocols.scorers",
         "data.importers.run",
         "evaluate.copies",
+        "bench.pairs",
+        "report.evaluation",
+        "report.html",
+        "train.nearid",
+        "data.world.write",
     ):
         importlib.import_module(f"idmetric.{name}")
     print("ready", flush=True)

@@ -100,7 +100,7 @@ def _cut(pair: tuple[bytes, bytes]) -> None:
 
 
 def _tables() -> dict[str, Reader]:
-    from idmetric.cli.score import _read_pairs
+    from idmetric.cli.pairs import Pairs
     from idmetric.cli.score_format import UsageError
     from idmetric.data.manifest import ManifestError
 
@@ -108,7 +108,7 @@ def _tables() -> dict[str, Reader]:
         "manifest CSV": Reader(_file("m.csv", tables.csv_file), _manifest, (ManifestError,), 14),
         "manifest JSON lines": Reader(_file("m.jsonl", tables.lines_file), _manifest, (ManifestError,), 14),
         "manifest Parquet": Reader(_file("m.parquet", tables.parquet_file), _manifest, (ManifestError,), 14),
-        "pairs CSV": Reader(_file("pairs.csv", tables.pairs_file), _read_pairs, (UsageError,), 8),
+        "pairs CSV": Reader(_file("pairs.csv", tables.pairs_file), lambda path: list(Pairs(path)), (UsageError,), 8),
     }
 
 

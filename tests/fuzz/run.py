@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 SECONDS = 120.0  # of the clock for one input, on a busy machine; the table shows the processor's
+_HEAVY = ("torch", "timm", "pyarrow.parquet")
 MEMORY = 3 * 2**30  # bytes of address space beyond what the child has when it starts
 
 
@@ -71,12 +72,14 @@ def run(
 
 def _child(jobs: list[tuple[str, str]], at: int, found: dict[str, Tally], source: str, limit: float) -> int:
     """One child, until it ends; returns the place of the next job."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which has imported for all children
+    context.set_forkserver_preload([*_HEAVY, "tests.fuzz.readers"])
     ours, theirs = context.Pipe()
     root = tempfile.mkdtemp(prefix="idmetric-fuzz-")
     child = context.Process(target=_work, args=(theirs, jobs[at:], source, root), daemon=True)
     child.start()
     theirs.close()
+    why: str | None = None
     try:
         with contextlib.suppress(EOFError):  # what it died of is said below
             if ours.poll(SECONDS):
@@ -105,7 +108,7 @@ def _child(jobs: list[tuple[str, str]], at: int, found: dict[str, Tally], source
             if seconds > tally.seconds:
                 tally.seconds, tally.slowest = seconds, seed
     finally:
-        if at == len(jobs):
+        if at == len(jobs) and why is None:
             child.join(20)  # it takes its files away
         child.kill()
         child.join()
@@ -125,7 +128,7 @@ def _work(pipe: Connection, jobs: list[tuple[str, str]], source: str, root: str)
 
     module, _, function = source.partition(":")
     readers = getattr(importlib.import_module(module), function)()
-    for module in ("timm", "pyarrow.parquet"):
+    for module in _HEAVY:
         __import__(module)
     space = _status("VmSize") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (space, space))

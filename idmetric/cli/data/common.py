@@ -58,16 +58,20 @@ def _at_least(text: str, least: int) -> int:
     return value
 
 
-def check_ending(path: Path) -> None:
+def check_output(path: Path, dry_run: bool = False) -> None:
     """Check that a manifest can be written there, before the work and not after it.
 
     Raises:
         ValueError: for another ending than those of manifests.
+        OutputError: if nothing can be written there; not asked in a dry run.
     """
     from idmetric.data.manifest import FORMATS
+    from idmetric.output import check
 
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
+    if not dry_run:
+        check(path, parents=True)
 
 
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:

@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_dry_run, add_on_error, check_ending, natural, progress, save, take_out
+from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, natural, progress, save, take_out
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.manifest is None or args.out is None:
         raise ValueError("give the manifest to read and, with -o, the one to write")
-    check_ending(args.out)
+    check_output(args.out, args.dry_run)
     if args.no_filters:
         rules = ()
     elif args.filters is not None:

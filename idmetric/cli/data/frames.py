@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import add_on_error, add_output, check_ending, natural, positive, progress, save
+from idmetric.cli.data.common import add_on_error, add_output, check_output, natural, positive, progress, save
 
 if TYPE_CHECKING:
     from idmetric.data.clips import Clip
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.clips import ClipError, find_clips
     from idmetric.data.extract import to_manifest
 
-    check_ending(args.out)
+    check_output(args.out, args.dry_run)
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)
     clips = [clip for clip in find_clips(args.clips, args.masks) if not _is_below(clip.frames, folder)]

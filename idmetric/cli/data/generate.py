@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
     """Make all images, then the manifest; 4 if some were left out."""
     from idmetric.data.generate import GenerateError, read_wording
     from idmetric.data.manifest import FORMATS
+    from idmetric.output import check
 
     if args.out.suffix not in FORMATS:
         raise GenerateError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
@@ -115,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
             raise GenerateError(f"{option(name)} must be at least 1")
     if (args.side or 0) < 0 or args.seed < 0:
         raise GenerateError("--side and --seed must not be negative")
+    if not args.dry_run:
+        check(args.out, parents=True)
     refuse_idle(args)
     words = read_wording(args.prompts)
     work = Work(args)

@@ -91,10 +91,8 @@ def make_job(args: argparse.Namespace) -> Job:
     """
     from idmetric.data.importers.images import Images
     from idmetric.data.importers.run import make_job as checked_job
-    from idmetric.data.manifest import FORMATS
 
-    if args.out.suffix not in FORMATS:  # said before the work, not after
-        raise ValueError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
+    common.check_output(args.out, args.dry_run)
     if args.embed and (args.images is not None or args.out.suffix != ".parquet"):
         raise ValueError("--embed keeps images in a .parquet: it goes neither with --images nor with another format")
     if args.limit is not None and args.limit < 1:

@@ -26,7 +26,7 @@ from idmetric.cli.data.common import (
     add_input,
     add_on_error,
     add_output,
-    check_ending,
+    check_output,
     natural,
     positive,
     progress_bar,
@@ -96,7 +96,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mine; returns the exit status."""
-    check_ending(args.out)
+    check_output(args.out, args.dry_run)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 

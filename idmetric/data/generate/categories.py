@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
+from idmetric import json_file, text_file
 from idmetric.data.generate.errors import GenerateError
 from idmetric.output import replacing
 
@@ -35,8 +35,8 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
         GenerateError: if the file cannot be read, or holds no or repeated categories.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = text_file.read(path, "utf-8-sig")
+    except (OSError, ValueError) as error:
         raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
     lines = [(i, " ".join(line.split())) for i, line in enumerate(text.splitlines(), 1)]
     lines = [(i, line) for i, line in lines if line and not line.startswith("#")]

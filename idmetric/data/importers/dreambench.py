@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
+from idmetric import json_file, text_file
 from idmetric.data.importers.folders import IMAGE_ENDINGS, pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
@@ -73,7 +73,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
 def _captions(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    return [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines() if line.strip()]
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from idmetric import text_file
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
@@ -41,7 +42,7 @@ def read_classes(path: Path) -> dict[str, str]:
     """Subject -> class, of the lines `subject,class` between the heading and the next empty line; none without file."""
     if not path.is_file():
         return {}
-    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    lines = [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines()]
     if "subject_name,class" not in lines:
         raise SourceError(f"{path}: no heading 'subject_name,class'")
     found = {}
