@@ -77,6 +77,12 @@ def near_duplicates(
         raise ValueError(f"neighbours must be at least 1 and keep largest or sharpest, got {neighbours} and {keep!r}")
     if max_distance is not None and not max_distance >= 0:
         raise ValueError(f"max_distance must be at least 0, got {max_distance}")
+    return gallery.answer(lambda: _near_duplicates(gallery, neighbours, max_distance, keep, progress))
+
+
+def _near_duplicates(
+    gallery: Gallery, neighbours: int, max_distance: float | None, keep: Keep, progress: Progress | None
+) -> Records:
     if not len(gallery):
         return Records([], DUPLICATES)
     table, by_key = gallery.table(), _by_key(gallery)
@@ -231,9 +237,13 @@ def identities(
     Raises:
         ValueError: without a threshold, if there is no calibration, or none at that rate. CalibrationError: if it is
             for another distance or way of masking.
-        ImportError: without SciPy.
+        GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
     limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
+    return gallery.answer(lambda: _identities(gallery, limit, linkage))
+
+
+def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
     table, by_key = gallery.table(), _by_key(gallery)
     vectors = table.rows(np.arange(len(table)))
     labels = cluster(vectors, limit, linkage)

@@ -254,7 +254,8 @@ class Embedder(nn.Module):
         >>> vectors = metric.encode(["a.jpg", "b.jpg"])  # (2, D)  # doctest: +SKIP
 
         Args:
-            images: one image gives (D,), a list gives (N, D), in its order.
+            images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
+                is embedded, as nothing else tells D.
             batch_size, masks, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=, texts=.
             show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
             convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
@@ -267,10 +268,14 @@ class Embedder(nn.Module):
         single = is_single(images)
         if show_progress_bar is None:
             show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
-        with progress_bar("images") if show_progress_bar else nullcontext() as progress:
-            found = self.embed(
-                images, batch_size=batch_size, masks=masks, outside=outside, patches=False, progress=progress, **options
-            ).cls
+        if isinstance(images, list | tuple) and not images and not options:
+            found = self.embed(torch.zeros(3, *self.image_size), patches=False).cls[:0]
+        else:
+            with progress_bar("images") if show_progress_bar else nullcontext() as progress:
+                found = self.embed(
+                    images, batch_size=batch_size, masks=masks, outside=outside, patches=False, progress=progress,
+                    **options,
+                ).cls  # fmt: skip
         if normalize_embeddings:
             found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
         if convert_to_tensor:

@@ -73,10 +73,17 @@ class Shards:
     def __contains__(self, key: str) -> bool:
         return key in self._where
 
+    def files(self) -> dict[Path, list[str]]:
+        """Keys in each file that counts; of a key in several files, in the one that it is read from."""
+        found: dict[Path, list[str]] = {}
+        for key, (path, _) in self._where.items():
+            found.setdefault(path, []).append(key)
+        return found
+
     def check(self) -> list[DamagedShardError]:
         """Read everything, and return what is damaged; the shards that are do not count any more."""
         found = []
-        for path in sorted({path for path, _ in self._where.values()}):
+        for path in sorted(self.files()):
             try:
                 with _opened(path) as file:
                     for name in file.keys():  # noqa: SIM118 (not a dict)

@@ -50,6 +50,8 @@ def test_encode_has_the_shapes_of_sentence_transformers(metric: IDSim) -> None:
     tensor = metric.encode(images, convert_to_tensor=True)
     assert isinstance(tensor, Tensor)
     assert tensor.shape == (5, 48)
+    assert metric.encode([]).shape == metric.encode([], convert_to_tensor=True).shape == (0, 48)  # type: ignore[union-attr]
+    assert metric.encode([], convert_to_numpy=False) == []
     several = metric.encode(images, convert_to_numpy=False)
     assert isinstance(several, list)
     assert [x.shape for x in several] == [(48,)] * 5

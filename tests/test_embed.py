@@ -172,7 +172,7 @@ def test_a_killed_run_goes_on_to_the_same_rows(saved: Path, photos: Path, tmp_pa
     assert done.images == 23
     assert done.embedded + sum(row["error"] is None for row in before.values()) == 22
     assert kept.items() <= stamps(out).items()  # what was finished is left alone
-    assert not [p.name for p in out.iterdir() if p.name.startswith(".")]
+    assert [p.name for p in out.iterdir() if p.name.startswith(".")] == [".lock"]
     embed_dataset(photos, tmp_path / "whole", model=IDSim(saved, device="cpu"), **SMALL_ROWS)
     same_rows(rows_of(out), rows_of(tmp_path / "whole"))
 
@@ -229,6 +229,75 @@ def test_another_model_or_other_sources_are_refused(metric: IDSim, photos: Path,
     assert stamps(out) == kept
 
 
+def test_another_run_is_kept_out_of_the_folder(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out, tried = tmp_path / "out", []
+
+    def meanwhile(done: int, total: int) -> None:
+        for address in (out, f"file://{out}"):  # by whichever name
+            with pytest.raises(ScaleError, match=r"another run is writing to .*wait for it"):
+                embed_dataset(photos, address, model=metric, **SMALL_ROWS)
+        tried.append(done)
+
+    done = embed_dataset(photos, out, model=metric, progress=meanwhile, **SMALL_ROWS)
+    assert (done.images, tried[-1], len(rows_of(out))) == (23, 23, 23)
+    assert embed_dataset(photos, out, model=metric, **SMALL_ROWS).embedded == 0  # it has let go
+
+
+def test_where_there_are_no_locks_two_runs_leave_the_same(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    store: dict[str, Any] = {"out_filesystem": fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())}
+    inner = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not inner:
+            inner.append(embed_dataset(photos, "out", model=metric, **SMALL_ROWS, **store).images)
+
+    done = embed_dataset(photos, "out", model=metric, progress=meanwhile, **SMALL_ROWS, **store)
+    assert (done.images, inner) == (23, [23])
+    embed_dataset(photos, tmp_path / "alone", model=metric, **SMALL_ROWS)
+    same_rows(rows_of(tmp_path / "out"), rows_of(tmp_path / "alone"))
+    # what another may be writing is left alone, until nobody can be
+    part = next((tmp_path / "out").glob("part-*"))
+    for name, age in ((f".{part.name}.0123456789ab", 0), (f".{part.name}.ba9876543210", 7200)):
+        (tmp_path / "out" / name).write_bytes(b"half")
+        os.utime(tmp_path / "out" / name, (time.time() - age,) * 2)
+    embed_dataset(photos, "out", model=metric, **SMALL_ROWS, **store)
+    assert [p.name for p in (tmp_path / "out").glob(".part*")] == [f".{part.name}.0123456789ab"]
+
+
+def test_files_that_are_not_ours_are_never_removed(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part-00000-of-00001.parquet").write_bytes(b"somebody's")  # as Spark calls them
+    with pytest.raises(ScaleError, match=r"other Parquet files \(part-00000.*name a folder of its own"):
+        embed_dataset(photos, out, model=metric)
+    assert [p.name for p in out.iterdir()] == ["part-00000-of-00001.parquet"]
+    embed_dataset(photos, tmp_path / "new", model=metric)
+    (out / "part-00000-of-00001.parquet").rename(tmp_path / "new" / "part-00000.parquet")
+    (tmp_path / "new" / ".part-notes").write_text("mine")
+    embed_dataset(photos, tmp_path / "new", model=metric)
+    assert {"part-00000.parquet", ".part-notes"} <= {p.name for p in (tmp_path / "new").iterdir()}
+    (tmp_path / "new" / "_embed.json").write_text("[1]")
+    with pytest.raises(ScaleError, match=r"is damaged .*delete it, and run again"):
+        embed_dataset(photos, tmp_path / "new", model=metric)
+    (tmp_path / "new" / "part-00000.parquet").unlink()
+    (tmp_path / "new" / "_embed.json").unlink()
+    with pytest.raises(ScaleError, match="was not made by"):  # nor are another model's embeddings
+        embed_dataset(photos, tmp_path / "new", model=random_model("cnn"))
+    assert embed_dataset(photos, tmp_path / "new", model=metric).embedded == 0
+
+
+def test_progress_is_told_while_parts_are_passed_over(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    embed_dataset(photos, tmp_path / "out", model=metric, **SMALL_ROWS)
+    count = len(chunks([photos], rows=4))
+    for quick in (False, True):
+        told: list[int] = []
+        embed_dataset(photos, tmp_path / "out", model=metric, quick=quick, **SMALL_ROWS,
+                      progress=lambda done, total, told=told: told.append(done))  # fmt: skip
+        assert len(told) == count > 2
+        assert told == sorted(set(told))
+        assert told[-1] == 23
+
+
 # Where images come from
 
 
@@ -251,12 +320,12 @@ def test_tables_hold_bytes_datasets_images_or_paths(metric: IDSim, photos: Path,
         "named": {"photo": [p.read_bytes() for p in paths], "code": list("abcdef")},
     }
     for name, values in columns.items():
-        pq.write_table(pa.table(values), tmp_path / f"{name}.parquet", row_group_size=4)
+        pq.write_table(pa.table(values), tmp_path / f"{name}.parquet", row_group_size=3)
         options = {"column": "photo", "column_id": "code"} if name == "named" else {}
-        done = embed_dataset(tmp_path / f"{name}.parquet", tmp_path / name, model=metric, **options)
+        done = embed_dataset(tmp_path / f"{name}.parquet", tmp_path / name, model=metric, rows=4, **options)
         assert (done.images, done.parts, done.unreadable) == (6, 2, {}), name
         found = rows_of(tmp_path / name)
-        assert list(found) == [f"{tmp_path / name}.parquet#{k}" for k in range(6)] or len(found) == 6
+        assert set(found) == {f"{tmp_path / name}.parquet#{k}" for k in range(6)}
         for k in range(6):
             row = found[f"{tmp_path / name}.parquet#{k}"]
             np.testing.assert_allclose(row["embedding"], expected[k], atol=1e-5)
@@ -265,6 +334,47 @@ def test_tables_hold_bytes_datasets_images_or_paths(metric: IDSim, photos: Path,
             "bytes": [p.stem for p in paths], "named": list("abcdef"), "struct": list("012345"),
             "paths": columns["paths"]["path"], "mixed": [str(paths[0]), *5 * ["None"]],
         }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("group", [1, 3, 25])
+def test_tables_are_cut_into_parts_whatever_their_row_groups(
+    metric: IDSim, photos: Path, tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, out = images(photos), tmp_path / "out"
+    values: dict[str, Any] = {"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]}
+    pq.write_table(pa.table(values), tmp_path / "t.parquet", row_group_size=group)
+    work: dict[str, Any] = {"model": metric, "rows": 4, "batch_size": 3}
+    done = embed_dataset(tmp_path / "t.parquet", out, **work)
+    assert (done.images, done.parts) == (23, 6)
+    assert sorted(row["name"] for row in rows_of(out).values()) == values["id"]
+    expected = metric.embed(paths, patches=False).cls
+    for k in range(23):
+        np.testing.assert_allclose(rows_of(out)[f"{tmp_path}/t.parquet#{k}"]["embedding"], expected[k], atol=1e-5)
+    # parts that are gone, and rows that have changed, are made anew: the table is read across the gaps
+    for chunk in (chunks([tmp_path / "t.parquet"], rows=4)[k] for k in (1, 2, 5)):
+        (out / chunk.part).unlink()
+    values["image"][15], values["id"][18] = values["image"][2], "renamed"
+    pq.write_table(pa.table(values), tmp_path / "t.parquet", row_group_size=group)
+    assert embed_dataset(tmp_path / "t.parquet", out, **work).embedded == 4 + 4 + 3 + 4 + 4
+    found = rows_of(out)
+    assert found[f"{tmp_path}/t.parquet#18"]["name"] == "renamed"
+    np.testing.assert_allclose(found[f"{tmp_path}/t.parquet#15"]["embedding"], expected[2], atol=1e-5)
+    read: list[int] = []
+    original = key_of
+    monkeypatch.setattr("idmetric.gallery.read.key_of", lambda x: (read.append(1), original(x))[1])
+    assert embed_dataset(tmp_path / "t.parquet", out, quick=True, **work).embedded == 0
+    assert read == []
+
+
+def test_a_table_that_is_damaged_inside_is_named(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    table = pa.table({"image": [p.read_bytes() for p in images(photos)]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=8, use_dictionary=False)
+    start = pq.read_metadata(tmp_path / "t.parquet").row_group(1).column(0).data_page_offset
+    data = bytearray((tmp_path / "t.parquet").read_bytes())
+    data[start : start + 8] = b"\xff" * 8  # the head of a page
+    (tmp_path / "t.parquet").write_bytes(data)
+    with pytest.raises(ScaleError, match=r"t\.parquet' cannot be read as Parquet"):
+        embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric, rows=4)
 
 
 def test_addresses_and_file_systems_are_read_and_written(metric: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -307,6 +417,21 @@ def test_fsspec_opens_what_pyarrow_does_not(metric: IDSim, photos: Path) -> None
         memory.rm("/bucket", recursive=True)
 
 
+def test_addresses_in_tables_that_nobody_opens_are_their_rows_errors(
+    metric: IDSim, photos: Path, tmp_path: Path
+) -> None:
+    paths = [f"file://{images(photos)[0]}", "nowhere://bucket/a.png", "https://example.com/a.png", "photos", "", None]
+    pq.write_table(pa.table({"path": paths}), tmp_path / "t.parquet")
+    done = embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric)
+    assert (done.images, done.embedded) == (6, 1)
+    reasons = [done.unreadable[f"{tmp_path}/t.parquet#{k}"] for k in range(1, 6)]
+    says = ("neither pyarrow", "not fetched", "Is a directory", "Is a directory", "no image, but None")
+    for reason, part in zip(reasons, says, strict=True):
+        assert part in reason
+    with pytest.raises(ScaleError, match="s3://' names no bucket"):
+        place("s3://")
+
+
 def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
@@ -332,9 +457,10 @@ def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_pat
 
 def test_what_may_have_no_end_is_not_waited_for(metric: IDSim, photos: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "files.txt").write_text(f"/dev/zero\npipe\n{images(photos)[0]}\n")
+    (tmp_path / "files.txt").write_text(f"/dev/zero\npipe\n{images(photos)[0]}\na\0b\n")
     done = embed_dataset([], tmp_path / "out", model=metric, lists=[tmp_path / "files.txt"])
     reason = "it is a pipe or a device: give a file"
+    assert done.unreadable.pop(f"{tmp_path}/a\0b").startswith("no file can have this name")
     assert done.unreadable == {"/dev/zero": reason, str(tmp_path / "pipe"): reason}
     with pytest.raises(OSError, match="more than 10 bytes"):
         place(images(photos)[0]).read(most=10)
@@ -364,7 +490,7 @@ def test_a_file_more_changes_one_chunk(tmp_path: Path) -> None:
     os.link(tmp_path / "photos" / "0000.png", tmp_path / "photos" / "0100x.png")
     after = chunks([tmp_path / "photos"], rows=10)
     assert sum(a not in before for a in after) <= 2
-    assert [e.name for c in after for e in entries(c)] == sorted(p.name for p in (tmp_path / "photos").iterdir())
+    assert [e.name for _, e in entries(after)] == sorted(p.name for p in (tmp_path / "photos").iterdir())
 
 
 # Memory

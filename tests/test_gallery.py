@@ -18,12 +18,14 @@ from safetensors import SafetensorError
 from idmetric import Embedding, IDSim, ImageReadError
 from idmetric import shards as kept_shards
 from idmetric.calibration import Calibration
+from idmetric.clusters import identities, near_duplicates
 from idmetric.curves import Platt
-from idmetric.data.lock import lock
 from idmetric.data.manifest import Manifest, Row
 from idmetric.gallery import BusyError, Gallery, GalleryError, GalleryWriteError, StaleWarning, models_of
 from idmetric.gallery import store as stores
+from idmetric.gallery.sources import content
 from idmetric.idsim import IDSimConfig
+from idmetric.lock import lock
 from idmetric.nearest import nearest, unit
 from idmetric.shards import DamagedShardError, Shards
 from tests.conftest import SMALL, random_model
@@ -174,6 +176,8 @@ def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tm
     done = gallery.update(photos, mask_dir=tmp_path / "masks")
     assert done.images == 8
     assert "8.png: No such file" in done.unreadable[str(files(photos)[-1])]
+    (tmp_path / "masks" / "8.png").touch()
+    assert "8.png: the file is empty" in gallery.update().unreadable[str(files(photos)[-1])]
     hits = gallery.query(picture(30), k=8, masks=mask).to_records()
     far = metric.pairwise(picture(30), files(photos)[:-1], masks_a=mask, masks_b=[mask] * 8, outside="white")[0]
     order = far.argsort()
@@ -324,14 +328,13 @@ def test_a_quick_update_reads_only_what_may_have_changed(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    original = Path.read_bytes
 
     def counted(path: Path) -> bytes:
         read.append(path.name)
-        return original(path)
+        return content(path)
 
     gallery = build(index, metric, photos)
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr("idmetric.gallery.sources.content", counted)
     gallery.update(quick=True)
     assert len(read) == 9  # so young that a clock could not tell two writes apart
     monkeypatch.setattr("idmetric.gallery.read._TICK", -(10**12))
@@ -354,6 +357,7 @@ def test_a_missing_file_is_no_answer(metric: IDSim, photos: Path, index: Path) -
 
 def test_unreadable_images_are_listed_and_mended(metric: IDSim, photos: Path, index: Path) -> None:
     (photos / "empty.jpg").touch()
+    os.mkfifo(photos / "pipe.jpg")
     (photos / "text.png").write_text("no image")
     (photos / "lost.png").symlink_to(photos / "nowhere.png")
     whole = (photos / "a" / "0.png").read_bytes()
@@ -361,8 +365,9 @@ def test_unreadable_images_are_listed_and_mended(metric: IDSim, photos: Path, in
     gallery = Gallery(index, metric)
     done = gallery.update(photos)
     reasons = {Path(place).name: reason for place, reason in done.unreadable.items()}
-    assert set(reasons) == {"empty.jpg", "text.png", "lost.png", "0.png"}
-    assert "empty" in reasons["empty.jpg"]
+    assert set(reasons) == {"empty.jpg", "pipe.jpg", "text.png", "lost.png", "0.png"}
+    assert "it is a pipe or a device" in reasons["pipe.jpg"]
+    assert reasons["empty.jpg"] == "the file is empty: fetch or write it again"
     assert "not an image of a known format" in reasons["text.png"]
     assert "No such file" in reasons["lost.png"]
     assert done.images == 8
@@ -418,6 +423,31 @@ def test_embeddings_of_images_that_are_gone_can_be_removed(
     picture(1).save(gone[0])
     assert gallery.update().embedded == 1  # it was really removed
     assert gallery.prune().embeddings == 0
+
+
+@pytest.mark.parametrize("ask", ["vectors", "query", "duplicates", "identities", "parquet"])
+def test_answers_go_on_where_another_has_pruned(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, ask: str
+) -> None:
+    opened = build(index, metric, photos)
+    (photos / "b" / "6.png").write_bytes((photos / "a" / "1.png").read_bytes())
+    (photos / "a" / "3.png").unlink()
+    other = Gallery(index, metric)
+    other.update()
+    other.prune()
+    names = [path.relative_to(photos).as_posix() for path in files(photos)]
+    if ask == "vectors":
+        np.testing.assert_array_equal(opened.vectors(), other.vectors())
+    elif ask == "query":
+        assert {hit["name"] for hit in opened.query(picture(1), k=20)} == set(names)
+    elif ask == "duplicates":
+        assert {row["name"] for row in near_duplicates(opened, neighbours=1)} >= {"a/1.png", "b/6.png"}
+    elif ask == "identities":
+        assert sorted(row["name"] for row in identities(opened, threshold=0.0)) == names
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        opened.to_parquet(tmp_path / "g.parquet")
+        assert parquet.read_table(tmp_path / "g.parquet")["name"].to_pylist() == names
 
 
 def test_a_prune_that_is_stopped_loses_nothing(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,7 +97,7 @@ def kill_a_node(cluster: Any, marks: Path, found: dict[str, int]) -> None:
 
 
 def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
-    cluster: Any, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Any, saved: Path, tmp_path: Path
 ) -> None:
     paths = pictures(tmp_path / "photos", 60)
     paths[7].write_bytes(b"no image")
@@ -122,24 +125,15 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     expected = load(saved, device="cpu").embed([p for k, p in enumerate(paths) if k != 7], patches=False).cls
     vectors = [found[str(path)]["embedding"] for k, path in enumerate(paths) if k != 7]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    # again: nothing is embedded, by the cluster or by one process
-    again = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
-    words = ["embed", str(tmp_path / "photos"), "--out", str(tmp_path / "out")]
-    words += ["--model", str(saved), "--device", "cpu", "--rows", "4"]
-    assert main([*words, "--ray"]) == main(words) == 4
-    assert [line.split(": ")[1] for line in capsys.readouterr().err.splitlines() if "embedded" in line] == 2 * [
-        f"60 images in {done.parts} parts, 0 embedded, 1 unreadable in {tmp_path / 'out'}"
-    ]
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == again
 
 
 def test_tables_and_object_stores_are_read_and_written_by_the_nodes(cluster: Any, saved: Path, tmp_path: Path) -> None:
     paths = pictures(tmp_path / "photos", 14)
     table = pa.table({"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]})
     (tmp_path / "store" / "tables").mkdir(parents=True)
-    pq.write_table(table, tmp_path / "store" / "tables" / "a.parquet", row_group_size=5)
+    pq.write_table(table, tmp_path / "store" / "tables" / "a.parquet", row_group_size=6)
     store = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
-    done = embed_on_ray("tables", "out", model=str(saved), filesystem=store, out_filesystem=store)
+    done = embed_on_ray("tables", "out", model=str(saved), rows=5, filesystem=store, out_filesystem=store)
     assert (done.images, done.embedded, done.parts) == (14, 14, 3)
     single = embed_dataset(tmp_path / "store" / "tables", tmp_path / "single", model=str(saved))
     assert single.images == 14
@@ -150,7 +144,79 @@ def test_tables_and_object_stores_are_read_and_written_by_the_nodes(cluster: Any
         np.testing.assert_allclose(row["embedding"], expected[row["name"]], atol=1e-5)
 
 
+DRIVER = """
+import sys, time
+from pathlib import Path
+from idmetric import IDSim
+from idmetric.scale import embed_on_ray
+
+address, model, photos, out, mark = sys.argv[1:]
+
+def opened():
+    class Slow(IDSim):
+        batches = 0
+        def embed(self, *args, **options):
+            found = super().embed(*args, **options)
+            Slow.batches += 1
+            if Slow.batches > 4:  # the first finds the layout
+                Path(mark).touch()
+                time.sleep(600)
+            return found
+    Slow.__name__ = "IDSim"
+    return Slow(model, device="cpu")
+
+embed_on_ray(photos, out, model=opened, address=address, actors=1, rows=4, batch_size=4)
+"""
+
+
+def test_a_killed_driver_leaves_what_the_next_goes_on_from(
+    cluster: Any, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, out, mark = tmp_path / "photos", tmp_path / "out", tmp_path / "mark"
+    paths = pictures(photos, 40)
+    words = [cluster.address, str(saved), str(photos), str(out), str(mark)]
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *words], stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 120
+        while not mark.exists() and driver.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        with pytest.raises(ScaleError, match="another run is writing"):
+            embed_on_ray(photos, out, model=str(saved), rows=4)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        said = driver.communicate()[1]
+    assert mark.exists(), said.decode()
+    before, kept = rows_of(out), {p.name: p.stat().st_mtime_ns for p in out.glob("part-*")}
+    assert 0 < len(before) < 40
+    command = ["embed", str(photos), "--out", str(out), "--rows", "4", "--batch-size", "4"]
+    command += ["--model", str(saved), "--device", "cpu"]
+    assert (
+        main([*command, "--ray"]) == main(command) == 0
+    )  # waits for the killed one's actor to go; then nothing is left
+    told, parts = capsys.readouterr().err, len(list(out.glob("part-*")))
+    assert [line.split(": ")[1] for line in told.splitlines() if "embedded" in line] == [
+        f"40 images in {parts} files, {count} embedded in {out}" for count in (40 - len(before), 0)
+    ]
+    assert kept.items() <= {p.name: p.stat().st_mtime_ns for p in out.glob("part-*")}.items()
+    found = rows_of(out)
+    assert found.keys() == {str(path) for path in paths}
+    assert not [p.name for p in out.iterdir() if p.name.startswith(".part")]
+    embed_dataset(photos, tmp_path / "single", model=str(saved), rows=4, batch_size=4)
+    same_rows(found, rows_of(tmp_path / "single"), atol=1e-5)
+
+
 def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path: Path) -> None:
     pictures(tmp_path / "photos", 2)
     with pytest.raises(ScaleError, match="no room for an actor of 99 CPUs"):
         embed_on_ray(tmp_path / "photos", tmp_path / "out", model=str(saved), cpus=99)
+    driver = os.getpid()
+
+    def other() -> Any:
+        model = load(saved, device="cpu")
+        if os.getpid() != driver:
+            next(model.parameters()).data.mul_(1.5)
+        return model
+
+    with pytest.raises(ScaleError, match=r"^[^\n]*: its model differs from that of the driver in weights$"):
+        embed_on_ray(tmp_path / "photos", tmp_path / "out", model=other)
+    assert rows_of(tmp_path / "out") == {}

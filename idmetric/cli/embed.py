@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -99,17 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from idmetric.checkpoint import CheckpointError
 
-    progress = Progress("images", not args.quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _say(str(message))
         try:
-            done = _embed(args, progress)
+            with Progress("images", not args.quiet) as progress:
+                done = _embed(args, progress)
         except (CheckpointError, ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            progress.clear()
             _say(f"error: {' '.join(str(error).split())}")
             return 1
-    progress.clear()
     for image, reason in done.unreadable.items():
         _say(f"no embedding of {image}: {reason}")
     if not args.quiet:
@@ -135,8 +134,11 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     }  # fmt: skip
     if not args.ray:
         return embed_dataset(args.sources, args.out, **shared)
-    if args.quiet:
-        logging.getLogger("ray").setLevel(logging.ERROR)
+    with suppress(ImportError):  # it is said below
+        import ray.data  # noqa: F401
+
+        for name in ("ray", "ray.data"):  # they set their levels as they are imported
+            logging.getLogger(name).setLevel(logging.ERROR if args.quiet else logging.WARNING)
     cpus, gpus = (1 if args.cpus is None else args.cpus), args.gpus or 0
     return embed_on_ray(
         args.sources, args.out, address=args.address, actors=args.actors, cpus=cpus, gpus=gpus, **shared

@@ -29,6 +29,12 @@ class Progress:
             self._seen.popleft()
         print(f"\r\033[K{done}/{total} {self.unit}{self._left(total)}", end="", file=sys.stderr, flush=True)
 
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
     def clear(self) -> None:
         """Take the line away."""
         if self.show:

@@ -75,11 +75,16 @@ class Memory:
         """Take an announcement back, once they were used."""
         self._wanted.subtract(files)
         self._wanted = +self._wanted
-        for file in list(self._kept) if self._bytes > self._limit else []:
-            if self._bytes <= self._limit:
+        spare, left = [], self._bytes
+        for file, seen in self._kept.items():  # from the one unused for longest; as far as it takes, for there are many
+            if left <= self._limit:
                 break
             if not self._wanted[file]:
-                self._bytes -= self._kept.pop(file).bytes
+                spare.append(file)
+                left -= seen.bytes
+        for file in spare:
+            del self._kept[file]
+        self._bytes = left
 
 
 class Prints:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.output import replacing
-from idmetric.shards import DamagedShardError
 
 if TYPE_CHECKING:
     from idmetric.gallery.store import Gallery
@@ -33,10 +32,7 @@ def write_parquet(gallery: Gallery, path: Path) -> None:
         writer: pq.ParquetWriter | None = None
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
-            try:
-                vectors = table.rows(np.array([where[item.key] for item in part], np.int64))
-            except DamagedShardError as error:
-                raise GalleryError(f"{error}, or build the gallery again") from error
+            vectors = table.rows(np.array([where[item.key] for item in part], np.int64))
             columns = {
                 "image": pa.array([i.place for i in part], pa.string()),
                 "name": pa.array([i.name for i in part], pa.string()),

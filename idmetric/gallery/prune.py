@@ -35,17 +35,6 @@ class Pruned:
         return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
 
 
-class _Held(Shards):
-    """Shards that know what each file holds."""
-
-    def by_file(self) -> dict[Path, list[str]]:
-        """Keys in each file; of a key in several, in the one that is read."""
-        found: dict[Path, list[str]] = {}
-        for key, (path, _) in self._where.items():
-            found.setdefault(path, []).append(key)
-        return found
-
-
 def prune_shards(store: Path, wanted: Container[str]) -> int:
     """Remove all embeddings but those of some keys; returns how many went. Nobody else may be writing.
 
@@ -56,9 +45,9 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     """
     gone: set[str] = set()
     for patches in (True, False):
-        with_patches = set(_Held(store, patches=True).by_file())
-        shards, old = _Held(store, patches), []
-        by_file, writer = shards.by_file(), Writer(shards)
+        with_patches = set(Shards(store, patches=True).files())
+        shards, old = Shards(store, patches), []
+        by_file, writer = shards.files(), Writer(shards)
         for path in sorted(store.glob("*.safetensors")):
             held = by_file.get(path, [])  # nothing, where other files have it all
             if (path in with_patches) != patches or (held and all(key in wanted for key in held)):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # a file changed so shortly before it was hashed may have been changed once more within one tick of its clock
 _TICK = 2 * 10**9
+_EMPTY = "the file is empty: fetch or write it again"
 _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
 
 
@@ -154,6 +155,9 @@ def load(
         named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
         return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
     item = replace(item, key=key_of(image, mask), size=len(image))
+    if not image or mask == b"":
+        empty = f"{entry.files[-1]}: " if image and entry.files else "" if not image else "its mask: "
+        return Loaded(replace(item, problem=f"{empty}{_EMPTY}"))
     if masked and mask is None:
         return Loaded(replace(item, problem=_NO_MASK))
     try:

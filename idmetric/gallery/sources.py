@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import GalleryError
+from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
@@ -110,6 +113,25 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
             yield folder / entry.name
 
 
+def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a null byte, say
+        raise OSError(f"no file can have this name ({error})") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a folder, open tells
+        raise OSError("it is a pipe or a device: give a file")
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"it has more than {most} bytes")
+    return data
+
+
 def mask_of(folder: str, image: str) -> str:
     """The file in a folder of masks with an image's stem; the .png that should be there, if none is."""
     stem = Path(image).stem
@@ -121,16 +143,16 @@ def mask_of(folder: str, image: str) -> str:
 
 def _file(path: Path, name: str, masked: Source | None) -> Entry:
     if masked is None or masked.mask_dir is None:
-        return Entry(name, str(path), (str(path),), path.read_bytes)
+        return Entry(name, str(path), (str(path),), partial(content, path))
     mask = Path(mask_of(masked.mask_dir, str(path)))
-    return Entry(name, str(path), (str(path), str(mask)), path.read_bytes, mask.read_bytes)
+    return Entry(name, str(path), (str(path), str(mask)), partial(content, path), partial(content, mask))
 
 
 def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | None, masked: bool) -> Entry:
     def reader(column: str) -> Callable[[], bytes]:
         def read() -> bytes:
             source = manifest.source(row, column)
-            return source if isinstance(source, bytes) else Path(source or "").read_bytes()
+            return source if isinstance(source, bytes) else content(source or "")
 
         return read
 

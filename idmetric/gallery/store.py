@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.lock import lock
 from idmetric.gallery.index import (
     IMAGES,
     LOCK,
@@ -29,8 +29,9 @@ from idmetric.gallery.index import (
 )
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.read import Reader, key_of
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries
 from idmetric.images import Outside
+from idmetric.lock import lock
 from idmetric.nearest import Index, Ints, Single, unit
 from idmetric.shards import DamagedShardError, Shards, Writer
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from idmetric.embedder import Embedder, Images, Masks
     from idmetric.embedding import Embedding
     from idmetric.records import Records
+
+Answer = TypeVar("Answer")
 
 _AGAIN = 3  # how often a gallery that others change is read anew for an answer
 _HELD = 2**30  # bytes of vectors that a gallery keeps in memory; more are read from its files at each search
@@ -152,25 +155,28 @@ class Gallery:
         Raises:
             GalleryError: as `query`.
         """
-        table = self.table()
-        where = {key: k for k, key in enumerate(table.keys)}
-        with self._naming():
+
+        def found() -> NDArray[np.float32]:
+            table = self.table()
+            where = {key: k for k, key in enumerate(table.keys)}
             return table.rows(np.array([where[item.key] for item in self.items], np.int64))
+
+        return self.answer(found)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
 
         Raises:
-            ImportError: without pyarrow.
+            ImportError: without pyarrow. GalleryError: as `query`.
         """
         from idmetric.gallery.export import write_parquet
 
-        write_parquet(self, Path(path))
+        self.answer(lambda: write_parquet(self, Path(path)))
 
     def entry(self, item: Item) -> Entry | None:
         """Where an image is read from now; None if it is in no source any more."""
         if item.place in item.files:
-            image, *mask = (Path(file).read_bytes for file in item.files)
+            image, *mask = (partial(content, file) for file in item.files)
             return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
         if self._tables is None:  # bytes in manifests
             self._tables = {e.where: e for e in entries(self.sources, self.masked) if e.place not in e.files}
@@ -380,21 +386,29 @@ class Gallery:
 
         self._check_model()
 
-        def answer() -> Records:
+        def found() -> Records:
             search = Search(self, k, distance, rerank, index, exclude_same, probability, verify)
             return search.run(images, masks, batch_size)
 
+        return self.answer(found)
+
+    def answer(self, find: Callable[[], Answer]) -> Answer:
+        """What `find` makes of this gallery; made anew where another process has pruned the gallery meanwhile.
+
+        Raises:
+            GalleryError: as `query`.
+        """
         with self._naming():
             for _ in range(_AGAIN):
                 try:
-                    return answer()
+                    return find()
                 except _LostError:
                     pass
                 except DamagedShardError as error:
                     if error.path.exists():
                         raise
-                self.reload()  # another process may have pruned it meanwhile, and left what is needed in other files
-            return answer()
+                self.reload()  # what is needed may be in other files now
+            return find()
 
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any
 
 from idmetric.gallery.sources import EXTENSIONS, Entry
+from idmetric.scale.parts import part_name
 from idmetric.scale.places import Place, ScaleError, place
 
 ROWS = 256  # images of a chunk, on average
@@ -25,7 +29,7 @@ class Chunk:
         part: name of the file that their embeddings go to; it stays while these images do.
         count: of images.
         names, paths: of files: what they are called below their source, and where they lie.
-        group: of a Parquet table: number of a row group, -1 for files. start: number of its first row.
+        table: a Parquet table that holds them; "" for files. start: number of the first row.
         column, column_id: of a Parquet table: with the images, and with their names ("" if it has none).
     """
 
@@ -34,7 +38,6 @@ class Chunk:
     names: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     table: str = ""
-    group: int = -1
     start: int = 0
     column: str = ""
     column_id: str = ""
@@ -52,7 +55,8 @@ def chunks(
     """All images of the sources, each file once.
 
     A run of files ends after one whose name hashes to the end of a chunk (or at four times `rows`), so that a file
-    more or less changes one chunk, not all that follow. Of a Parquet table each row group is a chunk.
+    more or less changes one chunk, not all that follow. Of a Parquet table each `rows` rows are a chunk, whatever its
+    row groups.
 
     Args:
         sources: folders (with all below them), image files, Parquet files, folders of Parquet files, or addresses of
@@ -79,9 +83,9 @@ def chunks(
             if images and tables:
                 raise ScaleError(f"{at.name!r} holds images and Parquet files: name one kind, or the files")
             files += [(name, at.child(name)) for name in images]
-            found += [c for name in tables for c in _groups(at.child(name), column, column_id)]
+            found += [c for name in tables for c in _ranges(at.child(name), column, column_id, rows)]
         elif kind == "file" and at.path.endswith(".parquet"):
-            found += _groups(at, column, column_id)
+            found += _ranges(at, column, column_id, rows)
         elif kind == "file" and at.path.endswith((".csv", ".jsonl")):
             raise ScaleError(f"{at.name!r}: of tables, Parquet files are read (a manifest can be written as one)")
         elif kind == "file":
@@ -98,31 +102,73 @@ def chunks(
     return unique
 
 
-def entries(chunk: Chunk, filesystem: Any = None, batch: int = 32) -> Iterator[Entry]:
-    """The images of a chunk, in order; bytes of a table come a batch at a time.
+def places(chunk: Chunk, filesystem: Any = None) -> list[str]:
+    """What `entries` calls the images' places, without reading anything."""
+    if chunk.table:
+        name = place(chunk.table, filesystem).name
+        return [f"{name}#{number}" for number in range(chunk.start, chunk.start + chunk.count)]
+    return [place(path, filesystem).name for path in chunk.paths]
+
+
+def entries(todo: Iterable[Chunk], filesystem: Any = None, batch: int = 32) -> Iterator[tuple[Chunk, Entry]]:
+    """The images of chunks, in order; neighbours of one table are read in one go, bytes a batch at a time.
 
     Raises:
-        ScaleError: for a table that cannot be read.
+        ScaleError: for a table that cannot be read, or has fewer rows than it had.
     """
-    if chunk.group < 0:
-        for name, path in zip(chunk.names, chunk.paths, strict=True):
-            at = place(path, filesystem)
-            yield Entry(name, at.name, (), at.read)
-        return
-    at = place(chunk.table, filesystem)
-    number = chunk.start
-    with _table(at) as table:
-        wanted = {chunk.column, chunk.column_id, *(["path"] if chunk.column == "image_bytes" else [])}
-        columns = [name for name in table.schema_arrow.names if name in wanted]
-        for part in table.iter_batches(batch, row_groups=[chunk.group], columns=columns):
-            for row in part.to_pylist():
-                value = row[chunk.column]
-                if isinstance(value, dict):  # as datasets keep images
-                    value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
-                value = row.get("path") if value is None else value  # a manifest's rows have one or the other
-                called = row[chunk.column_id] if chunk.column_id else number
-                yield Entry(str(called), f"{at.name}#{number}", (), _Reader(at, value))
+    for table, some in groupby(todo, key=lambda chunk: chunk.table):
+        if table:
+            yield from _rows(place(table, filesystem), some, batch)
+            continue
+        for chunk in some:
+            for name, path in zip(chunk.names, chunk.paths, strict=True):
+                at = place(path, filesystem)
+                yield chunk, Entry(name, at.name, (), at.read)
+
+
+def _rows(at: Place, todo: Iterator[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
+    """The images of chunks of a table, which is read on from one to the next where it can be."""
+    reader: Iterator[tuple[int, Any]] = iter(())
+    ahead: tuple[int, Any] | None = None  # rows that are read, and the number of the first
+    for chunk in todo:
+        number, end = chunk.start, chunk.start + chunk.count
+        if ahead is None or number < ahead[0]:
+            reader, ahead = _batches(at, chunk, batch), None
+        while number < end:
+            while ahead is None or number >= ahead[0] + len(ahead[1]):
+                ahead = next(reader, None)
+                if ahead is None:
+                    raise ScaleError(f"{at.name!r} has fewer rows than it had: run again when nobody writes to it")
+            first, rows = ahead
+            with _reading(at):
+                part = rows.slice(number - first, end - number).to_pylist()
+            for row in part:
+                yield chunk, _entry(at, chunk, number, row)
                 number += 1
+
+
+def _batches(at: Place, chunk: Chunk, batch: int) -> Iterator[tuple[int, Any]]:
+    """Rows of a table from those of a chunk on, a batch at a time, with the number of the first."""
+    wanted = {chunk.column, chunk.column_id, *(["path"] if chunk.column == "image_bytes" else [])}
+    with _reading(at), _table(at) as table:
+        counts = [table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)]
+        ends = list(accumulate(counts))
+        group = next((k for k, end in enumerate(ends) if end > chunk.start), len(ends))
+        number = ends[group - 1] if group else 0
+        columns = [name for name in table.schema_arrow.names if name in wanted]
+        for rows in table.iter_batches(batch, row_groups=list(range(group, len(ends))), columns=columns):
+            if number + len(rows) > chunk.start:
+                yield number, rows
+            number += len(rows)
+
+
+def _entry(at: Place, chunk: Chunk, number: int, row: dict[str, Any]) -> Entry:
+    value = row[chunk.column]
+    if isinstance(value, dict):  # as datasets keep images
+        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
+    value = row.get("path") if value is None else value  # a manifest's rows have one or the other
+    called = row[chunk.column_id] if chunk.column_id else number
+    return Entry(str(called), f"{at.name}#{number}", (), _Reader(at, value))
 
 
 @dataclass(frozen=True)
@@ -137,7 +183,10 @@ class _Reader:
             return self.value
         if not isinstance(self.value, str):
             raise OSError(f"the row holds no image, but {self.value!r:.40}")
-        return self.table.parent.child(self.value).read()
+        try:
+            return self.table.parent.child(self.value).read()
+        except ScaleError as error:  # it is this row's alone
+            raise OSError(str(error)) from error
 
 
 def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
@@ -150,36 +199,46 @@ def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
         )
         if ends % rows == 0 or len(run) >= 4 * rows or k == len(files) - 1:
             names, places = zip(*run, strict=True)
-            yield Chunk(_part(at.name), len(run), names, tuple(p.name for p in places))
+            yield Chunk(part_name(at.name), len(run), names, tuple(p.name for p in places))
             run = []
 
 
-def _groups(at: Place, column: str | None, column_id: str | None) -> Iterator[Chunk]:
-    """The row groups of a Parquet file."""
-    with _table(at) as table:
-        there = table.schema_arrow.names
-        images = next((c for c in ([column] if column else _IMAGES) if c in there), None)
-        if images is None or (column_id and column_id not in there):
-            lacking = column_id if images is not None else column or "any of " + ", ".join(_IMAGES)
-            raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which (--column)")
-        names = next((c for c in ([column_id] if column_id else _NAMES) if c in there), "")
-        start = 0
-        for group in range(table.num_row_groups):
-            count = table.metadata.row_group(group).num_rows
-            if count:
-                yield Chunk(_part(f"{at.name}#{group}"), count, table=at.name, group=group, start=start,
-                            column=images, column_id=names)  # fmt: skip
-            start += count
+def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
+    """The rows of a Parquet file as chunks."""
+    with _reading(at), _table(at) as table:
+        there, count = table.schema_arrow.names, table.metadata.num_rows
+    images = next((c for c in ([column] if column else _IMAGES) if c in there), None)
+    if images is None or (column_id and column_id not in there):
+        lacking, option = (column or f"any of {', '.join(_IMAGES)}", "--column")
+        if images is not None:
+            lacking, option = f"{column_id}", "--id-column"
+        raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which ({option})")
+    names = next((c for c in ([column_id] if column_id else _NAMES) if c in there), "")
+    for start in range(0, count, rows):
+        part, size = part_name(f"{at.name}#{start}"), min(rows, count - start)
+        yield Chunk(part, size, table=at.name, start=start, column=images, column_id=names)
 
 
-def _table(at: Place) -> Any:
+@contextmanager
+def _table(at: Place) -> Iterator[Any]:
     """A Parquet file, whose row groups are read a page at a time."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    with ExitStack() as stack:
+        source = at.opened()
+        if not isinstance(source, str):  # pyarrow closes what it has opened itself
+            stack.enter_context(source)
+        yield stack.enter_context(pq.ParquetFile(source, buffer_size=2**20, pre_buffer=False))
+
+
+@contextmanager
+def _reading(at: Place) -> Iterator[None]:
+    """Errors of a table name it."""
+    import pyarrow as pa
+
     try:
-        return pq.ParquetFile(at.opened(), buffer_size=2**20, pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+        yield
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise ScaleError(f"{at.name!r} cannot be read as Parquet: {error}") from error
 
 
@@ -192,8 +251,5 @@ def _listed(at: Place) -> list[tuple[str, Place]]:
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise ScaleError(f"the list {at.name!r} names no image")
-    return [(name, at.parent.child(name)) for name in names]
-
-
-def _part(name: str) -> str:
-    return f"part-{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=10).hexdigest()}.parquet"
+    # find's ./a.jpg is a.jpg
+    return [(name, at.parent.child(re.sub(r"^(\./+)+", "", name) or name)) for name in names]

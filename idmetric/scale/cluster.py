@@ -8,13 +8,17 @@ of what is there. The output is complete or the call raises.
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from idmetric.scale.chunks import ROWS, Chunk, chunks
-from idmetric.scale.parts import Layout, Stored, open_folder
+from idmetric.scale.parts import Layout, Stored, own_folder
 from idmetric.scale.places import ScaleError, place
 from idmetric.scale.run import (
     Done,
@@ -36,26 +40,43 @@ _BLOCKS = 2000  # more chunks share blocks: Ray's own work grows with their numb
 
 
 class Actor:
-    """A process of the cluster that holds the model: what `map_batches` makes, once for each worker."""
+    """A process of the cluster that holds the model: what `map_batches` makes, once for each worker.
+
+    An error of ours comes back as a row, for Ray would bury it in its own.
+    """
 
     def __init__(
         self, model: str | Callable[[], Embedder], out: str, facts: dict[str, Any], patches: bool, stored: Stored,
         settings: Settings,
     ) -> None:  # fmt: skip
-        self.metric = open_model(model)
-        self.layout = Layout.of(self.metric, patches, stored)
-        if self.layout.facts != facts:
-            found = {k: v for k, v in self.layout.facts.items() if facts.get(k) != v}
-            raise ScaleError(f"the model of this node differs from that of the driver in {', '.join(found)}")
-        self.folder, self.settings = place(out, settings.out_filesystem), settings
+        self.settings, self.problem = settings, ""
+        try:
+            self.folder, self.metric = place(out, settings.out_filesystem), open_model(model)
+            self.layout = Layout.of(self.metric, patches, stored)
+            if self.layout.facts != facts:
+                found = {k: v for k, v in self.layout.facts.items() if facts.get(k) != v}
+                raise ScaleError(f"its model differs from that of the driver in {', '.join(found)}")
+        except Exception as error:
+            self.problem = _told(error)
 
     def __call__(self, batch: Any) -> Any:
-        """Chunks (column `chunk`, JSON) to what became of them (column `done`, JSON)."""
+        """Chunks (column `chunk`, JSON) to what became of them (column `done`, JSON), or why nothing did (`failed`)."""
         import pyarrow as pa
 
         todo = [_chunk(text) for text in batch.column("chunk").to_pylist()]
-        done = embed_chunks(self.metric, todo, self.folder, self.layout, self.settings)
-        return pa.table({"done": [json.dumps(asdict(one)) for one in done]})
+        done: list[Done] = []
+        try:
+            if not self.problem:
+                done += embed_chunks(self.metric, todo, self.folder, self.layout, self.settings)
+        except Exception as error:
+            self.problem = _told(error)
+        rows = [(json.dumps(asdict(one)), "") for one in done] + ([("", self.problem)] if self.problem else [])
+        return pa.table(dict(zip(("done", "failed"), map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def _told(error: Exception) -> str:
+    says = str(error) if isinstance(error, ScaleError) else f"{type(error).__name__}: {error}"
+    return f"{socket.gethostname()}: {says}"
 
 
 def embed_on_ray(
@@ -92,7 +113,7 @@ def embed_on_ray(
         others: see `embed_dataset`.
 
     Raises:
-        ImportError: without ray. ScaleError, OSError: as `embed_dataset`. RuntimeError: if the cluster gives up.
+        ImportError: without ray. ScaleError: as `embed_dataset`, or if the cluster gives up.
     """
     try:
         import ray
@@ -106,31 +127,51 @@ def embed_on_ray(
         column=column, column_id=column_id, rows=rows,
     )  # fmt: skip
     layout, folder = Layout.of(open_model(model), patches, stored), place(out, out_filesystem)
-    open_folder(folder, layout, work_of(sources, lists, column, column_id, rows))
-    mine = not ray.is_initialized()
-    if mine:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-        options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-        ray.init(**options)
-        ray.data.DataContext.get_current().enable_progress_bars = False  # `progress` is told
-    try:
+    with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)), _connected(address):
         dataset = ray.data.from_arrow(_blocks(todo)).map_batches(
             Actor, batch_size=1, batch_format="pyarrow", num_cpus=cpus, num_gpus=gpus,
-            concurrency=actors or _room(ray.cluster_resources(), cpus, gpus),
+            compute=_pool(actors or min(_room(ray.cluster_resources(), cpus, gpus), len(todo))),
             fn_constructor_kwargs={
                 "model": model, "out": folder.name, "facts": layout.facts, "patches": patches, "stored": stored,
                 "settings": settings,
             },
         )  # fmt: skip
-        return finish(folder, todo, _results(dataset), on_error, progress)
+        try:
+            with closing(_results(dataset)) as results:  # whatever stops this stops the actors
+                return finish(folder, todo, results, on_error, progress)
+        except ray.exceptions.RayError as error:
+            raise ScaleError(f"the cluster gave up ({_last(error)}): run again for what is missing") from error
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """In the cluster of this process, or for so long in that of the address, or in one of this machine's."""
+    import ray
+    import ray.data
+
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+    try:
+        if address and (found := re.fullmatch(r"([^:/]+):(\d+)", address)):  # Ray would try for a quarter of an hour
+            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        ray.init(logging_level=logging.getLogger("ray").getEffectiveLevel(), **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ScaleError(f"there is no Ray cluster at {address or 'this machine'!r}: {_last(error)}") from error
+    try:
+        ray.data.DataContext.get_current().enable_progress_bars = False  # `progress` is told
+        yield
     finally:
-        if mine:
-            ray.shutdown()
+        ray.shutdown()
 
 
-def _results(dataset: Any) -> Iterator[Done]:
+def _results(dataset: Any) -> Generator[Done, None, None]:
     """What became of the chunks, as they are done."""
     for row in dataset.iter_rows():
+        if row["failed"]:
+            raise ScaleError(row["failed"])
         yield Done(**json.loads(row["done"]))
 
 
@@ -145,6 +186,19 @@ def _blocks(todo: Sequence[Chunk]) -> list[Any]:
 def _chunk(text: str) -> Chunk:
     values = json.loads(text)
     return Chunk(**{**values, "names": tuple(values["names"]), "paths": tuple(values["paths"])})
+
+
+def _pool(actors: int | tuple[int, int]) -> Any:
+    import ray.data
+
+    if isinstance(actors, int):
+        return ray.data.ActorPoolStrategy(size=actors)
+    return ray.data.ActorPoolStrategy(min_size=actors[0], max_size=actors[1])
+
+
+def _last(error: Exception) -> str:
+    """The line of one of Ray's messages that says most: the last."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:

@@ -8,12 +8,17 @@ embedding, else null. What made them is in the metadata of each part, and in `_e
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric import json_file, output
+from idmetric.lock import lock
 from idmetric.scale.places import Place, ScaleError
 
 if TYPE_CHECKING:
@@ -26,8 +31,12 @@ if TYPE_CHECKING:
 Stored = Literal["float32", "float16"]
 FORMAT = 1
 HEAD = "_embed.json"  # readers of Parquet folders pass over names that begin so
+LOCK = ".lock"
+_PART = re.compile(r"part-[0-9a-f]{20}\.parquet")
+_LEFT = 3600  # seconds after which a half-written file is nobody's
+_UNFINISHED = re.compile(r"\.part-[0-9a-f]{20}\.parquet\.[0-9a-f]{12}")
 _META = b"idmetric.embed"
-_FLUSH = 2**26  # bytes of rows that wait to be written
+_FLUSH = 2**24  # bytes of rows that wait to be written; pyarrow takes several times as much while it writes them
 
 
 def need_pyarrow() -> None:
@@ -158,7 +167,7 @@ class Part:
         import pyarrow as pa
 
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
+            self._writer.write_table(pa.concat_tables(self._waiting))
         self._waiting = []
 
 
@@ -173,7 +182,8 @@ def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
 
     with (
         folder.child(name).replacing() as file,
-        pq.ParquetWriter(file, layout.schema(), write_page_checksum=True) as writer,
+        # no dictionaries: hardly any value comes twice
+        pq.ParquetWriter(file, layout.schema(), write_page_checksum=True, use_dictionary=False) as writer,
     ):
         part = Part(writer, layout)
         yield part
@@ -182,9 +192,10 @@ def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Held:
-    """What a part says of its images, vectors left aside: columns `image`, `key` and `error`."""
+    """What a part says of its images, vectors left aside: columns `image`, `name`, `key` and `error`."""
 
     images: list[str]
+    names: list[str]
     keys: list[str | None]
     errors: dict[str, str]
 
@@ -204,53 +215,88 @@ def held(folder: Place, name: str, layout: Layout) -> Held | None:
     try:
         with pq.ParquetFile(at.opened(), page_checksum_verification=True) as file:
             facts = (file.schema_arrow.metadata or {}).get(_META, b"")
-            table = file.read(columns=["image", "key", "error"])
-    except (pa.ArrowInvalid, OSError, KeyError):
+            table = file.read(columns=["image", "name", "key", "error"])
+            images, names, keys, errors = (table.column(k).to_pylist() for k in ("image", "name", "key", "error"))
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError):
         return None
     if facts != layout.schema().metadata[_META]:
         raise ScaleError(f"{at.name!r} was not made by {layout.about['model']} as it is now: name another folder")
-    images, keys, errors = (table.column(name).to_pylist() for name in ("image", "key", "error"))
-    return Held(images, keys, {image: error for image, error in zip(images, errors, strict=True) if error})
+    return Held(images, names, keys, {image: error for image, error in zip(images, errors, strict=True) if error})
 
 
-def open_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> None:
-    """Make the folder, or see that it holds the same work.
+@contextmanager
+def own_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> Iterator[None]:
+    """Make the folder, or see that it holds the same work, and keep other runs out of it until the block ends.
+
+    Only on a disk: in an object store, and where the file system has no locks, nobody is kept out. Two runs of the same
+    work then write the same parts, each whole.
 
     Args:
         work: what else decides which part holds which images: the sources and how they are cut.
 
     Raises:
-        ScaleError: if it is of another model or other sources.
+        ScaleError: if it is of another model or other sources, holds what is not ours, or another run is using it.
     """
     wanted = {"made_by": layout.facts, **work}
-    at = folder.child(HEAD)
-    if at.info()[0] == "file":
-        try:
-            found = json.loads(at.read())
-        except ValueError as error:
-            raise ScaleError(f"{at.name!r} is damaged ({error}): delete it, and run again") from error
-        different = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
-        if different == ["made_by"]:
-            made = found.get("made_by") or {}
-            facts = [f"{k} {made.get(k)} instead of {v}" for k, v in layout.facts.items() if made.get(k) != v]
-            raise ScaleError(f"{folder.name!r} was made otherwise ({'; '.join(facts)}): name another folder")
-        if different:
-            told = f"{different[0]} {found.get(different[0])} instead of {wanted[different[0]]}" if found else "nothing"
-            raise ScaleError(f"{folder.name!r} holds the embeddings of other work ({told}): name another folder")
-        return
+    _check(folder, layout, wanted)
     folder.make()
-    with at.replacing() as file:
-        file.write(json.dumps(wanted, indent=2).encode())
+    with ExitStack() as stack:
+        if folder.local is not None:
+            with output.writing(folder.name):
+                file = stack.enter_context((folder.local / LOCK).open("ab"))
+            if lock(file) is False:
+                raise ScaleError(f"another run is writing to {folder.name!r}: wait for it, or name another folder")
+        if not _check(folder, layout, wanted):  # again, for another may have made it just now
+            with folder.child(HEAD).replacing() as head:
+                head.write(json.dumps(wanted, indent=2).encode())
+        yield
+
+
+def _check(folder: Place, layout: Layout, wanted: Mapping[str, Any]) -> bool:
+    """Whether the folder holds work, which is the wanted one."""
+    kind = folder.info()[0]
+    if kind == "file":
+        raise ScaleError(f"{folder.name!r} is a file: name a folder")
+    at = folder.child(HEAD)
+    if kind == "nothing" or at.info()[0] != "file":
+        others = [name for name in folder.files() if name.endswith(".parquet")] if kind == "folder" else []
+        if foreign := [name for name in others if not _PART.fullmatch(name)]:
+            raise ScaleError(f"{folder.name!r} holds other Parquet files ({foreign[0]}, ...): name a folder of its own")
+        for name in others[:1]:
+            held(folder, name, layout)
+        return False
+    try:
+        found = json_file.parse(at.read())
+        if not isinstance(found, dict) or not isinstance(found.get("made_by"), dict):
+            raise ValueError("it does not say what made the embeddings")
+    except ValueError as error:
+        raise ScaleError(f"{at.name!r} is damaged ({error}): delete it, and run again") from error
+    made, different = found["made_by"], [key for key in wanted if found.get(key) != wanted[key]]
+    if different == ["made_by"]:
+        facts = [f"{k} {made.get(k)} instead of {v}" for k, v in layout.facts.items() if made.get(k) != v]
+        raise ScaleError(f"{folder.name!r} was made otherwise ({'; '.join(facts)}): name another folder")
+    if different:
+        told = f"{different[0]} {found.get(different[0])} instead of {wanted[different[0]]}"
+        raise ScaleError(f"{folder.name!r} holds the embeddings of other work ({told}): name another folder")
+    return True
+
+
+def part_name(images: str) -> str:
+    """The name of a part, by what its images are called."""
+    return f"part-{hashlib.blake2b(images.encode('utf-8', 'surrogateescape'), digest_size=10).hexdigest()}.parquet"
 
 
 def parts_of(folder: Place) -> list[str]:
     """The names of the parts that are there."""
-    return [name for name in folder.files() if name.startswith("part-") and name.endswith(".parquet")]
+    return [name for name in folder.files() if _PART.fullmatch(name)]
 
 
 def unfinished(folder: Place) -> list[str]:
-    """What runs that were killed have left: parts that were being written."""
-    return [name for name in folder.hidden() if name.startswith(".part-")]
+    """What runs that were killed have left: parts that were being written, not by a run that may be alive."""
+    found = {name: when for name, when in folder.hidden().items() if _UNFINISHED.fullmatch(name)}
+    if folder.local is not None:  # it is ours alone
+        return list(found)
+    return [name for name, when in found.items() if when is not None and time.time() - when > _LEFT]
 
 
 def as_text(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from idmetric.gallery.index import GalleryError
+from idmetric.gallery.sources import content, walk
 from idmetric.output import replacing, writing
 from idmetric.text_file import MOST
 
 # files appear there whole when they are closed; elsewhere they are written beside and then renamed
 _WHOLE = ("s3", "gcs", "abfs")
+_BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
+_WEB = ("http", "https", "ftp", "ftps")
 
 
 class ScaleError(RuntimeError):
@@ -50,6 +53,11 @@ class Place:
         """The folder that it lies in."""
         return Place(self.path.rpartition("/")[0], self.name.rpartition("/")[0], self.system)
 
+    @property
+    def local(self) -> Path | None:
+        """Where it lies on this machine's disks; None if it does not, or nobody knows."""
+        return Path(self.path) if self.system is None or self.system.type_name == "local" else None
+
     def info(self) -> tuple[str, int]:
         """("file", its size), ("folder", 0) or ("nothing", 0)."""
         if self.system is None:
@@ -64,14 +72,12 @@ class Place:
     def read(self, most: int = MOST) -> bytes:
         """All bytes; OSError if it cannot be read, has more than `most`, or may have no end (a pipe, a device)."""
         if self.system is None:
-            mode = os.stat(self.path).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a folder, open tells
-                raise OSError("it is a pipe or a device: give a file")
-            with open(self.path, "rb") as local:
-                data = local.read(most + 1)
-        else:
+            return content(self.path, most)
+        try:
             with self.system.open_input_stream(self.path) as file:
-                data = file.read(most + 1)
+                data: bytes = file.read(most + 1)
+        except ValueError as error:  # pyarrow's way to say that there can be no such name
+            raise OSError(str(error)) from error
         if len(data) > most:
             raise OSError(f"it has more than {most} bytes")
         return data
@@ -89,9 +95,6 @@ class Place:
             ScaleError: if it cannot be listed.
         """
         if self.system is None:
-            from idmetric.gallery.index import GalleryError
-            from idmetric.gallery.sources import walk
-
             try:
                 return [path.relative_to(self.path).as_posix() for path in walk(Path(self.path))]
             except GalleryError as error:
@@ -106,15 +109,15 @@ class Place:
         names = [info.path[base:] for info in found if info.type == FileType.File]
         return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
 
-    def hidden(self) -> list[str]:
-        """The names of the hidden files of a folder itself."""
+    def hidden(self) -> dict[str, float | None]:
+        """The hidden files of a folder itself, and when they were written last (seconds of Unix time), if known."""
         if self.system is None:
-            names = os.listdir(self.path)
-        else:
-            from pyarrow.fs import FileSelector
+            with os.scandir(self.path) as found:
+                return {entry.name: entry.stat().st_mtime for entry in found if entry.name.startswith(".")}
+        from pyarrow.fs import FileSelector
 
-            names = [info.base_name for info in self.system.get_file_info(FileSelector(self.path))]
-        return [name for name in names if name.startswith(".")]
+        infos = self.system.get_file_info(FileSelector(self.path))
+        return {i.base_name: i.mtime_ns and i.mtime_ns / 1e9 for i in infos if i.base_name.startswith(".")}
 
     def make(self) -> None:
         """Make the folder."""
@@ -160,15 +163,19 @@ def place(address: str | os.PathLike[str], system: Any = None) -> Place:
         system: a file system of pyarrow or fsspec, in which the address is a path.
 
     Raises:
-        ScaleError: for a scheme that nobody knows.
+        ScaleError: for a scheme that nobody knows, a store that cannot be opened, and addresses of web servers.
     """
     text = os.fspath(address)
     if system is not None:
         return Place(text.rstrip("/"), text.rstrip("/"), _of_pyarrow(system))
     if "://" not in text:
         return Place(os.path.abspath(text), os.path.abspath(text))
-    scheme, _, rest = text.rstrip("/").partition("://")
+    scheme, _, rest = text.partition("://")
     host, _, below = rest.partition("/")
+    if scheme in _WEB:
+        raise ScaleError(f"{text!r}: addresses of web servers are not fetched: download it and name the file")
+    if not host and scheme in _BUCKETS:
+        raise ScaleError(f"{text!r} names no bucket: {scheme}://bucket/folder")
     found, base = _opened(scheme, host)
     return Place((base + below).rstrip("/") or "/", text.rstrip("/"), found)
 
@@ -189,8 +196,8 @@ def _opened(scheme: str, host: str) -> tuple[Any, str]:
             found = _of_pyarrow(inner)
         except (ImportError, ValueError) as error:
             raise ScaleError(
-                f"{scheme}://{host}: neither pyarrow ({unknown}) nor fsspec ({error}) opens it: install fsspec's "
-                "package for it, or give filesystem="
+                f"{scheme}://{host}: neither pyarrow ({unknown}) nor fsspec ({error}) opens it: check its name, the "
+                "network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
             ) from error
     return found, path[:-1]
 

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.ahead import in_order
 from idmetric.gallery.index import Item
 from idmetric.gallery.sources import Entry
-from idmetric.scale.chunks import ROWS, Chunk, chunks, entries
-from idmetric.scale.parts import Layout, Stored, as_text, held, need_pyarrow, open_folder, parts_of, unfinished, writing
+from idmetric.scale.chunks import ROWS, Chunk, chunks, entries, places
+from idmetric.scale.parts import (
+    Held,
+    Layout,
+    Stored,
+    as_text,
+    held,
+    need_pyarrow,
+    own_folder,
+    parts_of,
+    unfinished,
+    writing,
+)
 from idmetric.scale.places import Place, ScaleError, place
 
 if TYPE_CHECKING:
@@ -42,8 +53,9 @@ class Summary:
 
     def __str__(self) -> str:
         more = [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
-        more += [f"{self.removed} parts removed"] if self.removed else []
-        return ", ".join([f"{self.images} images in {self.parts} parts", f"{self.embedded} embedded", *more])
+        more += [f"{self.removed} removed"] if self.removed else []
+        files = f"{self.parts} file{'s' if self.parts != 1 else ''}"
+        return ", ".join([f"{self.images} images in {files}", f"{self.embedded} embedded", *more])
 
 
 @dataclass(frozen=True)
@@ -125,8 +137,8 @@ def embed_dataset(
     todo = chunks(_several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows)
     metric = open_model(model)
     layout, folder = Layout.of(metric, patches, stored), place(out, out_filesystem)
-    open_folder(folder, layout, work_of(sources, lists, column, column_id, rows))
-    return finish(folder, todo, embed_chunks(metric, todo, folder, layout, settings), on_error, progress)
+    with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)):
+        return finish(folder, todo, embed_chunks(metric, todo, folder, layout, settings), on_error, progress)
 
 
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
@@ -148,12 +160,12 @@ def check_apart(sources: Source | Sequence[Source], out: Source, filesystem: Any
 
 
 def work_of(
-    sources: Source | Sequence[Source], lists: Sequence[Source], column: str | None, column_id: str | None, rows: int
-) -> dict[str, Any]:
+    sources: Source | Sequence[Source], lists: Sequence[Source], column: str | None, column_id: str | None, rows: int,
+    filesystem: Any,
+) -> dict[str, Any]:  # fmt: skip
     """What decides, beside the model, which part holds which images."""
-    named = [as_text(place(s).name if "://" not in os.fspath(s) else os.fspath(s)) for s in _several(sources)]
-    return {"sources": named, "lists": [as_text(os.path.abspath(x)) for x in lists], "column": column,
-            "column_id": column_id, "rows": rows}  # fmt: skip
+    named, listed = ([as_text(place(x, filesystem).name) for x in some] for some in (_several(sources), lists))
+    return {"sources": named, "lists": listed, "column": column, "column_id": column_id, "rows": rows}
 
 
 def _several(sources: Source | Sequence[Source]) -> list[Source]:
@@ -163,36 +175,25 @@ def _several(sources: Source | Sequence[Source]) -> list[Source]:
 def embed_chunks(
     metric: Embedder, todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings
 ) -> Iterator[Done]:
-    """Write the parts that are missing or out of date, one after the other; images are read ahead across them.
+    """Tell which parts hold what they should, then write the others one after the other, reading ahead across them.
 
     Raises:
         ScaleError, OSError: see `embed_dataset`.
     """
-    size = settings.batch_size
-    kept: list[Done] = []  # found while the chunk before was worked on
-
-    def wanted() -> Iterator[tuple[Chunk, Entry]]:
-        for chunk in todo:
-            found = _kept(chunk, folder, layout, settings)
-            if found is not None:
-                kept.append(found)
-                continue
-            for entry in entries(chunk, settings.filesystem, size):
-                yield chunk, entry
+    size, missing = settings.batch_size, list[Chunk]()
+    yield from _kept(todo, folder, layout, settings, missing)
 
     def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Loaded]:
         return one[0], _load(metric, one[1])
 
-    with closing(in_order(read, wanted(), threads=settings.threads, waiting=2 * size)) as ahead:
+    wanted = entries(missing, settings.filesystem, size)
+    with closing(in_order(read, wanted, threads=settings.threads, waiting=2 * size)) as ahead:
         for name, group in groupby(ahead, key=lambda one: one[0].part):
-            yield from kept
-            kept.clear()
             with writing(folder, name, layout) as part:
                 while batch := [loaded for _, loaded in islice(group, size)]:
                     part.add(metric, batch)
                     batch.clear()  # its pixels go before the next are waited for
             yield Done(name, part.rows, part.rows - len(part.errors), part.errors)
-    yield from kept
 
 
 def _load(metric: Embedder, entry: Entry) -> Loaded:
@@ -202,26 +203,46 @@ def _load(metric: Embedder, entry: Entry) -> Loaded:
     return load(metric, entry, item, lambda _: False, masked=False, outside="keep")
 
 
-def _kept(chunk: Chunk, folder: Place, layout: Layout, settings: Settings) -> Done | None:
-    """What the part of a chunk holds, if it is what the chunk holds now."""
+def _kept(
+    todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
+) -> Iterator[Done]:
+    """Of the chunks whose part holds what they hold now, what it holds; the others are added to `missing`."""
     from idmetric.gallery.read import key_of
 
-    found = held(folder, chunk.part, layout)
-    if found is None or len(found.images) != chunk.count:
-        return None
+    known: dict[str, Held] = {}  # of the chunks that are being read
 
-    def key(entry: Entry) -> tuple[str, str | None]:
+    def candidates() -> Iterator[Chunk]:
+        for chunk in todo:
+            found = held(folder, chunk.part, layout)
+            if found is None or found.images != [as_text(x) for x in places(chunk, settings.filesystem)]:
+                missing.append(chunk)
+            else:
+                known[chunk.part] = found
+                yield chunk
+
+    def done(chunk: Chunk) -> Done:
+        return Done(chunk.part, chunk.count, 0, known.pop(chunk.part).errors)
+
+    def seen(one: tuple[Chunk, Entry]) -> tuple[Chunk, str, str | None]:
+        chunk, entry = one
         try:
-            return as_text(entry.place), None if settings.quick else key_of(entry.image())
+            return chunk, as_text(entry.name), key_of(entry.image())
         except OSError:
-            return as_text(entry.place), None
+            return chunk, as_text(entry.name), None
 
-    known = zip(found.images, [None] * chunk.count if settings.quick else found.keys, strict=True)
-    here = entries(chunk, settings.filesystem, settings.batch_size)
-    with closing(in_order(key, here, threads=settings.threads, waiting=2 * settings.batch_size)) as now:
-        if any(a != b for a, b in zip(known, now, strict=True)):
-            return None
-    return Done(chunk.part, chunk.count, 0, found.errors)
+    if settings.quick:
+        yield from map(done, candidates())
+        return
+    here = entries(candidates(), settings.filesystem, settings.batch_size)
+    with closing(in_order(seen, here, threads=settings.threads, waiting=2 * settings.batch_size)) as now:
+        for _, group in groupby(now, key=lambda one: one[0].part):
+            chunks_, names, keys = zip(*group, strict=True)
+            found = known[chunks_[0].part]
+            if (found.names, found.keys) == (list(names), list(keys)):
+                yield done(chunks_[0])
+            else:
+                missing.append(chunks_[0])
+                del known[chunks_[0].part]
 
 
 def finish(

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from idmetric import json_file
 from idmetric._version import __version__
-from idmetric.data.lock import lock
+from idmetric.lock import lock
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"

@@ -68,7 +68,7 @@ def _file(name: str, make: Callable[[Random], bytes]) -> Make:
 
 def all_readers() -> dict[str, Reader]:
     """Every reader by name."""
-    return {**_images(), **_tables(), **_models(), **_texts(), **_commands()}
+    return {**_images(), **_tables(), **_models(), **_texts(), **_scale(), **_commands()}
 
 
 # Images
@@ -378,6 +378,21 @@ def _fingerprint(path: Path) -> None:
     from idmetric.data.generate.fingerprint import fingerprint
 
     fingerprint(path)
+
+
+# Folders of embeddings
+
+
+def _scale() -> dict[str, Reader]:
+    from idmetric.scale import ScaleError
+    from tests.fuzz import scale
+
+    return {
+        "embeddings part": Reader(scale.part, scale.read_part, (ScaleError,), 6),
+        "embeddings head": Reader(scale.head, scale.open_folder, (ScaleError,), 4),
+        "list of images": Reader(scale.listing, scale.read_list, (ScaleError,), 4),
+        "table of images": Reader(_file("m.parquet", tables.parquet_file), scale.read_table, (ScaleError,), 6),
+    }
 
 
 # Command lines

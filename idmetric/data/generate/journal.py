@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from idmetric import json_file
 from idmetric.data.generate.errors import GenerateError
-from idmetric.data.lock import lock
+from idmetric.lock import lock
 
 Entry = dict[str, Any]
 _PLACE = 48  # bits of a line's place within its file; the file's number is above them

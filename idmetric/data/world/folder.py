@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from idmetric.data.lock import lock
 from idmetric.data.manifest import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
+from idmetric.lock import lock
 from idmetric.output import replacing
 
 ROWS = "rows.jsonl"
