@@ -295,7 +295,7 @@ def rendered() -> dict[str, str]:
 
 def main(folder: str | None = None) -> None:
     """Write the pages into a folder, or print them as JSON."""
-    sys.meta_path.insert(0, StandIns())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, StandIns())  # type: ignore[arg-type]  # it has what import asks for
     sys.path.insert(0, str(HERE.parent))
     pages = {name: page(name, parsers) for name, parsers in commands().items()}
     if folder is None:

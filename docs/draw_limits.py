@@ -39,7 +39,7 @@ class Scene:
 
     def seen(self, **changes: object) -> Picture:
         """The thing in the reference's context with changes."""
-        context: Context = replace(self.reference.context, **changes)  # type: ignore[arg-type]
+        context: Context = replace(self.reference.context, **changes)  # type: ignore[arg-type]  # names are checked by replace
         return self.world.render(self.reference.identity, context).picture
 
     def elsewhere(self) -> Context:

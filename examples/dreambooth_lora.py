@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from latents import denoising_loss, describe, encode, identity_term, load_photos, open_pipeline, tiny_pipeline
-from torch import Tensor
+from latents import describe, load_photos, open_pipeline, tiny_pipeline, training_step
 
 import idmetric
 from idmetric import IdentityLoss
@@ -62,25 +61,6 @@ def add_lora(unet: Any, rank: int) -> list[torch.nn.Parameter]:
     return [p for p in unet.parameters() if p.requires_grad]
 
 
-def step(
-    pipe: Any, loss: IdentityLoss, photos: Tensor, words: Tensor, args: argparse.Namespace, number: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Denoising loss, identity term and mean distance of one step; all its randomness follows from its number."""
-    dice = torch.Generator(photos.device).manual_seed(1_000_003 * args.seed + number)
-    chosen = torch.randint(len(photos), (args.batch,), generator=dice, device=photos.device)
-    latents = encode(pipe.vae, 2 * photos[chosen] - 1, dice)
-    noise = torch.randn(latents.shape, generator=dice, device=latents.device)
-    last = pipe.scheduler.config.num_train_timesteps
-    timesteps = torch.randint(last, (args.batch,), generator=dice, device=latents.device)
-    noisy = pipe.scheduler.add_noise(latents, noise, timesteps)
-    half = pipe.unet.dtype != torch.float32
-    with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=half):
-        output = pipe.unet(noisy, timesteps, words.expand(args.batch, -1, -1)).sample
-    denoising = denoising_loss(pipe, output, latents, noise, timesteps)
-    identity, distance = identity_term(loss, pipe, output, noisy, timesteps, args.below if args.identity else 0)
-    return denoising, identity, distance
-
-
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     """Train, save the LoRA, return what each step logged."""
     from diffusers import StableDiffusionPipeline
@@ -106,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
         words = describe(pipe, [args.prompt])
     log = []
     for number in range(args.steps):
-        denoising, identity, distance = step(pipe, loss, photos, words, args, number)
+        denoising, identity, distance = training_step(
+            pipe, loss, photos, lambda: words.expand(args.batch, -1, -1), args, number
+        )
         optimizer.zero_grad()
         (denoising + args.identity * identity).backward()
         optimizer.step()

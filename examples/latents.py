@@ -10,7 +10,9 @@ An error of eps becomes an error of x0 sqrt((1 - a_t) / a_t) times as large: 0.6
 
 from __future__ import annotations
 
+import argparse
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,29 @@ def denoising_loss(pipe: Any, output: Tensor, latents: Tensor, noise: Tensor, ti
     else:
         raise _unknown(kind)
     return torch.nn.functional.mse_loss(output.float(), target.float())
+
+
+def training_step(
+    pipe: Any, loss: IdentityLoss, photos: Tensor, words: Callable[[], Tensor], args: argparse.Namespace, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Denoising loss, identity term and mean distance of one step; all its randomness follows from its number.
+
+    Args:
+        photos: (N, 3, H, W) in [0, 1]. words: gives the prompts' states (B, tokens, D).
+        args: with batch, seed, identity (0: no term) and below.
+    """
+    dice = torch.Generator(photos.device).manual_seed(1_000_003 * args.seed + number)
+    chosen = torch.randint(len(photos), (args.batch,), generator=dice, device=photos.device)
+    latents = encode(pipe.vae, 2 * photos[chosen] - 1, dice)
+    noise = torch.randn(latents.shape, generator=dice, device=latents.device)
+    last = pipe.scheduler.config.num_train_timesteps
+    timesteps = torch.randint(last, (args.batch,), generator=dice, device=latents.device)
+    noisy = pipe.scheduler.add_noise(latents, noise, timesteps)
+    half = pipe.unet.dtype != torch.float32
+    with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=half):
+        output = pipe.unet(noisy, timesteps, words()).sample
+    identity, distance = identity_term(loss, pipe, output, noisy, timesteps, args.below if args.identity else 0)
+    return denoising_loss(pipe, output, latents, noise, timesteps), identity, distance
 
 
 def load_photos(folder: Path, size: int) -> Tensor:

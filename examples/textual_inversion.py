@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from latents import denoising_loss, describe, encode, identity_term, load_photos, open_pipeline, tiny_pipeline
+from latents import describe, load_photos, open_pipeline, tiny_pipeline, training_step
 from safetensors.torch import save_file
-from torch import Tensor
 
 import idmetric
 from idmetric import IdentityLoss
@@ -69,23 +69,9 @@ def add_word(pipe: Any, word: str, like: str) -> int:
     return token
 
 
-def step(
-    pipe: Any, loss: IdentityLoss, photos: Tensor, args: argparse.Namespace, number: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Denoising loss, identity term and mean distance of one step; all its randomness follows from its number."""
-    dice = torch.Generator(photos.device).manual_seed(1_000_003 * args.seed + number)
-    chosen = torch.randint(len(photos), (args.batch,), generator=dice, device=photos.device)
-    latents = encode(pipe.vae, 2 * photos[chosen] - 1, dice)
-    noise = torch.randn(latents.shape, generator=dice, device=latents.device)
-    last = pipe.scheduler.config.num_train_timesteps
-    timesteps = torch.randint(last, (args.batch,), generator=dice, device=latents.device)
-    noisy = pipe.scheduler.add_noise(latents, noise, timesteps)
-    prompts = [TEMPLATES[(args.batch * number + i) % len(TEMPLATES)].format(args.word) for i in range(args.batch)]
-    half = pipe.unet.dtype != torch.float32
-    with torch.autocast(noisy.device.type, dtype=torch.bfloat16, enabled=half):
-        output = pipe.unet(noisy, timesteps, describe(pipe, prompts)).sample
-    identity, distance = identity_term(loss, pipe, output, noisy, timesteps, args.below if args.identity else 0)
-    return denoising_loss(pipe, output, latents, noise, timesteps), identity, distance
+def prompts(args: argparse.Namespace, number: int) -> list[str]:
+    """Those of a step: templates in turn."""
+    return [TEMPLATES[(args.batch * number + i) % len(TEMPLATES)].format(args.word) for i in range(args.batch)]
 
 
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
@@ -108,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     others = torch.arange(len(embeddings), device=embeddings.device) != token
     log = []
     for number in range(args.steps):
-        denoising, identity, distance = step(pipe, loss, photos, args, number)
+        denoising, identity, distance = training_step(
+            pipe, loss, photos, partial(describe, pipe, prompts(args, number)), args, number
+        )
         optimizer.zero_grad()
         (denoising + args.identity * identity).backward()
         embeddings.grad[others] = 0

@@ -159,8 +159,8 @@ def _faiss(table: Table) -> Search:
             flat = faiss.IndexFlatIP(block.shape[1]) if flat is None else flat
             flat.add(np.ascontiguousarray(block))
             order.append(numbers)
-        table._flat = (flat, np.concatenate(order))  # type: ignore[attr-defined]
-    index, of = table._flat  # type: ignore[attr-defined]
+        table._flat = (flat, np.concatenate(order))  # type: ignore[attr-defined]  # lives as long as the table
+    index, of = table._flat  # type: ignore[attr-defined]  # set above
 
     def search(queries: Single, length: int) -> tuple[Ints, Single]:
         similarity, found = index.search(np.ascontiguousarray(queries), length)

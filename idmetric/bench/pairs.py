@@ -118,7 +118,7 @@ def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
         seen += len(pixels)
         return encode(pixels)
 
-    metric._encode = counting  # type: ignore[method-assign]
+    metric._encode = counting  # type: ignore[method-assign]  # of this instance, for a while
     try:
         run()
     finally:

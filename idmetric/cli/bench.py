@@ -9,7 +9,6 @@ before an error or a stop are written.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
+from idmetric.cli.exits import drop_stdout
 
 if TYPE_CHECKING:
     from idmetric.bench.rows import Row
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(args)
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         return 1
     except KeyboardInterrupt:
         return 130

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric._version import __version__
+from idmetric.cli.exits import drop_stdout
+from idmetric.cli.subcommands import parser_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
@@ -70,21 +70,8 @@ class SetupError(Exception):
 
 def build_parser(protocol: str | None = None) -> argparse.ArgumentParser:
     """The protocols, and the options of one of them (which loads its module)."""
-    parser = argparse.ArgumentParser(
-        prog="idmetric-eval",
-        description="The papers' protocols, by one command. `idmetric-eval PROTOCOL --help` lists its options.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
-    commands = parser.add_subparsers(dest="protocol", metavar="PROTOCOL", required=True)
-    for name, (module, line) in PROTOCOLS.items():
-        sub = commands.add_parser(
-            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
-        if name == protocol:
-            _add_arguments(sub, name, importlib.import_module(module))
-    return parser
+    told = "The papers' protocols, by one command. `idmetric-eval PROTOCOL --help` lists its options."
+    return parser_of("idmetric-eval", "protocol", PROTOCOLS, protocol, _add_arguments, told, _EXAMPLES)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
@@ -135,10 +122,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"idmetric-eval: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         return 1
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         print(f"idmetric-eval: error: cannot write to stdout: {error}; keep the result by --out DIR", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

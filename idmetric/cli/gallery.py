@@ -12,11 +12,13 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
-from idmetric.cli.score_format import LostOutputError, UsageError, check_output, write
+from idmetric.cli.score_format import UsageError, check_output, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -135,18 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--gallery is needed: the folder to keep it in")
     if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
-    try:
-        return _run(args)
-    except UsageError as error:
-        parser.error(str(error))
-    except LostOutputError as error:
-        _say(f"error: {error}")
-        return 1
-    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return ended(partial(_run, args), parser)
 
 
 def _run(args: argparse.Namespace) -> int:

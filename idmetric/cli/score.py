@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric._version import __version__
 from idmetric.ahead import in_order
 from idmetric.cli import embed, gallery
+from idmetric.cli.exits import ended
 from idmetric.cli.pairs import Pair, Pairs
 from idmetric.cli.progress import Progress
 from idmetric.cli.score_cache import Cache, Key, Memory, Prints, Seen
@@ -141,18 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
         parser.error("give a reference and at least one candidate (or --ref, or --pairs)")
-    try:
-        return _run(args)
-    except UsageError as error:
-        parser.error(str(error))
-    except LostOutputError as error:
-        print(f"idmetric-score: error: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return ended(partial(_run, args), parser)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric._version import __version__
+from idmetric.cli.subcommands import parser_of
 from idmetric.train.options import add_options, from_file, values_of
 
 if TYPE_CHECKING:
@@ -48,21 +48,9 @@ A run that was stopped goes on by the same command. `idmetric.load("run/")` open
 
 def build_parser(recipe: str | None = None) -> argparse.ArgumentParser:
     """The recipes, and the options of one of them (which loads its module, and torch)."""
-    parser = argparse.ArgumentParser(
-        prog="idmetric-train",
-        description="Train the models of the papers. `idmetric-train RECIPE --help` lists a recipe's options.",
-        epilog=_EXAMPLES.format(name="nearid"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
-    commands = parser.add_subparsers(dest="recipe", metavar="RECIPE", required=True)
-    for name, (module, line) in RECIPES.items():
-        sub = commands.add_parser(
-            name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
-        if name == recipe:
-            _add_arguments(sub, name, importlib.import_module(module))
-    return parser
+    told = "Train the models of the papers. `idmetric-train RECIPE --help` lists a recipe's options."
+    epilog = _EXAMPLES.format(name="nearid")
+    return parser_of("idmetric-train", "recipe", RECIPES, recipe, _add_arguments, told, epilog)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
