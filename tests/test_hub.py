@@ -105,6 +105,26 @@ def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tm
     assert json.loads(first.stdout)["rows"][0]["revision"] == COMMIT
 
 
+def test_a_gallery_remembers_the_commit_that_was_asked_for(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from idmetric.cli.gallery import main as gallery
+
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        Image.effect_noise((64, 64), 90).convert("RGB").save(tmp_path / "photos" / f"{name}.png")
+    index, photo = str(tmp_path / "index"), str(tmp_path / "photos" / "a.png")
+    built = ["build", str(tmp_path / "photos"), "--gallery", index, "--model", "owner/model", "--revision", COMMIT]
+    assert gallery([*built, "--device", "cpu", "--quiet"]) == 0
+    hub.requests.clear()
+    query = ["query", photo, "--gallery", index, "--device", "cpu", "--quiet", "--format", "json"]
+    assert gallery(query) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert not [path for _, path, _ in hub.requests if "/main/" in path]  # the branch may have moved on since
+    assert gallery([*query, "--revision", "v9"]) == 1
+    assert "no revision 'v9'" in capsys.readouterr().err
+
+
 def test_an_interrupted_download_is_resumed(hub: HubServer, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 

@@ -106,7 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--gallery", "-g", metavar="DIR", help="where the gallery is kept")
     parser.add_argument("--model", help=f"as for idmetric-score (default: the gallery's, else {DEFAULT_MODEL})")
-    parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
+    parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository (default: the "
+                        "gallery's)")  # fmt: skip
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     parser.add_argument("--dtype", choices=DTYPES, help="default: that of the gallery, else float32")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
@@ -186,14 +187,17 @@ def _open(args: argparse.Namespace) -> Gallery:
         source = os.path.abspath(args.model)  # so that it opens from another folder too
     dtype = args.dtype or (known["dtype"] if known and not args.model else None)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype else {}
-    if args.revision:
-        options["revision"] = args.revision
+    revision = args.revision or (known["opened_revision"] if known else "")
+    if revision:
+        options["revision"] = revision
     metric = load(source, device=args.device, **options)
     calibration = getattr(args, "calibration", None)
     if calibration and calibration != "stored":
         metric.calibrate_with(calibration)
     patches = bool(getattr(args, "patches", False))
-    return Gallery(args.folder, metric, masked=masked, outside=outside, patches=patches, opened=source)
+    return Gallery(
+        args.folder, metric, masked=masked, outside=outside, patches=patches, opened=source, opened_revision=revision
+    )
 
 
 def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
@@ -202,14 +206,17 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
 
     if args.model:
         return None
-    found = [{**m["about"], "opened": m["opened"]} for m in models_of(args.folder)]
+    found = [{**m["about"], **{k: m[k] for k in ("opened", "opened_revision")}} for m in models_of(args.folder)]
     if masked:
         found = [m for m in found if m["outside"] != "all"]
-    different = {(m["opened"], m["outside"], m["dtype"]): m for m in found}
+    different = {(m["opened"], args.revision or m["opened_revision"], m["outside"], m["dtype"]): m for m in found}
     if len(different) > 1:
-        names = ", ".join(f"{opened} (looking at {outside}, {dtype})" for opened, outside, dtype in sorted(different))
+        names = ", ".join(
+            f"{opened}{f' at {revision}' * bool(revision)} (looking at {outside}, {dtype})"
+            for opened, revision, outside, dtype in sorted(different)
+        )
         raise UsageError(
-            f"{args.folder!r} holds galleries of {names}: say which, by --model and --mask-dir or --masked"
+            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision and --mask-dir or --masked"
         )
     return next(iter(different.values()), None)
 

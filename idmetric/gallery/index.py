@@ -164,6 +164,8 @@ def _head(path: Path, line: str) -> dict[str, Any]:
     for name, kind in (("about", dict), ("opened", str), ("sources", list), ("images", int)):
         if not isinstance(found.get(name), kind):
             raise ValueError(f"{name} is missing")
+    if not isinstance(found.setdefault("opened_revision", ""), str):  # which the first galleries did not keep
+        raise ValueError("opened_revision is no text")
     return found
 
 

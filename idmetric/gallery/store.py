@@ -93,7 +93,8 @@ class Gallery:
         metric: the model. Only embeddings of exactly its weights and settings are ever used.
         masked: look at subjects alone, by masks. outside: what becomes of the rest, see `Embedder.embed`.
         patches: keep patch tokens too (megabytes for each image), so that `rerank` need not embed again.
-        opened: what `idmetric.load` takes to open the model again; the command line remembers it.
+        opened: what `idmetric.load` takes to open the model again, and opened_revision: the commit, where one was asked
+            for; the command line remembers both.
 
     """
 
@@ -106,10 +107,11 @@ class Gallery:
         outside: Outside = "black",
         patches: bool = False,
         opened: str = "",
+        opened_revision: str = "",
     ) -> None:
         self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
         self.outside: Outside = outside
-        self.opened = opened or metric.name
+        self.opened, self.opened_revision = opened or metric.name, opened_revision
         self.about, self._marks = about(metric, outside if masked else None), marks_of(metric)
         self.store = self.folder / folder_name(self.about)
         self.sources: list[Source] = []
@@ -278,7 +280,8 @@ class Gallery:
                     after = reader.run(wanted, before, quick, workers, progress)
                 finally:  # also where it is stopped
                     writer.save()
-                head = {"about": self.about, "opened": self.opened, "sources": [asdict(s) for s in self.sources]}
+                head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
+                        "sources": [asdict(s) for s in self.sources]}  # fmt: skip
                 write_index(self.store, head, after)
             self._items, self._table, self._tables, self._damage = after, None, None, None
             return _difference(before, after, len(reader.done), damaged)
