@@ -9,6 +9,7 @@ import pickle
 import random
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -769,6 +770,37 @@ def test_wandb_is_asked_for_by_its_name(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(ImportError, match="pip install wandb"):
         train(tmp_path / "run", wandb="project")
+
+
+def test_wandb_gets_the_log_and_a_resumed_run_goes_on_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[SimpleNamespace] = []
+
+    def init(**given: Any) -> SimpleNamespace:  # the arguments that wandb 0.31 takes
+        run = SimpleNamespace(given=given, logged=[], ended=None)
+        run.log = lambda values, step: run.logged.append((step, values))
+        run.finish = lambda exit_code: setattr(run, "ended", exit_code)
+        runs.append(run)
+        return run
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    processes = Processes(cpu=True)
+    settings = Settings(**{**SETTINGS, "wandb": "project"})
+    with pytest.raises(KeyboardInterrupt):
+        fit(Interrupted(Config(), processes), tmp_path / "run", settings, processes)
+    train(tmp_path / "run", wandb="project")
+    first, second = runs
+    assert (first.ended, second.ended) == (1, 0)
+    assert first.given["project"] == "project"
+    assert first.given["config"]["batch"] == Config().batch
+    assert (second.given["id"], second.given["resume"]) == (first.given["id"], "allow")
+    logged = dict(read_log(tmp_path / "run/log.jsonl")["loss"])
+    shown = {step: values["train/loss"] for run in runs for step, values in run.logged if "train/loss" in values}
+    assert shown == pytest.approx(logged)
+    assert any("validation/accuracy" in values for _, values in second.logged)
+    train(tmp_path / "other", wandb="project")
+    assert runs[2].given["id"] != first.given["id"]
 
 
 @pytest.mark.parametrize("name", ["keep", "seed", "clip", "save_every"])

@@ -124,6 +124,33 @@ def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
         run(data, tmp_path / "d", steps=2, cache=str(cache), stored_size=32)
 
 
+def test_photos_that_cannot_be_read_are_listed_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = manifest(tmp_path)
+    data.write(tmp_path / "data.parquet")
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(4):
+        Image.effect_noise((60, 50), 40 * k + 10).convert("RGB").save(photos / f"{k}.jpg")
+    for name in ("1.jpg", "3.jpg"):
+        (photos / name).write_bytes((photos / name).read_bytes()[:200])
+    small = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items() if not isinstance(v, tuple)]
+    given = ["tiny", "--data", str(tmp_path / "data.parquet"), "--photos", str(photos), "--photo-groups", "3", *small]
+    given += ["--channels", "8", "8", "16", "16", "--cpu", "--workers", "0", "--out", str(tmp_path / "run")]
+    assert main(given) == 1
+    said = capsys.readouterr().err
+    assert all(part in said for part in ("2 of 4 rows cannot be used", "1.jpg", "3.jpg", "--on-error skip"))
+    assert not (tmp_path / "run" / CACHE).exists()
+    with pytest.warns(UserWarning, match="2 rows cannot be used"):
+        assert main([*given, "--on-error", "skip"]) == 0
+    groups = np.load(tmp_path / "run" / CACHE)
+    assert len(groups) == 6 + 3
+    kept = [str(photos / name) for name in ("0.jpg", "2.jpg")]
+    for k in range(3):  # made of what is left
+        expected = photo_group([Path(name) for name in kept], 0, 6 + k, 3, 48)
+        np.testing.assert_array_equal(groups[6 + k], expected)
+    assert load(tmp_path / "run", device="cpu").name
+
+
 def test_what_is_validated_on_must_not_be_trained_on(tmp_path: Path) -> None:
     data = manifest(tmp_path)
     thing = ["val" if name.startswith(("thing-4", "thing-5")) else "Training" for name in data.column("identity")]

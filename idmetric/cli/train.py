@@ -138,6 +138,8 @@ def _recipe(
     from idmetric.train.record import SMOKE_DATA
 
     data = None if args.data is None else _checked(read(args.data), module, args, processes)
+    if hasattr(module, "checked"):  # images that no manifest names
+        config = processes.on_main(lambda: module.checked(config, lambda photos: _readable(photos, args)))
     if not args.dry_run:
         processes.on_main(lambda: _claim(args))
     if data is None:
@@ -151,19 +153,22 @@ def _recipe(
 
 def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: Processes) -> Manifest:
     """The manifest without what cannot be read, found by the main process for all."""
-    from idmetric.cli.data.common import progress
-    from idmetric.train.batches import check
 
     def rows() -> list[int] | None:
-        kept = check(
-            data, None, args.on_error, masks=getattr(module, "MASKS", False), decode=args.check == "full",
-            progress=partial(progress, quiet=not sys.stderr.isatty()),
-        )  # fmt: skip
+        kept = _readable(data, args, getattr(module, "MASKS", False))
         names = set(kept.column("id"))
         return None if len(kept) == len(data) else [i for i, x in enumerate(data.column("id")) if x in names]
 
     found = processes.on_main(rows)
     return data if found is None else data.take(found)
+
+
+def _readable(data: Manifest, args: argparse.Namespace, masks: bool = False) -> Manifest:
+    from idmetric.cli.data.common import progress
+    from idmetric.train.batches import check
+
+    shown = partial(progress, quiet=not sys.stderr.isatty())
+    return check(data, None, args.on_error, masks=masks, decode=args.check == "full", progress=shown)
 
 
 def _claim(args: argparse.Namespace) -> None:

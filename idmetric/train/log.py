@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 
 from idmetric import json_file
 from idmetric.output import writing
@@ -224,6 +225,6 @@ def _wandb(project: str, out: Path, settings: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise ImportError("--wandb needs wandb: pip install wandb") from error
     name = out / "wandb.json"
-    known = json.loads(name.read_text(encoding="utf-8")) if name.is_file() else {"id": wandb.util.generate_id()}
+    known = json.loads(name.read_text(encoding="utf-8")) if name.is_file() else {"id": uuid4().hex}
     replace_text(name, json.dumps(known))
     return wandb.init(project=project, id=known["id"], resume="allow", dir=str(out), config=dict(settings))

@@ -2,7 +2,8 @@
 
     idmetric-data world --out world --identities 7000 --size 144 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed \\
         --assets DATA/train --workers 0
-    idmetric-train tiny --data world/manifest.parquet --photos DATA/train/produce DATA/train/textures --out run/
+    idmetric-train tiny --data world/manifest.parquet --out run/ \\
+        --photos DATA/train/produce DATA/train/backgrounds DATA/train/textures
 
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
 from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
@@ -22,7 +23,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from idmetric.data.manifest import Manifest, ManifestError
+from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
 from idmetric.losses.info_nce import info_nce
@@ -68,7 +69,7 @@ MODEL = IDSimConfig(
 class Config:
     """Settings of the recipe."""
 
-    photos: tuple[str, ...] = option((), "folders of photos from which further groups are cropped")
+    photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cropped")
     cache: str = option("", "file of all groups' images, made where it isn't there; empty = groups.npy in --out")
     photo_groups: int = option(1000, "groups cropped from the photos")
     views: int = option(3, "contexts of a group; identities with fewer views are left out")
@@ -153,18 +154,28 @@ def groups_of(data: Manifest, views: int) -> Groups:
 
 
 def photo_files(folders: Sequence[str]) -> list[Path]:
-    """Images below some folders, in order of their names.
+    """Images below some folders, in order of their names; a file stands for itself.
 
     Raises:
         ValueError: if a folder holds none.
     """
     found = []
     for folder in folders:
-        files = [p for p in sorted(Path(folder).rglob("*")) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
+        below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
+        files = [p for p in below if p.suffix.lower() in _IMAGES and p.name[0] != "."]
         if not files:
             raise ValueError(f"--photos {folder}: no image is there ({', '.join(_IMAGES)})")
         found += files
     return found
+
+
+def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
+    """The settings with the photos that `check` (`idmetric.train.batches.check`) leaves, file by file."""
+    files = photo_files(config.photos)
+    if not files:
+        return config
+    rows = [Row(None, str(path.absolute()), id=f"photo {k}") for k, path in enumerate(files, 1)]
+    return replace(config, photos=tuple(check(Manifest.from_rows(rows)).column("path")))
 
 
 def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
