@@ -34,6 +34,7 @@ from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
 from idmetric.train.sampling import Batch, ScheduleError
 from idmetric.train.schedule import Schedule, write
+from idmetric.train.validate import validation
 from idmetric.train.visme import SMOKE, Config, VisME, build
 from idmetric.train.wording import Item
 from idmetric.visid import CANDIDATE, TASKS
@@ -356,7 +357,7 @@ def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
 
 
 def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
-    found = made(data, validate_queries=100)
+    found = made(data, validate_queries=100, validate_images=0)
     scores = found.validate()
     assert set(scores) == {"p@1", "p@1/d0", "p@1/d1"}
     assert found.model.training
@@ -383,7 +384,7 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
 
 
 def test_processes_share_out_the_datasets_to_validate(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, plain, done = made(data), items._rate, list[str]()
+    found, plain, done = made(data, validate_images=0), items._rate, list[str]()
     alone = found.validate()
     rates = {name: alone[f"p@1/{name}"] for name in ("d0", "d1")}
     monkeypatch.setattr(items, "_rate", lambda *given: done.append(given[3].name) or plain(*given))
@@ -403,6 +404,30 @@ def test_a_text_that_finds_several_images_is_no_mistake() -> None:
     assert items._same_text(a, b)
     assert items._same_text(a[::-1], b[::-1])
     assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
+
+
+def test_identities_are_also_validated_as_by_retrieval_and_against_distractors(data: Manifest) -> None:
+    found = made(data, validate_images=100)
+    held_out = data.filter(split="val")
+    measured = found.validate()
+    expected = validation(found.model, held_out)
+    assert {"map", "auc", "ssr", "pa"} <= expected.keys()
+    assert {name: measured[name] for name in expected} == pytest.approx(expected)
+    assert not {"map", "ssr"} & made(data, validate_images=0).validate().keys()
+    some = made(data, validate_images=7).views
+    assert some is not None
+    assert len(some) == 6  # two identities with their distractors, whole, and always the same
+    assert some.column("id") == made(data, validate_images=7, seed=5).views.column("id")  # type: ignore[union-attr]
+    assert len({row.identity.strip("~") for row in some if row.identity}) == 2
+
+
+def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    split = ["val" if name == "0-0" else s for name, s in zip(data.column("id"), data.column("split"), strict=True)]
+    with pytest.raises(ManifestError, match=r"images or identities that are trained on: row \d+ \(0-0\)"):
+        made(data.replace(split=split))
+    captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
+    split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
+    assert made(data.replace(split=split)).validate()["p@1/captions"] >= 0  # texts about pictures of the training
 
 
 class _Oracle:
@@ -455,7 +480,8 @@ def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert main(["visme", "--smoke", "--cpu", "--out", str(out), "--workers", "0", "--steps", "2"]) == 0
     assert {"captions", "things-0", "things-1"} == set(json.loads(_settings(out))["datasets"])
     assert isinstance(load(out, device="cpu"), VisIDEmbed)
-    assert "p@1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(f" {name} " in said for name in ("p@1", "map", "ssr", "pa"))
     assert main(["visme", "--smoke", "--cpu", "--out", str(tmp_path / "no"), "--samples", "13", "--batch", "26"]) == 1
     assert "fewer identities than the 13 samples" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from idmetric.data.manifest import Manifest
 from idmetric.embedder import Embedder
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
-from idmetric.train.batches import Pictures
+from idmetric.train.batches import Pictures, generator
 from idmetric.train.processes import Processes
 
 Array = NDArray[np.float64]
@@ -85,6 +85,21 @@ def validation(
 def measurable(data: Manifest) -> list[str]:
     """What `validation` would return numbers for; to be asked before training starts. Reads no images."""
     return _measurable(_Rows.of(data))
+
+
+def sample(data: Manifest, images: int) -> Manifest:
+    """Rows of some families (an identity, and what edits made of it), always the same, each family whole.
+
+    Args:
+        images: rows at most; of a single larger family, more. Families are drawn by the manifest's order of them.
+    """
+    members = _groups(kin(data))
+    chosen: list[int] = []
+    for k in generator("validation of retrieval").permutation(len(members)):
+        if chosen and len(chosen) + len(members[k]) > images:
+            break
+        chosen += members[k].tolist()
+    return data.take(np.sort(np.array(chosen, dtype=np.int64)))
 
 
 def _measurable(rows: _Rows) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +31,7 @@ from idmetric.train import lora, pools, small_qwen
 from idmetric.train.batches import Pictures, share
 from idmetric.train.drawing import draw
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.held_out import VALIDATION, rows_in
+from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.items import Loader, Sizes, precision_at_1
 from idmetric.train.options import option
 from idmetric.train.pools import Prepared
@@ -38,6 +39,7 @@ from idmetric.train.processes import Processes
 from idmetric.train.sampling import Data, Plan, ScheduleError, expected_blocks, usable
 from idmetric.train.schedule import Schedule, check, write
 from idmetric.train.state import TrainError
+from idmetric.train.validate import measurable, sample, validation
 from idmetric.train.wording import Captions
 from idmetric.visid import VisIDConfig, VisIDEmbed
 
@@ -97,12 +99,15 @@ class Config:
     chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
     validate_queries: int = option(256, "queries of each dataset in a validation")
+    validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
     seed: int = option(0, "of the batches, LoRA and dropout")
 
     def __post_init__(self) -> None:
         for name in ("chunk", "validate_queries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.validate_images < 0:
+            raise ValueError(f"validate_images must not be negative, got {self.validate_images}")
         if self.rate <= 0 or self.temperature <= 0 or self.warmup < 0:
             raise ValueError("rate and temperature must be positive, warmup not negative")
 
@@ -114,7 +119,7 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "model": RANDOM, "steps": 6, "batch": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
-    "rate": 1e-3, "warmup": 1, "validate_queries": 4,
+    "rate": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
 }  # fmt: skip
 
 
@@ -148,10 +153,10 @@ class VisME:
     ahead = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
-        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, model: VisIDEmbed,
-        processes: Processes, schedule: Schedule | None,
+        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
+        model: VisIDEmbed, processes: Processes, schedule: Schedule | None,
     ) -> None:  # fmt: skip
-        self.config, self.data, self.loader, self.validation = config, data, loader, validation
+        self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
         self.model, self.processes, self.schedule = model, processes, schedule
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
         self.share_of_blocks = expected_blocks(data, config.plan)
@@ -233,7 +238,7 @@ class VisME:
         return {"loss": loss, "accuracy": right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:
-        """P@1 of each validation dataset, and their mean (section 5.1)."""
+        """P@1 of each validation dataset, and their mean (section 5.1); of some identities mAP, SSR and PA as well."""
         if self.validation is None:
             return {}
         training = self.model.training
@@ -243,6 +248,8 @@ class VisME:
             queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
         )  # fmt: skip
         self.model.train(training)
+        if self.views is not None:
+            found |= validation(self.model, self.views, batch_size=self.config.chunk, processes=self.processes)
         return found
 
     def save(self, folder: Path) -> None:
@@ -257,13 +264,16 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     Raises:
         ScheduleError: if the datasets cannot fill the batches, naming them; if config.schedule is of other data or
             settings.
-        ManifestError: if there are no samples.
+        ManifestError: if there are no samples, or an identity, or an image of one, is both trained and validated on.
     """
     settings = VisIDConfig(
         prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
         min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
     )  # fmt: skip
     share(config.batch, processes.rank, processes.count)  # refuses a batch that cannot be shared
+    known = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
+    trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
+    check_held_out(data, trained, held_out)
 
     def prepared(**options: Any) -> Prepared:
         return pools.prepare(
@@ -284,8 +294,11 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
         config.plan,
         config.same,
     )
-    validation = prepared(splits=VALIDATION) if wanted else None
-    return VisME(config, used, loader, validation, model, processes, schedule)
+    held = prepared(splits=VALIDATION) if wanted else None
+    views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
+    if views is not None and not measurable(views):
+        views = None
+    return VisME(config, used, loader, held, views, model, processes, schedule)
 
 
 def _given(config: Config, data: Data) -> Schedule:
