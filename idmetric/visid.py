@@ -47,6 +47,7 @@ CANDIDATE = "Represent the image"  # the example the paper gives
 SETTINGS = "visid.json"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
 _IMAGE, _STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
 _MOST_PIXELS = 2**25  # 42,799 tokens; Qwen2.5-VL's processor takes 16,384
 
 # of whole numbers in config.json, far above those of any published model
@@ -228,8 +229,10 @@ class VisIDEmbed(Embedder):
         In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
         """
         low, high = self.settings.min_pixels, self.settings.max_pixels
-        if max(height, width) > 200 * min(height, width):
-            raise ValueError(f"Qwen2.5-VL takes no side ratio above 200, this one has {width} x {height}: crop it")
+        if max(height, width) > MOST_RATIO * min(height, width):
+            raise ValueError(
+                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
+            )
         if self.settings.prompt_style == "vlm2vec" and min(height, width) < _STEP and low <= 4 * _STEP**2 <= high:
             return 2 * _STEP, 2 * _STEP
         rows, columns = (round(side / _STEP) * _STEP for side in (height, width))
@@ -409,10 +412,20 @@ class VisIDEmbed(Embedder):
             weights.append(F.pad(weight, (0, room - len(found))))
         return torch.stack(patches), torch.stack(weights)
 
-    def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
-        """Token ids of one item, cut to max_length."""
+    def check_words(self, words: str) -> None:
+        """Refuse a text that holds a control token of the model: ValueError."""
         if found := [token for token in self._control if token in words]:
             raise ValueError(f"a text may not hold the control token {found[0]}")
+
+    def check_limits(self) -> None:
+        """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of words that are cut
+            self._tokens(self.settings.instruction, (self.settings.max_pixels // _STEP**2, 1))
+
+    def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
+        """Token ids of one item, cut to max_length."""
+        self.check_words(words)
         before, image, after = _STYLES[self.settings.prompt_style]
         prompt = before.format(system=self.settings.system)
         if grid is not None:

@@ -83,6 +83,10 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
     ]
     assert rates == [0.01, 0.02, 0.03]
     assert f"the run in {tmp_path / 'run'} is now in {tmp_path / 'run.2'}" in capsys.readouterr().out
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    assert cli.main([*given[:3], "--out", str(tmp_path / "link"), *given[5:], "--rate", "0.04"]) == 0
+    assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["rate"] == 0.03
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["rate"] == 0.04
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "mine"), *QUICK, "--fresh"]) == 1

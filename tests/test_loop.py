@@ -422,6 +422,22 @@ def test_the_best_score_must_be_one_of_validation(tmp_path: Path) -> None:
     recipe.best = "map"
     with pytest.raises(TrainError, match=r"'map', but there is only \['accuracy'\]"):
         fit(recipe, tmp_path / "run", Settings(**SETTINGS), recipe.processes)
+    assert steps_logged(tmp_path / "run") == 0  # before the first step
+
+
+def test_what_is_validated_is_what_is_saved_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Seen(PairRecipe):
+        def validate(self) -> Any:
+            done.append("validated")
+            return super().validate()
+
+    processes = Processes(cpu=True)
+    monkeypatch.setattr(processes, "copy_from_main", lambda tensors: done.append("buffers"))
+    fit(Seen(Config(steps=5), processes), tmp_path / "run", Settings(**{**SETTINGS, "save_every": 0}), processes)
+    # at the start all tensors, then before each validation, and with the checkpoint at the end
+    assert done == ["buffers", *["buffers", "validated"] * 2, "buffers"]
 
 
 def test_learning_rates_follow_the_recipe_in_each_group(tmp_path: Path) -> None:
@@ -585,6 +601,7 @@ def test_a_step_without_gradient_is_told(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_loaded_is_named(tmp_path: Path, workers: int) -> None:
     with pytest.raises(TrainError, match=r"batch of step 3 cannot be loaded: lost\.png"):
         train(tmp_path / "run", Config(missing=2), workers=workers)
+    assert list(state.folders(tmp_path / "run")) == [2]  # what was trained before is kept
 
 
 def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

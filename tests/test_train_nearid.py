@@ -8,9 +8,10 @@ import pickle
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -605,6 +606,25 @@ def test_a_damaged_cache_and_one_that_cannot_be_written_are_told(data: Manifest,
     (tmp_path / "blocked").write_text("a file, no folder")
     with pytest.raises(TrainError, match="cannot be filled"):
         FeatureCache(tmp_path, "blocked", 10**9).fill(["a"], lambda _: [torch.zeros(1, 1)], processes, 4)
+
+
+def test_processes_know_the_same_files_of_a_cache(tmp_path: Path) -> None:
+    def features(keys: Sequence[str]) -> Iterator[torch.Tensor]:
+        return (torch.full((2, 3), float(ord(key))) for key in keys)
+
+    FeatureCache(tmp_path, "trunk", 10**9).fill(["a", "b"], features, Processes(cpu=True), 24)
+    main, other = FeatureCache(tmp_path, "trunk", 10**9), FeatureCache(tmp_path, "trunk", 10**9)
+    FeatureCache(tmp_path, "trunk", 10**9).fill(["c"], features, Processes(cpu=True), 24)  # another run
+
+    def process(rank: int, told: Any) -> Any:  # on_main gives each what the main process found
+        return SimpleNamespace(rank=rank, count=2, on_main=lambda run: told, all_values=lambda own: [own])
+
+    seen = {key: path.name for key, path in main.files.items()}
+    other._agree(process(1, seen))
+    assert set(other.files) == {"a", "b"}  # it would have found c as well
+    assert other.get("b").tolist() == [[98.0] * 3] * 2
+    with pytest.raises(TrainError, match="is not there for all processes: name a folder that all machines share"):
+        other._agree(process(1, {**seen, "d": "features-elsewhere.safetensors"}))
 
 
 # Where it starts

@@ -14,6 +14,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row
+from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train import tiny
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
@@ -89,7 +90,7 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     data = manifest(tmp_path)
     whole = run(data, tmp_path / "whole")
     run(data, tmp_path / "parts", upto=4)
-    assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step-000003"]
+    assert sorted(p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()) == ["step-000003", "step-000004"]
     resumed = run(data, tmp_path / "parts")
     assert all(whole[name].equal(resumed[name]) for name in whole)
     with pytest.raises(TrainError, match="rate"):
@@ -223,6 +224,65 @@ def test_photo_groups_are_crops(tmp_path: Path) -> None:
     assert group.shape == (2, 3, 16, 16, 3)
     assert np.ptp(means, axis=1).max() < 1
     assert np.abs(means[1] - means[0]).max() > 100
+
+
+def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> None:
+    data = manifest(tmp_path, 3)
+    twins = [r for r in data if r.role == "distractor"]
+    again = [replace(r, id=f"{r.id}-2", identity=f"{r.identity}-2") for r in twins]
+    several = Manifest.from_rows([*data, *again], tmp_path)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(2):
+        Image.effect_noise((60, 50), 40 * k + 10).convert("RGB").save(photos / f"{k}.jpg")
+    config = Config(**{**SMALL, "photos": (str(photos),), "photo_groups": 2, "batch": 8})
+    recipe = tiny.build(config, several, Processes("no", cpu=True))
+    things = recipe.things
+    assert things.shape == (6 + 2, 2)
+    assert [len(set(things[:6, k].tolist())) for k in (0, 1)] == [3, 6]  # each thing with two twins
+    assert set(things[6:].ravel().tolist()) == {9, 10}  # two photos, in both groups
+    files = photo_files([str(photos)])
+    assert [files[k - 9] for k in things[6]] == [files[k] for k in tiny.photos_shown(files, 0, 6)]
+    x = torch.nn.functional.normalize(torch.randn(3, 2, 2, 5, generator=torch.Generator().manual_seed(0)), dim=-1)
+    numbers = torch.tensor([[0, 1], [0, 2], [3, 1]])  # a thing in two groups, a twin in two
+    flat, shown = x.flatten(0, 2).double(), numbers.flatten().repeat_interleave(2).tolist()
+    terms = []
+    for i in range(12):
+        positive = flat[i] @ flat[i ^ 1] / 0.1
+        negatives = [flat[i] @ flat[j] / 0.1 for j in range(12) if shown[j] != shown[i]]
+        terms.append(torch.stack([positive, *negatives]).logsumexp(0) - positive)
+    assert tiny.global_loss(x.double(), 0.1, numbers).item() == pytest.approx(torch.stack(terms).mean().item())
+    assert tiny.global_loss(x, 0.1).item() > tiny.global_loss(x, 0.1, numbers).item()
+    patches = torch.nn.functional.normalize(
+        torch.randn(3, 2, 2, 4, 5, generator=torch.Generator().manual_seed(1)), dim=-1
+    )
+    near = [[(0, 1), (1, 0)], [(1, 1), (2, 0)], [(2, 1), (0, 0)]]  # twin, and the next group's thing
+    terms = []
+    for k, pairs in enumerate(near):
+        others = [patches[k, 1, 0], patches[(k + 1) % 3, 0, 1]]
+        codes = [int(numbers[k, 1]), int(numbers[(k + 1) % 3, 0])]
+        assert pairs == [(k, 1), ((k + 1) % 3, 0)]
+        candidates = [patches[k, 0, 1], *(o for o, c in zip(others, codes, strict=True) if c != int(numbers[k, 0]))]
+        scores = torch.stack([-sinkhorn_distance(patches[k, :1, 0], c[None])[0] for c in candidates]) / 0.1
+        terms.append(scores.logsumexp(0) - scores[0])
+    assert tiny.patch_loss(patches, 0.1, 1, numbers).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
+    (tmp_path / "run").mkdir()
+    recipe.prepare(tmp_path / "run")
+    batch = recipe.load(0)
+    rows = tiny.drawn(8, 0, config)
+    assert batch["things"].tolist() == things[rows].tolist()
+
+
+def test_the_best_is_chosen_by_what_can_be_measured(tmp_path: Path) -> None:
+    rows = []
+    for row in manifest(tmp_path):
+        if row.id == "0-0-twin":  # held out, unlike the view that it was made from
+            rows.append(replace(row, identity="alone", split="val"))
+        elif row.identity != "thing-5~twin":
+            rows.append(replace(row, split="val" if row.identity == "thing-5" else "train"))
+    recipe = tiny.build(Config(**SMALL), Manifest.from_rows(rows, tmp_path), Processes("no", cpu=True))
+    assert recipe.best == ""
+    assert set(recipe.validate()) == {"map"}
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

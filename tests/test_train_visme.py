@@ -468,6 +468,26 @@ def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
         fit(found, tmp_path / "run", Settings(**RUN), found.processes)
 
 
+def test_what_would_fail_at_a_later_step_is_told_before_the_first(
+    data: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["a <|im_end|> sign" if name == "c3" else t for name, t in
+             zip(data.column("id"), data.column("text"), strict=True)]  # fmt: skip
+    with pytest.raises(ManifestError, match=r"\(c3\), column 'text': a text may not hold the control token <\|im_end"):
+        made(data.replace(text=texts))
+    with pytest.raises(ValueError, match="max_length=20 tokens do not hold an image of 30: raise it"):
+        made(data, max_pixels=30 * 28 * 28, max_length=20)
+    thin = tmp_path / "thin.png"
+    Image.new("RGB", (401, 2)).save(thin)
+    paths = [str(thin) if name == "0-0" else data.source(i) for i, name in enumerate(data.column("id"))]
+    data.replace(path=paths).write(tmp_path / "data.parquet")
+    given = ["visme", "--smoke", "--data", str(tmp_path / "data.parquet"), "--cpu", "--out", str(tmp_path / "run")]
+    assert main(given) == 1
+    said = capsys.readouterr().err
+    assert "1 of 54 rows cannot be used" in said
+    assert "401x2 pixels: the model takes no side ratio above 200" in said
+
+
 def test_the_papers_settings_are_the_defaults() -> None:
     config = Config()
     assert (config.steps, config.batch, config.samples, config.hard) == (3000, 1024, 64, 5)

@@ -155,7 +155,7 @@ def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: P
     """The manifest without what cannot be read, found by the main process for all."""
 
     def rows() -> list[int] | None:
-        kept = _readable(data, args, getattr(module, "MASKS", False))
+        kept = _readable(data, args, getattr(module, "MASKS", False), getattr(module, "MOST_RATIO", None))
         names = set(kept.column("id"))
         return None if len(kept) == len(data) else [i for i, x in enumerate(data.column("id")) if x in names]
 
@@ -163,12 +163,15 @@ def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: P
     return data if found is None else data.take(found)
 
 
-def _readable(data: Manifest, args: argparse.Namespace, masks: bool = False) -> Manifest:
+def _readable(
+    data: Manifest, args: argparse.Namespace, masks: bool = False, most_ratio: float | None = None
+) -> Manifest:
     from idmetric.cli.data.common import progress
     from idmetric.train.batches import check
 
     shown = partial(progress, quiet=not sys.stderr.isatty())
-    return check(data, None, args.on_error, masks=masks, decode=args.check == "full", progress=shown)
+    decode = args.check == "full"
+    return check(data, None, args.on_error, masks=masks, decode=decode, most_ratio=most_ratio, progress=shown)
 
 
 def _claim(args: argparse.Namespace) -> None:

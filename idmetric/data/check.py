@@ -31,13 +31,19 @@ class Fault:
 
 
 def faults(
-    manifest: Manifest, *, decode: bool = True, workers: int | None = None, progress: Progress | None = None
+    manifest: Manifest,
+    *,
+    decode: bool = True,
+    most_ratio: float | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> list[Fault]:
     """What cannot be read, in order of rows; a file that several rows use is read once and named for each.
 
     Args:
         decode: read images and masks whole, and refuse object masks that are empty, and masks whose shape is not their
             image's (smaller or larger ones are scaled where they are used); otherwise only look for the files.
+        most_ratio: of an image's longer side to its shorter one, with `decode`; None = any.
         workers: threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
@@ -55,6 +61,8 @@ def faults(
                 found += [replace(result, row=row) for row in rows]
             elif result is not None:
                 sizes[column].update(dict.fromkeys(rows, result))
+    if most_ratio is not None:
+        found += _slender(sizes["path"], most_ratio)
     return sorted([*found, *_misshapen(sizes)], key=lambda f: (f.row, PATHS.index(f.column)))
 
 
@@ -66,6 +74,12 @@ def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
             if abs(width * high - height * wide) > wide + high:
                 reason = f"the mask has {width}x{height} pixels, its image {wide}x{high}: they have not one shape"
                 yield Fault(row, column, reason)
+
+
+def _slender(sizes: Mapping[int, Size], most_ratio: float) -> Iterator[Fault]:
+    for row, size in sizes.items():
+        if max(size) > most_ratio * min(size):
+            yield Fault(row, "path", f"{size[0]}x{size[1]} pixels: the model takes no side ratio above {most_ratio:g}")
 
 
 def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:

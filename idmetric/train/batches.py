@@ -224,6 +224,7 @@ def check(
     *,
     masks: bool = False,
     decode: bool = True,
+    most_ratio: float | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -235,7 +236,7 @@ def check(
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: check the masks as well, that they are there where named, and select something.
         decode: read the images whole; False only looks for the files, which is quicker.
-        workers, progress: see `idmetric.data.check.faults`.
+        most_ratio, workers, progress: see `idmetric.data.check.faults`.
 
     Raises:
         ManifestError: with the list of what cannot be read, or if nothing is left without it.
@@ -246,7 +247,7 @@ def check(
     used = data.take(numbers).replace(part_mask=None, part_mask_bytes=None)
     if not masks:
         used = used.replace(mask=None, mask_bytes=None)
-    found = faults(used, decode=decode, workers=workers, progress=progress)
+    found = faults(used, decode=decode, most_ratio=most_ratio, workers=workers, progress=progress)
     if not found:
         return data
     bad = [replace(fault, row=int(numbers[fault.row])) for fault in found]

@@ -13,6 +13,7 @@ never taken for one another, and several runs can share a folder. Files are writ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -70,7 +71,11 @@ class FeatureCache:
     @property
     def size(self) -> int:
         """Bytes that its files take."""
-        return sum(path.stat().st_size for path in self.folder.glob("*")) if self.folder.is_dir() else 0
+        found = 0
+        for path in self.folder.glob("features-*.safetensors"):
+            with contextlib.suppress(FileNotFoundError):  # deleted just now
+                found += path.stat().st_size
+        return found
 
     def get(self, key: str) -> Tensor:
         """The features of a key that is there.
@@ -115,7 +120,26 @@ class FeatureCache:
                 break
         if told := [text for text in processes.all_values(failed) if text]:  # all stop together
             raise TrainError(told[0])
-        self.refresh()
+        self._agree(processes)
+
+    def _agree(self, processes: Processes) -> None:
+        """Let all processes know the same files, those that the main one sees.
+
+        Where a batch's pictures lie hangs on what is in the cache, and two listings can differ: another run may write
+        in between, and machines that share a folder see new files late.
+        """
+
+        def names() -> dict[str, str]:
+            self.refresh()
+            return {key: path.name for key, path in self.files.items()}
+
+        self.files = {key: self.folder / name for key, name in processes.on_main(names).items()}
+        lost = next((path for path in set(self.files.values()) if not path.is_file()), None)
+        if gone := [path for path in processes.all_values(str(lost or "")) if path]:
+            raise TrainError(
+                f"{gone[0]}, of the cache of features, is not there for all processes: name a folder that all "
+                "machines share, or start again"
+            )
 
     def missing(self, wanted: Sequence[str], each: int) -> list[str]:
         """Those of `wanted` that are not there and find room."""

@@ -206,14 +206,14 @@ class _Run:
     def _agree(self, step: int, batch: Any, interrupts: Interrupts) -> None:
         """Stop all processes together, where one could not load its batch or was asked to stop."""
         failed, stopped = self.processes.any(isinstance(batch, Failure), interrupts.number != 0)
+        if (failed or stopped) and self.saved < self.done:
+            self._save()
         if failed:
             told = [
                 text for text in self.processes.all_values(str(batch) if isinstance(batch, Failure) else "") if text
             ]
             raise TrainError(f"the batch of step {step + 1} cannot be loaded: {told[0]}")
         if stopped:
-            if self.saved < self.done:
-                self._save()
             raise Stopped(self.done, interrupts.number or signal.SIGTERM)
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
@@ -277,15 +277,16 @@ class _Run:
         """Log the scores of the model; True if it is better than ever."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
         modes = {m: m.training for module in self.modules.values() for m in module.modules()}
+        self._share_buffers()  # one model is measured, that which is saved
         values = self._scores()
         for module, mode in modes.items():
             module.training = mode
         if values:
             log.validation(self.done, values)
+        if values and self.recipe.best and self.recipe.best not in values:
+            raise TrainError(f"the best checkpoint is that of {self.recipe.best!r}, but there is only {sorted(values)}")
         if not values or not self.recipe.best or self.done == 0:
             return False
-        if self.recipe.best not in values:
-            raise TrainError(f"the best checkpoint is that of {self.recipe.best!r}, but there is only {sorted(values)}")
         value = values[self.recipe.best]
         if math.isnan(value) or (self.best is not None and value <= self.best["value"]):
             return False
@@ -297,7 +298,8 @@ class _Run:
         own: dict[str, float] | str
         try:
             own = dict(self.recipe.validate())
-        except (OSError, ValueError, OtherFailed) as error:  # an image that cannot be read, a model that has diverged
+        # an image that cannot be read, a model that has diverged, an accelerator without room
+        except (OSError, ValueError, torch.OutOfMemoryError, OtherFailed) as error:
             own = str(error)
         found = self.processes.all_values(own)
         for values in found:
@@ -307,8 +309,7 @@ class _Run:
 
     def _save(self) -> None:
         """Write the checkpoint of this step, then delete those that need not stay."""
-        # BatchNorm's statistics differ between processes, and a resumed run would have the main one's
-        self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
+        self._share_buffers()
         best = self.best
         more = {"best": best, "validated": self.validated}
 
@@ -318,6 +319,10 @@ class _Run:
 
         self.processes.on_main(write)
         self.saved = self.done
+
+    def _share_buffers(self) -> None:
+        # BatchNorm's statistics differ between processes, and a resumed run would have the main one's
+        self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
 
     def finish(self, whole: Mapping[str, Any]) -> None:
         """Write the result, of the last step and of the best one, the curves, and that the run is finished."""

@@ -166,9 +166,11 @@ def move_aside(out: Path) -> Path | None:
         return None
     with own_folder(out):
         pass
-    out = out.resolve()
+    found = out.resolve()
     number = 1
-    while (target := out.with_name(f"{out.name}.{number}")).exists():
+    while (target := found.with_name(f"{found.name}.{number}")).exists():
         number += 1
-    out.rename(target)
+    found.rename(target)
+    if out.is_symlink():
+        found.mkdir()  # where the link leads
     return target

@@ -235,7 +235,7 @@ def _delete(folder: Path) -> None:
 def _flush(path: Path) -> None:
     if os.name == "nt" and path.is_dir():  # pragma: no cover  # Windows opens no folders
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes what it may write
     try:
         os.fsync(handle)
     finally:

@@ -48,7 +48,7 @@ from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_i
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
 from idmetric.train.state import TrainError
-from idmetric.train.validate import validation
+from idmetric.train.validate import measurable, validation
 
 Images = NDArray[np.uint8]
 Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
@@ -181,13 +181,23 @@ def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
 def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
     """Crops of one photo, and the same crops of another photo of its folder: (2, views, size, size, 3)."""
     rng = np.random.default_rng([seed, 7, index])
-    path = files[int(rng.integers(len(files)))]
-    siblings = [p for p in files if p.parent == path.parent and p != path] or [p for p in files if p != path]
-    photos = [_open(path), _open(siblings[int(rng.integers(len(siblings)))])]
+    photos = [_open(files[place]) for place in _two_photos(files, rng)]
     # views of one region: their centres stay near each other, so that they overlap
     centre = rng.uniform(0.3, 0.7, 2)
     crops = [(centre + rng.uniform(-0.12, 0.12, 2), rng.uniform(0.4, 0.95)) for _ in range(views)]
     return np.stack([[_crop(photo, at, min(photo.size) * part, size) for at, part in crops] for photo in photos])
+
+
+def photos_shown(files: Sequence[Path], seed: int, index: int) -> tuple[int, int]:
+    """Which two of the files a group of `photo_group` shows."""
+    return _two_photos(files, np.random.default_rng([seed, 7, index]))
+
+
+def _two_photos(files: Sequence[Path], rng: np.random.Generator) -> tuple[int, int]:
+    first = int(rng.integers(len(files)))
+    others = [k for k in range(len(files)) if k != first]
+    siblings = [k for k in others if files[k].parent == files[first].parent] or others
+    return first, siblings[int(rng.integers(len(siblings)))]
 
 
 def _open(path: Path) -> Image.Image:
@@ -236,9 +246,14 @@ def _take_space(path: Path) -> None:
             os.close(handle)
 
 
+def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
+    """The groups of a step, in the order of the file."""
+    return np.sort(batch_rows(step, count, config.batch, config.seed))
+
+
 def draw(groups: Images, step: int, config: Config) -> Images:
     """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
-    rows = np.sort(batch_rows(step, len(groups), config.batch, config.seed))  # in the order of the file
+    rows = drawn(len(groups), step, config)
     rng = np.random.default_rng([config.seed, 2, step])
     contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
     return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
@@ -293,18 +308,20 @@ def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
 # Objective
 
 
-def global_loss(features: Tensor, temperature: float) -> Tensor:
+def global_loss(features: Tensor, temperature: float, things: Tensor | None = None) -> Tensor:
     """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
 
     Args:
         features: (B, 2, V, D), unit length: thing and twin of each group. An anchor's negatives are all images of other
             things, its own twin's included.
+        things: (B, 2), which thing each shows, where one may be in several groups; default: each is another.
     """
     views = features.shape[2]
     flat = features.flatten(0, 2)
     thing = torch.arange(len(flat), device=flat.device) // views
     similarity = flat @ flat.T
-    negative = thing[:, None] != thing[None]
+    shown = thing if things is None else things.flatten().to(flat.device).repeat_interleave(views)
+    negative = shown[:, None] != shown[None]
     place = torch.arange(len(flat), device=flat.device)
     losses = []
     for step in range(1, views):  # the positives of each view: the others of its thing, one after another
@@ -313,18 +330,24 @@ def global_loss(features: Tensor, temperature: float) -> Tensor:
     return torch.stack(losses).mean()
 
 
-def patch_loss(patches: Tensor, temperature: float, others: int) -> Tensor:
+def patch_loss(patches: Tensor, temperature: float, others: int, things: Tensor | None = None) -> Tensor:
     """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
 
     Args:
         patches: (B, 2, V, P, D), unit length. Anchor: the thing's first view; positive: its second; negatives: the twin
             in the anchor's context, and the second view of the next `others` groups' things.
+        things: as for `global_loss`.
     """
     anchor, positive = patches[:, 0, 0], patches[:, 0, 1]
     candidates = [positive, patches[:, 1, 0], *(positive.roll(-k, 0) for k in range(1, others + 1))]
     distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
     similarity = -distance.view(len(candidates), len(anchor)).T
-    return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature)
+    valid = None
+    if things is not None:
+        shown = things.to(patches.device)[:, 0]
+        valid = torch.stack([things.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
+        valid = valid != shown[:, None]
+    return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature, valid=valid)
 
 
 # Recipe
@@ -357,8 +380,10 @@ class Tiny:
         self.config, self.processes = config, processes
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
-        self.validation = held_out if len(held_out) else None
-        self.best = "ssr" if self.validation and "distractor" in held_out.column("role") else ""
+        self.things = _things(self.data, self.groups, config)
+        measures = measurable(held_out) if len(held_out) else []
+        self.validation = held_out if measures else None
+        self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
         size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels}
@@ -421,9 +446,14 @@ class Tiny:
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8."""
-        images = draw(np.load(self.cache, mmap_mode="r"), step, self.config)
+        groups = np.load(self.cache, mmap_mode="r")
+        images, things = draw(groups, step, self.config), self.things[drawn(len(groups), step, self.config)]
         own = share(self.config.batch, self.rank, self.count)
-        return {"images": torch.from_numpy(images[own.start : own.stop]), "step": step}
+        return {
+            "images": torch.from_numpy(images[own.start : own.stop]),
+            "things": torch.from_numpy(things),
+            "step": step,
+        }
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Both terms of Eq. 1 on the whole batch, gathered from all processes."""
@@ -438,8 +468,9 @@ class Tiny:
         assert out.patches is not None
         features = self.processes.gather(out.cls.float().view(*images.shape[:3], -1))
         tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))
-        first = global_loss(features, config.temperature)
-        second = patch_loss(tokens, config.patch_temperature, config.patch_negatives)
+        things = self.processes.place(batch["things"])  # of all processes
+        first = global_loss(features, config.temperature, things)
+        second = patch_loss(tokens, config.patch_temperature, config.patch_negatives, things)
         loss = first + config.patch_weight * second
         self.processes.backward(loss)
         return {"loss": loss.detach(), "cls": first.detach(), "patch": second.detach(), "images": float(len(pixels))}
@@ -461,6 +492,17 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
     """The recipe on rows of split train, or all rows where the manifest has no splits."""
     _keep_memory()
     return Tiny(config, data, processes)
+
+
+def _things(data: Manifest, groups: Groups, config: Config) -> NDArray[np.int64]:
+    """A number for what each group and its twin show, (G, 2): identities, then photos."""
+    names = data.column("identity")
+    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    found = [[number[names[row]] for row in group[:, 0]] for group in groups]
+    if photos := photo_files(config.photos):
+        shown = [photos_shown(photos, config.seed, len(groups) + k) for k in range(config.photo_groups)]
+        found += [[len(number) + place for place in two] for two in shown]
+    return np.asarray(found, dtype=np.int64)
 
 
 def _digest(names: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def validation(
         ImageReadError: naming an image that cannot be read.
     """
     rows = _Rows.of(data)
-    if not _measurable(rows):
+    if not _measurable(rows):  # before images are read
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
@@ -79,6 +79,7 @@ def validation(
         vectors = embed_rows(model, data, rows.images, **options)
     else:
         vectors = embed_shared(model, data, rows.images, processes, **options)
+        return processes.on_main(lambda: _measure(vectors[rows.image], rows))
     return _measure(vectors[rows.image], rows)
 
 
@@ -103,12 +104,17 @@ def sample(data: Manifest, images: int) -> Manifest:
 
 
 def _measurable(rows: _Rows) -> list[str]:
-    return list(_measure(np.ones((len(rows.image), 1)), rows))
+    others = _others(np.ones((len(rows.image), 1)), rows)
+    return [*(["map"] if len(_queries(rows)[1]) else []), *others]  # ranking all would take as long as validation
 
 
 def _measure(vectors: Array, rows: _Rows) -> dict[str, float]:
+    return _retrieval(vectors, rows) | _others(vectors, rows)
+
+
+def _others(vectors: Array, rows: _Rows) -> dict[str, float]:
     found: dict[str, float] = {}
-    for measure in (_retrieval, _families, _triplets, _distractors, _parts, _oracle):
+    for measure in (_families, _triplets, _distractors, _parts, _oracle):
         found |= measure(vectors, rows)
     return found
 
@@ -236,11 +242,16 @@ def _key(source: str | bytes | None, identity: str | None) -> tuple[Any, ...]:
 # Retrieval and verification
 
 
-def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
+def _queries(rows: _Rows) -> tuple[Rows, Rows]:
+    """Images of known identity, and the places in them of those that have a positive."""
     named = rows.images[rows.identity[rows.images] >= 0]
+    _, inverse, counts = np.unique(rows.identity[named], return_inverse=True, return_counts=True)
+    return named, np.flatnonzero(counts[inverse] > 1)
+
+
+def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
+    named, queries = _queries(rows)
     identity, x = rows.identity[named], vectors[named]
-    _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
-    queries = np.flatnonzero(counts[inverse] > 1)
     precisions: list[float] = []
     for start in range(0, len(queries), _CHUNK):
         chosen = queries[start : start + _CHUNK]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.checkpoint import revision_of
-from idmetric.data.manifest import Manifest, Row
+from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.losses.info_nce import query_target_info_nce
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.train import lora, pools, small_qwen
@@ -41,6 +41,7 @@ from idmetric.train.schedule import Schedule, check, write
 from idmetric.train.state import TrainError
 from idmetric.train.validate import measurable, sample, validation
 from idmetric.train.wording import Captions
+from idmetric.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
 from idmetric.visid import VisIDConfig, VisIDEmbed
 
 RANDOM = "random"
@@ -262,6 +263,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     """Samples, schedule and model with LoRA; nothing is trained yet.
 
     Raises:
+        ValueError: if max_length tokens do not hold an image of max_pixels.
         ScheduleError: if the datasets cannot fill the batches, naming them; if config.schedule is of other data or
             settings.
         ManifestError: if there are no samples, or an identity, or an image of one, is both trained and validated on.
@@ -287,6 +289,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     schedule = _given(config, used) if config.schedule else None
     model = _model(config, settings, processes)
     wanted = len(rows_in(data, VALIDATION)) > 0
+    model.check_limits()
+    _check_words(data, model, config)
     loader = Loader(
         Pictures(data, Sizes(settings), model.interpolation, model.background),
         found.wording,
@@ -299,6 +303,18 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     if views is not None and not measurable(views):
         views = None
     return VisME(config, used, loader, held, views, model, processes, schedule)
+
+
+def _check_words(data: Manifest, model: VisIDEmbed, config: Config) -> None:
+    """Refuse what only a later step would: texts that hold the model's control tokens."""
+    for words in config.instructions:
+        model.check_words(words)
+    for column in ("text", "x_target"):
+        for row, words in enumerate(data.column(column) if column in data.table.column_names else []):
+            try:
+                model.check_words(words or "")
+            except ValueError as error:
+                raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
 
 
 def _given(config: Config, data: Data) -> Schedule:
@@ -329,8 +345,10 @@ def _model(config: Config, settings: VisIDConfig, processes: Processes) -> VisID
         seed=config.seed,
     )  # fmt: skip
     if config.checkpointing:
-        backbone: Any = model.backbone  # the old name leaves with transformers 6
-        enable = getattr(backbone, "activation_checkpointing_enable", backbone.gradient_checkpointing_enable)
-        enable({"use_reentrant": False})
+        backbone: Any = model.backbone
+        name = "activation_checkpointing_enable"
+        if not hasattr(backbone, name):  # before transformers 5
+            name = "gradient_checkpointing_enable"
+        getattr(backbone, name)({"use_reentrant": False})
     model.train()
     return model
