@@ -489,6 +489,17 @@ def test_a_nan_loss_stops_before_the_step_and_its_batch_is_saved(tmp_path: Path)
     assert not any(value.isnan().any() for value in weights(tmp_path / "run", 5).values())
 
 
+def test_an_infinite_loss_stops_as_well(tmp_path: Path) -> None:
+    class Broken(PairRecipe):
+        def step(self, batch: Any) -> Any:
+            return {**super().step(batch), "loss": torch.tensor(torch.inf)}
+
+    processes = Processes(cpu=True)
+    with pytest.raises(NotFinite, match="step 1: the loss is inf "):
+        fit(Broken(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    assert (tmp_path / "run/failed/step-000001-process-0.safetensors").is_file()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path, value: float) -> None:
     class Broken(PairRecipe):

@@ -256,8 +256,14 @@ def test_circle_agrees_with_pytorch_metric_learning() -> None:
     label = torch.arange(4).repeat_interleave(3)
     unit = torch.nn.functional.normalize(x, dim=-1)
     same = label[:, None] == label
+    unit.requires_grad_(True)
     got = circle(unit @ unit.T, same & ~torch.eye(12, dtype=torch.bool), ~same, margin=0.3, scale=20.0)
-    assert got.item() == pytest.approx(losses.CircleLoss(m=0.3, gamma=20)(x, label).item(), rel=1e-6)
+    expected = losses.CircleLoss(m=0.3, gamma=20)(unit, label)
+    assert got.item() == pytest.approx(expected.item(), rel=1e-6)
+    # its weights follow the similarities but pass no gradient; along the sphere, as theirs normalises once more
+    mine, theirs = (torch.autograd.grad(value, unit)[0] for value in (got, expected))
+    mine = mine - (mine * unit).sum(1, keepdim=True) * unit
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)
 
 
 def test_circle_of_a_query_without_positives_or_negatives_is_zero() -> None:

@@ -36,6 +36,7 @@ from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
+from tests.train_parts import a_minute_offline, kept
 
 LOSSES = tuple(PAPER)
 RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
@@ -260,6 +261,7 @@ def test_pixels_travel_in_eight_bits_without_loss(data: Manifest) -> None:
         exact = recipe.batches.pictures.batch(rows, (0, 2))
         assert batch["pixels"].dtype == torch.uint8
         assert (batch["pixels"][:, 0].float() / 255).equal(exact)
+        assert kept(batch)["batch.pixels"].equal(batch["pixels"])
     plain = torch.stack([recipe.model.load_image(data.source(int(row)))[0] for row in rows])
     assert exact.equal(plain)
 
@@ -354,6 +356,10 @@ def test_the_papers_settings_are_the_defaults() -> None:
     assert (found.ks, found.rank_temperature, found.recall_temperature) == ((1, 2, 4, 8), 0.01, 1.0)
     assert (found.rate, found.weight_decay, found.queries, found.query_in_database) == (1e-5, 1e-6, "one", False)
     assert pass_length(20_000, found.classes) == 50
+    # numbers that the paper does not tell are MoCo's
+    assert (found.augment, found.crop, found.jitter, found.grey, found.flip) == (
+        True, (0.2, 1.0), (0.4, 0.4, 0.4, 0.4), 0.2, 0.5
+    )  # fmt: skip
     assert (Config(loss="infonce").temperature, Config(loss="infonce").batch) == (0.05, 1600)
     other = Config(loss="contrastive")
     assert (other.rate, other.batch, other.contrastive_margin) == (1e-7, 8, 1.0)
@@ -513,7 +519,8 @@ def test_loading_processes_need_no_model(data: Manifest) -> None:
 @pytest.mark.slow
 def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
+    with a_minute_offline():
+        assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
     program = (
         "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"
         f"model = idmetric.load({str(out)!r}, device='cpu')\n"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from idmetric import IDSim, load
 from idmetric.cli.train import main
@@ -20,6 +24,8 @@ from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 from idmetric.train.tiny import CACHE, Config, augment, groups_of, photo_files, photo_group
+from idmetric.train.validate import validation
+from tests.train_parts import a_minute_offline, kept
 
 SMALL = {**tiny.SMOKE, "steps": 5, "log_every": 1, "validate_every": 0, "save_every": 3}
 
@@ -66,7 +72,8 @@ def run(data: Manifest, out: Path, upto: int | None = None, **settings: object) 
 
 
 def test_the_smoke_run_trains_a_model_that_loads(tmp_path: Path) -> None:
-    assert main(["tiny", "--smoke", "--out", str(tmp_path), "--cpu", "--workers", "0"]) == 0
+    with a_minute_offline():
+        assert main(["tiny", "--smoke", "--out", str(tmp_path), "--cpu", "--workers", "0"]) == 0
     model = load(tmp_path, device="cpu")
     assert isinstance(model, IDSim)
     assert model.dtype == torch.float32
@@ -110,6 +117,52 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     assert recipe["settings"]["init"] == load(tmp_path / "first", device="cpu").revision
     with pytest.raises(TrainError, match="its layers are not those of this run"):
         run(data, tmp_path / "third", init="tiny")
+
+
+def together(data: Manifest, out: Path, rank: int, port: str) -> None:
+    """A run as one of two processes, whose weights are kept beside it."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    torch.set_num_threads(1)
+    processes = Processes("no", cpu=True)
+    recipe = tiny.build(Config(**{**SMALL, "precision": "no"}), data, processes)
+    shown = []
+    recipe.load = lambda step, load=recipe.load: shown.append(load(step)) or shown[-1]  # type: ignore[method-assign, misc, func-returns-value]
+    fit(recipe, out, Settings(save_every=0, validate_every=5, log_every=1, workers=0), processes)
+    found = {name: value.contiguous() for name, value in recipe.model.state_dict().items()}
+    save_file(
+        {**found, "shown": torch.stack([batch["images"] for batch in shown])}, out / f"process-{rank}.safetensors"
+    )
+    processes.close()
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    split = ["val" if name.startswith(("thing-4", "thing-5")) else "train" for name in data.column("identity")]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.test_train_tiny"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    out = tmp_path / "run"
+    group = [context.Process(target=together, args=(data.replace(split=split), out, rank, port)) for rank in range(2)]
+    for process in group:
+        process.start()
+    for process in group:
+        process.join(120)
+        assert process.exitcode == 0
+    one, two = (load_file(out / f"process-{rank}.safetensors") for rank in range(2))
+    shown = [found.pop("shown") for found in (one, two)]
+    assert all(one[name].equal(two[name]) for name in one)  # BatchNorm's statistics among them: the main process's
+    groups = np.load(out / CACHE)
+    for step in range(5):
+        whole = torch.from_numpy(tiny.draw(groups, step, Config(**SMALL)))
+        assert torch.cat([part[step] for part in shown]).equal(whole)
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert "ssr" in lines[-1]["validation"]
+    measured = validation(load(out, device="cpu"), data.replace(split=split).filter(split="val"))
+    assert lines[-1]["validation"]["map"] == pytest.approx(measured["map"], abs=0.02)  # in half precision
 
 
 def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
@@ -283,6 +336,50 @@ def test_the_best_is_chosen_by_what_can_be_measured(tmp_path: Path) -> None:
     recipe = tiny.build(Config(**SMALL), Manifest.from_rows(rows, tmp_path), Processes("no", cpu=True))
     assert recipe.best == ""
     assert set(recipe.validate()) == {"map"}
+
+
+def test_a_step_weighs_the_terms_and_grows_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**SMALL, "steps": 10, "small_part": 0.7, "precision": "no"}
+    recipes = [tiny.build(Config(**{**given, "patch_weight": w}), manifest(tmp_path), Processes("no", cpu=True))
+               for w in (1.0, 3.0)]  # fmt: skip
+    (tmp_path / "run").mkdir()
+    for recipe in recipes:
+        recipe.prepare(tmp_path / "run")
+    found = [{k: float(v) for k, v in recipe.step(recipe.load(0)).items()} for recipe in recipes]
+    assert found[0]["loss"] == pytest.approx(found[0]["cls"] + found[0]["patch"])
+    assert found[1]["loss"] == pytest.approx(found[0]["cls"] + 3 * found[0]["patch"])
+    sizes, encode = [], recipes[0].model._encode
+
+    def seen(pixels: torch.Tensor) -> object:
+        sizes.append(tuple(pixels.shape))
+        return encode(pixels)
+
+    monkeypatch.setattr(recipes[0].model, "_encode", seen)
+    for step in (0, 6, 7, 9):
+        recipes[0].step(recipes[0].load(step))
+    assert sizes == [(4 * 4, 3, side, side) for side in (32, 32, 48, 48)]
+
+
+def test_the_rate_rises_and_falls_and_vectors_do_not_decay(tmp_path: Path) -> None:
+    config = Config(**{**SMALL, "steps": 110, "warmup": 10, "weight_decay": 0.3})
+    recipe = tiny.build(config, manifest(tmp_path), Processes("no", cpu=True))
+    rates = [recipe.rate(step) for step in (0, 4, 9, 10, 35, 60, 110)]
+    assert rates == pytest.approx([0.1, 0.5, 1, 1, 0.5 + 0.5 * np.sqrt(0.5), 0.5, 0])
+    groups = recipe.optimizer().param_groups
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
+    assert {p.ndim for p in groups[0]["params"]} == {2, 4}
+    assert {p.ndim for p in groups[1]["params"]} <= {0, 1}
+    held = sum(len(group["params"]) for group in groups)
+    assert held == len(list(recipe.model.parameters()))
+
+
+def test_a_batch_can_be_kept_where_it_gave_nan(tmp_path: Path) -> None:
+    recipe = tiny.build(Config(**SMALL), manifest(tmp_path), Processes("no", cpu=True))
+    (tmp_path / "run").mkdir()
+    recipe.prepare(tmp_path / "run")
+    batch = recipe.load(1)
+    tensors = kept(batch)
+    assert all(tensors[f"batch.{name}"].equal(batch[name]) for name in ("images", "things"))
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

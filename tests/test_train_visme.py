@@ -38,6 +38,7 @@ from idmetric.train.validate import validation
 from idmetric.train.visme import SMOKE, Config, VisME, build
 from idmetric.train.wording import Item
 from idmetric.visid import CANDIDATE, TASKS
+from tests.train_parts import a_minute_offline, kept
 
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
@@ -115,13 +116,18 @@ def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: M
     hard = [embed(int(h), CANDIDATE) for part in draw.hard for h in part]
     assert len(hard) > 2
     texts = [data[int(t)].text for t in draw.target]
-    losses = []
+    losses, back = [], []
     for i in range(size):
-        others = [targets[j] for j in range(size) if j != i and (texts[j] is None or texts[j] != texts[i])]
-        logits = torch.stack([queries[i] @ c for c in [targets[i], *others, *hard]]) / 0.02
+        others = [j for j in range(size) if j != i and (texts[j] is None or texts[j] != texts[i])]
+        logits = torch.stack([queries[i] @ c for c in [targets[i], *(targets[j] for j in others), *hard]]) / 0.02
         losses.append(torch.logsumexp(logits, 0) - logits[0])
+        logits = torch.stack([q @ targets[i] for q in [queries[i], *(queries[j] for j in others)]]) / 0.02
+        back.append(torch.logsumexp(logits, 0) - logits[0])
     assert len([t for t in texts if t]) > len({t for t in texts if t})  # some texts are equal
     assert float(values["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
+    both = noisy(made(data, hard=2, symmetric=True))
+    expected = (torch.stack(losses).mean() + torch.stack(back).mean()) / 2
+    assert float(both.step(both.load(0))["loss"]) == pytest.approx(float(expected), rel=1e-4)
     assert rows[:size] == draw.query.tolist()
     assert float(values["images"]) == sum(r >= 0 for r in rows)
     own = [int(torch.stack([queries[i] @ c for c in [*targets, *hard]]).argmax()) == i for i in range(size)]
@@ -271,6 +277,7 @@ def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest
     assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
     images = batch["pixels"].take(slice(None))
     assert len(images) == len(batch["rows"]) == len(batch["words"])
+    assert kept(batch)["batch.pixels.0"].equal(batch["pixels"].flat)
     assert None in images
     for row, pixels in zip(batch["rows"], images, strict=True):
         assert (pixels is None) == (row < 0)
@@ -493,11 +500,15 @@ def test_the_papers_settings_are_the_defaults() -> None:
     assert (config.steps, config.batch, config.samples, config.hard) == (3000, 1024, 64, 5)
     assert (config.rank, config.alpha, config.rate, config.temperature) == (16, 32, 1e-4, 0.02)
     assert (config.max_pixels, config.max_length, config.plan.blocks) == (200_704, 768, 16)
+    assert (config.sampling, config.hard_as, config.learn_temperature) == ("identity", "candidates", True)
+    assert config.symmetric is False
+    assert config.model == "Qwen/Qwen2.5-VL-3B-Instruct"
 
 
 def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    assert main(["visme", "--smoke", "--cpu", "--out", str(out), "--workers", "0", "--steps", "2"]) == 0
+    with a_minute_offline():
+        assert main(["visme", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
     assert {"captions", "things-0", "things-1"} == set(json.loads(_settings(out))["datasets"])
     assert isinstance(load(out, device="cpu"), VisIDEmbed)
     said = capsys.readouterr().out

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from idmetric import Backbone
@@ -26,6 +29,7 @@ from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
 from idmetric.train.options import option
 from idmetric.train.processes import MainFailed, Processes
+from idmetric.train.stop import dump
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -45,6 +49,35 @@ class Config:
     optimizer: Literal["adamw", "sgd"] = option("adamw", "of all parameters")
     sizes: tuple[int, ...] = option((16, 16), "of the pictures")
     symmetric: bool = option(False, "nothing")
+
+
+@contextlib.contextmanager
+def a_minute_offline() -> Iterator[None]:
+    """Nothing outside can be reached inside, and no more than a minute of processor time may pass.
+
+    (The clock would count other work, too.)
+    """
+
+    def refuse(*_: Any) -> Any:
+        raise OSError("there is no network here")
+
+    plain, start = socket.socket.connect, time.process_time()
+    socket.socket.connect = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        socket.socket.connect = plain  # type: ignore[method-assign]
+    assert time.process_time() - start < 60
+
+
+def kept(batch: Any) -> dict[str, Tensor]:
+    """A recipe's batch, written as `fit` does where it gives NaN, and read again: its tensors by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "batch"
+        dump(batch, place, {"step": 1})
+        assert json.loads(place.with_suffix(".json").read_text())["step"] == 1
+        found: dict[str, Tensor] = load_file(place.with_suffix(".safetensors"))
+    return found
 
 
 SMOKE = {"steps": 2, "validate_every": 1}
