@@ -121,6 +121,14 @@ def test_softmax_margin_agrees_with_pytorch_metric_learning() -> None:
     assert ours.item() == pytest.approx(fn(x, label).item(), rel=1e-6)
 
 
+def test_known_values_where_all_is_equal() -> None:
+    same = torch.full((4,), 0.3)
+    assert binary_cross_entropy(same, same[:, None].expand(4, 5), threshold=0.3).item() == pytest.approx(math.log(2))
+    assert hinge(same, same[:, None].expand(4, 5), margin=0.1).item() == pytest.approx(0.1)
+    ones = torch.ones(4, 6)
+    assert softmax_margin(ones, torch.ones(9, 6), torch.arange(4)).item() == pytest.approx(math.log(9))
+
+
 def test_bad_arguments_are_told() -> None:
     for loss in (hinge, binary_cross_entropy, contrastive):
         with pytest.raises(ValueError, match="need shapes"):

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from idmetric.train.loop import Recipe, Settings
     from idmetric.train.processes import Processes
 
-# name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it
+# name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it. A module may also have
+# MASKS and MOST_RATIO, for the check of the data, and checked(config, check), for images that no manifest names
 RECIPES = {
     "idsim": ("idmetric.train.idsim", "ID-Sim: LoRA on a ViT, class and patch similarities"),
     "nearid": (
