@@ -227,9 +227,14 @@ def test_masks_are_part_of_what_is_kept(run: Run, folder: Path, monkeypatch: pyt
     counted = Counted(monkeypatch)
     assert run("--distance", "joint", "--cache", "kept") == whole
     assert counted.images == 0
-    assert run("--distance", "joint", "--cache", "kept", "--outside", "keep") == run(
-        "--distance", "joint", "--outside", "keep"
+    kept, plain = (
+        json.loads(run("--distance", "joint", *cache, "--outside", "keep")[1])["rows"]
+        for cache in (("--cache", "kept"), ())
     )
+    # the image that two masks leave as it is is embedded in other batches, up to rounding
+    near = [pytest.approx(row.pop("distance"), abs=1e-5) for row in plain]
+    assert [row.pop("distance") for row in kept] == near
+    assert kept == plain
 
 
 def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Run, folder: Path) -> None:
