@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from PIL import Image
 
 from idmetric import IDSim, checkpoint, load
 from idmetric.calibration import Calibration
-from idmetric.cli import score
+from idmetric.cli import exits, score
 from idmetric.cli.score import main
 from idmetric.curves import Platt
 from idmetric.distance import DISTANCES
@@ -435,3 +437,18 @@ def test_a_revision_needs_a_repository(run: Run) -> None:
     status, out, err = run("ref.png", "gen", "--revision", "0" * 40)
     assert (status, out) == (1, "")
     assert "local folder, which has no revision" in err
+
+
+def test_an_interrupt_that_a_library_takes_for_an_error_is_one() -> None:
+    def swallowed() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 1  # as C code does that tells an error of its own
+        return 0
+
+    parser = argparse.ArgumentParser()
+    assert exits.ended(swallowed, parser) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert exits.ended(lambda: 1, parser) == 1
+    assert exits.ended(lambda: signal.raise_signal(signal.SIGINT) or 0, parser) == 130

@@ -103,15 +103,13 @@ def test_ctrl_c_leaves_no_half_written_output(name: str, children: Children, wor
         time.sleep(took * part)
         child.interrupt()
         child.wait()
-        # inside torch's own loading of weights an interrupt can come out as an error of its types
-        lost = child.status == 1 and "object type 'torch.storage" in child.said
-        assert child.status in (0, 130) or lost, child.said
+        assert child.status in (0, 130), child.said
         assert "Traceback" not in child.said
         assert not hidden(work)
         stopped += child.status == 130
         if single:
             left = (work / output).read_bytes()
-            assert (left == b"old" and child.status != 0) or is_whole(work / output, whole)
+            assert (left == b"old" and child.status == 130) or is_whole(work / output, whole)
     assert stopped, "no moment was early enough to stop it"
     again = children.run(program, words, work)  # what a stopped run left is no obstacle
     assert again.status == 0, again.said
