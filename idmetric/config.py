@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 
 MOST = 2**16  # of a whole number: no layer is wider, none deeper, no image larger
 SIDE = 8192  # pixels
+VIEWS = 8  # of one image
 _LONGEST = 1000  # letters of a text, values of a list
 _DEEPEST = 8
 # of `timm.create_model`: what would read or fetch other files than the checkpoint's own, or make no encoder
@@ -54,6 +55,18 @@ def check_view(image_size: int, mean: typing.Sequence[float] | None, std: typing
         raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
     if std is not None and not all(math.isfinite(x) and x > 0 for x in std):
         raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
+
+
+def check_sides(name: str, sides: typing.Sequence[int]) -> None:
+    """Check further sizes at which images are seen.
+
+    Raises:
+        ValueError: for more than `VIEWS` of them, or a side outside 1..`SIDE` pixels.
+    """
+    if len(sides) > VIEWS:
+        raise ValueError(f"{name} has {len(sides)} sizes, more than {VIEWS}")
+    if not all(1 <= side <= SIDE for side in sides):
+        raise ValueError(f"{name} = {shown(sides)}: sides of 1 to {SIDE} pixels are possible")
 
 
 def check_arguments(args: Mapping[str, Any]) -> None:

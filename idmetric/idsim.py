@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -23,6 +23,8 @@ from idmetric import backbone as backbones
 from idmetric import checkpoint, released
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
+from idmetric.embedding import Embedding
+from idmetric.images import resize_pixels
 
 Self = TypeVar("Self", bound="IDSim")
 
@@ -33,9 +35,12 @@ TINY = Path(__file__).parent / "weights" / "tiny"
 class IDSimConfig:
     """What makes an `IDSim`: saved in config.json. The defaults are the release's.
 
-    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. The last three are
-    what the paper leaves open: whether features are the last block's or the backbone's final ones (after its norm),
-    whether heads have a gated residual, and whether vectors are centred before they are normalised.
+    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
+    `residual` and `centre` are what the paper leaves open: whether features are the last block's or the backbone's
+    final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
+    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides: the global feature is
+    then the mean of all, scaled to unit length; neither paper nor release does so, and patches stay those of the
+    image itself. Encoders that take one size only cannot.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -48,6 +53,7 @@ class IDSimConfig:
     features: Literal["last-block", "final"] = "last-block"
     residual: bool = True
     centre: bool = True
+    mirror_sizes: tuple[int, ...] = ()
 
 
 class Head(nn.Module):
@@ -133,6 +139,8 @@ class IDSim(Embedder):
             background=background,
             files=saved.files if saved else None,
         )
+        if config.mirror_sizes and cfg.fixed_input_size:
+            raise CheckpointError(f"{name!r}: mirror_sizes need an encoder of any size; {config.backbone} has its own")
         self._config = config
         if saved is not None:
             backbones.check_fit(
@@ -157,6 +165,14 @@ class IDSim(Embedder):
         unit = centre_and_normalise if self._config.centre else partial(F.normalize, dim=-1)
         features, patches, grid = tokens(self.backbone, x)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
+
+    def _encode(self, pixels: Tensor) -> Embedding:
+        found = super()._encode(pixels)
+        if self.training or not self._config.mirror_sizes:
+            return found
+        seen = [resize_pixels(pixels.flip(-1), (side, side), self.interpolation) for side in self._config.mirror_sizes]
+        views = [found.cls, *(super(IDSim, self)._encode(x).cls for x in seen)]
+        return replace(found, cls=F.normalize(torch.stack(views).mean(0), dim=-1))
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
+from idmetric.checkpoint import CheckpointError
 from idmetric.distance import DISTANCES
 from idmetric.embedder import auto_device
 from idmetric.idsim import IDSimConfig
-from tests.conftest import SMALL
+from idmetric.images import resize_pixels
+from tests.conftest import SMALL, random_model
 
 
 def pictures(count: int, side: int = 40) -> list[Image.Image]:
@@ -288,3 +292,61 @@ def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
     assert found.cls.allclose(metric.embed(quarter).cls, atol=0.05)  # but for its blurred edge
     assert found.weights is not None
     assert found.weights[0].reshape(4, 4)[:2, :2].max() == 0
+
+
+def mirrored(sizes: tuple[int, ...]) -> IDSim:
+    """The small CNN that sees mirrored images besides."""
+    model = random_model("cnn")
+    model._config = replace(model._config, mirror_sizes=sizes)
+    return model
+
+
+def test_further_views_are_averaged(tmp_path: Path) -> None:
+    x = torch.rand(3, 3, 90, 70, generator=torch.Generator().manual_seed(0))
+    plain, model = random_model("cnn"), mirrored((48, 32))
+    found = model(x)
+    views, own = [plain(x).cls], resize_pixels(x, plain.image_size)
+    for side in (48, 32):
+        plain.image_size = (side, side)
+        views.append(plain(resize_pixels(own.flip(3), (side, side))).cls)
+    total = views[0] + views[1] + views[2]
+    slow = torch.stack([row / row.norm() for row in total])
+    torch.testing.assert_close(found.cls, slow)
+    torch.testing.assert_close(found.patches, random_model("cnn")(x).patches)
+    assert (found.cls - random_model("cnn")(x).cls).abs().max() > 1e-3
+
+    model.save_pretrained(tmp_path / "mirrored")
+    again = IDSim(tmp_path / "mirrored", device="cpu")
+    torch.testing.assert_close(again(x).cls, found.cls)
+    random_model("cnn").save_pretrained(tmp_path / "plain")
+    assert again.revision != IDSim(tmp_path / "plain", device="cpu").revision  # scores of the two are never mixed
+
+    for one in range(3):  # whatever else is in the batch
+        torch.testing.assert_close(model(x[one : one + 1]).cls, found.cls[one : one + 1])
+    leaf = x.clone().requires_grad_()
+    model(leaf).cls[:, 0].sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().sum() > 0
+
+
+def test_training_sees_the_image_alone() -> None:
+    x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in (random_model("cnn"), mirrored((48,))):
+        model.requires_grad_(True).train()
+        found.append(model(x).cls)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("sizes", [[0], [9000], [32] * 9, [-1], [1.5], "48"])
+def test_further_views_are_checked(tmp_path: Path, sizes: object) -> None:
+    random_model("cnn").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "mirror_sizes": sizes}))
+    with pytest.raises(CheckpointError, match="mirror_sizes"):
+        IDSim(str(tmp_path), device="cpu")
+
+
+def test_encoders_of_one_size_see_no_further_views() -> None:
+    with pytest.raises(CheckpointError, match="encoder of any size"):
+        IDSim(replace(SMALL["dinov2"], mirror_sizes=(28,)), device="cpu")

@@ -23,7 +23,7 @@ from idmetric.train import tiny
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
-from idmetric.train.tiny import CACHE, Config, augment, groups_of, photo_files, photo_group
+from idmetric.train.tiny import CACHE, Config, augment, groups_of, mirror, photo_files, photo_group
 from idmetric.train.validate import validation
 from tests.train_parts import a_minute_offline, kept
 
@@ -401,3 +401,50 @@ def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:
     means = out[0].mean((2, 3))
     assert ((means[:, 0] > means[:, 1]) & (means[:, 0] > means[:, 2])).float().mean() > 0.95
     assert means[:, 0].std() > 0.03
+
+
+def test_groups_are_mirrored_as_one() -> None:
+    images = torch.rand(400, 2, 2, 4, 6, 3, generator=torch.Generator().manual_seed(0))
+    shown = mirror(images, 0.25, torch.Generator().manual_seed(1))
+    turned = [k for k in range(400) if not shown[k].equal(images[k])]
+    assert 70 <= len(turned) <= 130
+    assert all(shown[k].equal(images[k][:, :, :, [5, 4, 3, 2, 1, 0]]) for k in turned)
+    assert mirror(images, 0.0, torch.Generator()).equal(images)
+    assert mirror(images, 1.0, torch.Generator()).equal(images.flip(4))
+
+
+def test_a_step_mirrors_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "augment", lambda images, size, generator: images)
+    shown = {}
+    for share in (0.0, 1.0):
+        made = tiny.build(Config(**{**SMALL, "mirrored": share}), manifest(tmp_path), Processes("no", cpu=True))
+        made.prepare(tmp_path)
+        encode = made.model._encode
+
+        def seen(pixels: torch.Tensor, share: float = share, encode: object = encode) -> object:
+            shown[share] = pixels
+            return encode(pixels)  # type: ignore[operator]
+
+        monkeypatch.setattr(made.model, "_encode", seen)
+        made.step(made.load(0))
+    assert shown[1.0].equal(shown[0.0].flip(3))
+    assert not shown[1.0].equal(shown[0.0])
+
+
+def test_the_trained_model_sees_mirrored_images(tmp_path: Path) -> None:
+    run(manifest(tmp_path), tmp_path / "run", mirror_sizes=(32, 24))
+    assert load(tmp_path / "run", device="cpu").config()["mirror_sizes"] == (32, 24)
+
+
+def test_columns_are_read_a_fixed_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, counts = Manifest.column, []
+
+    def counted(self: Manifest, name: str) -> list[object]:
+        counts[-1] += 1
+        return read(self, name)
+
+    monkeypatch.setattr(Manifest, "column", counted)
+    for things in (4, 12):  # each read makes a list of the whole column
+        counts.append(0)
+        tiny.build(Config(**{**SMALL, "batch": 3}), manifest(tmp_path, things), Processes("no", cpu=True))
+    assert counts[0] == counts[1] > 0

@@ -99,7 +99,7 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
         if not has.any():
             raise ValueError(f"no identity{place} has two images: retrieval needs a positive for at least one query")
         if not has.all():
-            lone = list(dict.fromkeys(data.column("identity")[r] for r in rows[~has]))
+            lone = list(dict.fromkeys(data.take(rows[~has]).column("identity")))
             more = f" and {len(lone) - _SHOWN} more" if len(lone) > _SHOWN else ""
             notes.append(
                 f"{int((~has).sum())} images{place} have no positive and are searched but not queried: "

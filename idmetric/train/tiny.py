@@ -85,12 +85,14 @@ class Config:
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
     patch_negatives: int = option(2, "other identities per anchor in the patch term, besides the twin")
+    mirrored: float = option(0.5, "share of groups shown mirrored: thing, twin and all contexts alike")
     large_size: int = option(128, "pixels in training")
     small_size: int = option(96, "pixels in its first part, which is cheaper so")
     small_part: float = option(0.7, "that part of the steps")
     init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     image_size: int = option(144, "side of the trained model's input")
+    mirror_sizes: tuple[int, ...] = option((), "sides at which it sees the mirrored image besides")
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("bf16", "mixed precision")
     save_every: int = option(100, "steps between checkpoints")
@@ -269,6 +271,16 @@ def _keep_memory() -> None:
             libc.mallopt(-2, 2**28)  # M_TOP_PAD: the heap grows in large steps
 
 
+def mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Mirror left and right in a share of the groups, which shows other things: in one group all images or none.
+
+    Args:
+        images: (B, 2, V, H, W, 3).
+    """
+    chosen = torch.rand(len(images), generator=generator) < share
+    return torch.where(chosen.to(images.device).view(-1, 1, 1, 1, 1, 1), images.flip(4), images)
+
+
 def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Random crop, small rotation, colour change, blur, noise and occlusion of each image on its own.
 
@@ -387,10 +399,12 @@ class Tiny:
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
         size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels}
-        self.model = IDSim(replace(MODEL, image_size=size, backbone_args=args), device=processes.device)
+        made = replace(MODEL, image_size=size, backbone_args=args, mirror_sizes=config.mirror_sizes)
+        self.model = IDSim(made, device=processes.device)
         begun = take_over(self.model, config.init) if config.init else ""
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
-        names = [self.data.column("id")[row] for row in self.groups.ravel()]
+        every = self.data.column("id")
+        names = [every[row] for row in self.groups.ravel()]
         told = {
             k: v
             for k, v in asdict(config).items()
@@ -461,6 +475,7 @@ class Tiny:
         size = config.small_size if step < config.small_part * config.steps else config.large_size
         # every step draws from its own seed, so that a resumed run sees the same images
         generator = torch.Generator().manual_seed((config.seed * 1_000_000 + step) + (self.processes.rank << 40))
+        images = mirror(images, config.mirrored, generator)
         pixels = augment(images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
         with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
