@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from idmetric.ahead import in_order
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
@@ -230,11 +231,17 @@ def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequen
     out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, 2, config.views, size, size, 3))
     _take_space(part)
     pictures = Pictures(data, (size, size))
-    for index, rows in enumerate(groups):
-        for place, row in np.ndenumerate(rows):
-            out[index][place] = (pictures.read(int(row)) * 255).round().byte().permute(1, 2, 0).numpy()
-    for index in range(len(groups), count):
-        out[index] = photo_group(photos, config.seed, index, config.views, size)
+
+    def images(index: int) -> Images:
+        if index >= len(groups):
+            return photo_group(photos, config.seed, index, config.views, size)
+        rows = groups[index].ravel()
+        found = torch.stack([pictures.read_bytes(int(row)) for row in rows]).permute(0, 2, 3, 1)
+        return found.view(2, config.views, size, size, 3).numpy()
+
+    threads = os.cpu_count() or 1
+    for index, made in enumerate(in_order(images, range(count), threads=threads, waiting=2 * threads)):
+        out[index] = made
     out.flush()
 
 
