@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from idmetric import backbone as backbones
 from idmetric import checkpoint, released
+from idmetric import config as configs
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
@@ -38,9 +39,9 @@ class IDSimConfig:
     `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
     `residual` and `centre` are what the paper leaves open: whether features are the last block's or the backbone's
     final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
-    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides: the global feature is
-    then the mean of all, scaled to unit length; neither paper nor release does so, and patches stay those of the
-    image itself. Encoders that take one size only cannot.
+    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides, in eval mode: the
+    global feature is then the mean of all, scaled to unit length. Neither paper nor release does so; patches stay those
+    of the image itself. Transformers take no side but `image_size`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -139,8 +140,11 @@ class IDSim(Embedder):
             background=background,
             files=saved.files if saved else None,
         )
-        if config.mirror_sizes and cfg.fixed_input_size:
-            raise CheckpointError(f"{name!r}: mirror_sizes need an encoder of any size; {config.backbone} has its own")
+        configs.check_sides("mirror_sizes", config.mirror_sizes)
+        if cfg.fixed_input_size and set(config.mirror_sizes) - {config.image_size}:
+            raise CheckpointError(
+                f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
+            )
         self._config = config
         if saved is not None:
             backbones.check_fit(
@@ -167,16 +171,22 @@ class IDSim(Embedder):
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
 
     def _encode(self, pixels: Tensor) -> Embedding:
-        found = super()._encode(pixels)
         if self.training or not self._config.mirror_sizes:
-            return found
-        seen = [resize_pixels(pixels.flip(-1), (side, side), self.interpolation) for side in self._config.mirror_sizes]
-        views = [found.cls, *(super(IDSim, self)._encode(x).cls for x in seen)]
-        return replace(found, cls=F.normalize(torch.stack(views).mean(0), dim=-1))
+            return super()._encode(pixels)
+        views, mirrored = [], pixels.flip(-1)
+        for side in self._config.mirror_sizes:
+            seen = super()._encode(resize_pixels(mirrored, (side, side), self.interpolation))
+            views.append(seen.cls.clone())  # a compiled encoder may write its next answer over it
+        found = super()._encode(pixels)
+        features = F.normalize(torch.stack([found.cls, *views]).mean(0), dim=-1)
+        return Embedding(features, found.patches, found.grid, model=found.model)
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        return asdict(self._config)
+        told = asdict(self._config)
+        if not self._config.mirror_sizes:  # as files were before there was this field: their hash stays
+            del told["mirror_sizes"]
+        return told
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
+from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
 from idmetric.checkpoint import CheckpointError
 from idmetric.distance import DISTANCES
 from idmetric.embedder import auto_device
@@ -296,8 +296,8 @@ def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
 
 def mirrored(sizes: tuple[int, ...]) -> IDSim:
     """The small CNN that sees mirrored images besides."""
-    model = random_model("cnn")
-    model._config = replace(model._config, mirror_sizes=sizes)
+    model = IDSim(replace(SMALL["cnn"], mirror_sizes=sizes), device="cpu")
+    model.load_state_dict(random_model("cnn").state_dict())
     return model
 
 
@@ -347,6 +347,47 @@ def test_further_views_are_checked(tmp_path: Path, sizes: object) -> None:
         IDSim(str(tmp_path), device="cpu")
 
 
-def test_encoders_of_one_size_see_no_further_views() -> None:
-    with pytest.raises(CheckpointError, match="encoder of any size"):
-        IDSim(replace(SMALL["dinov2"], mirror_sizes=(28,)), device="cpu")
+def test_encoders_of_one_size_see_no_others() -> None:
+    for kind, side in (("dinov2", 28), ("dinov3", 32)):
+        with pytest.raises(CheckpointError, match="sees images at one size"):
+            IDSim(replace(SMALL[kind], mirror_sizes=(side,)), device="cpu")
+    torch.manual_seed(0)
+    model = IDSim(replace(SMALL["dinov2"], mirror_sizes=(56,)), device="cpu")
+    x = torch.rand(2, 3, 56, 56)
+    torch.testing.assert_close(model(x.flip(3)).cls, model(x).cls)  # the mean of both, either way round
+    with pytest.raises(ValueError, match="mirror_sizes has 9 sizes"):
+        IDSim(replace(SMALL["cnn"], mirror_sizes=(32,) * 9), device="cpu")
+
+
+def test_files_without_further_views_are_as_they_were(tmp_path: Path) -> None:
+    random_model("cnn").save_pretrained(tmp_path)
+    assert "mirror_sizes" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_further_views_in_half_precision_compiled_masked_and_as_a_loss() -> None:
+    x = torch.rand(2, 3, 80, 80, generator=torch.Generator().manual_seed(0))
+    model = mirrored((48,))
+    expected = model(x).cls
+    for dtype, error in ((torch.float16, 0.01), (torch.bfloat16, 0.05)):
+        low = mirrored((48,)).to(dtype)
+        assert low(x).cls.dtype == dtype
+        assert (low(x).cls.float() - expected).abs().max() < error
+    compiled = mirrored((48,))
+    compiled.compile(backend="eager")
+    torch.testing.assert_close(compiled(x).cls, expected)
+    mask = torch.zeros(80, 80)
+    mask[:, :40] = 1
+    found = model.embed(x, masks=[mask, mask])
+    torch.testing.assert_close(found.cls, model(x * mask).cls)
+    assert found.weights is not None
+    for checkpointed in (False, True):
+        loss = IdentityLoss(model, [x[0]], checkpoint=checkpointed)
+        leaf = x[1:].clone().requires_grad_()
+        value = loss(leaf)
+        assert value.item() == pytest.approx(1 - float(expected[0] @ expected[1]), abs=1e-5)
+        value.backward()
+        step = 1e-2 * leaf.grad / leaf.grad.norm()  # type: ignore[operator, union-attr]
+        with torch.no_grad():
+            higher, lower = (loss((leaf + sign * step).clamp(0, 1)).item() for sign in (1, -1))
+        assert leaf.grad is not None
+        assert (higher - lower) / 2e-2 == pytest.approx(leaf.grad.norm().item(), rel=0.05)

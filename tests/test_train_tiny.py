@@ -387,6 +387,11 @@ def test_settings_that_cannot_be_are_refused() -> None:
         Config(shown=1)
     with pytest.raises(ValueError, match="patch_negatives = 9"):
         replace(Config(), patch_negatives=9, batch=4)
+    for share in (-0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="mirrored = "):
+            Config(mirrored=share)
+    with pytest.raises(ValueError, match="mirror_sizes"):
+        Config(mirror_sizes=(0,))
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

@@ -38,6 +38,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.ahead import in_order
+from idmetric.config import check_sides
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
@@ -103,6 +104,9 @@ class Config:
     def __post_init__(self) -> None:
         if not 2 <= self.shown <= self.views:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
+        if not 0 <= self.mirrored <= 1:
+            raise ValueError(f"mirrored = {self.mirrored}: a share from 0 to 1 is possible")
+        check_sides("mirror_sizes", self.mirror_sizes)
         if self.patch_negatives >= self.batch:
             raise ValueError(
                 f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
@@ -239,7 +243,7 @@ def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequen
         found = torch.stack([pictures.read_bytes(int(row)) for row in rows]).permute(0, 2, 3, 1)
         return found.view(2, config.views, size, size, 3).numpy()
 
-    threads = os.cpu_count() or 1
+    threads = min(8, os.cpu_count() or 1)
     for index, made in enumerate(in_order(images, range(count), threads=threads, waiting=2 * threads)):
         out[index] = made
     out.flush()
@@ -373,7 +377,7 @@ def patch_loss(patches: Tensor, temperature: float, others: int, things: Tensor 
 
 
 def take_over(model: IDSim, source: str) -> str:
-    """Give the model the weights of another of its layout, at any input size; returns the other's revision.
+    """Give the model the weights of another of its layout, at any input sizes; returns the other's revision.
 
     Raises:
         TrainError: if its layout differs.
@@ -482,7 +486,8 @@ class Tiny:
         size = config.small_size if step < config.small_part * config.steps else config.large_size
         # every step draws from its own seed, so that a resumed run sees the same images
         generator = torch.Generator().manual_seed((config.seed * 1_000_000 + step) + (self.processes.rank << 40))
-        images = mirror(images, config.mirrored, generator)
+        if config.mirrored:
+            images = mirror(images, config.mirrored, generator)
         pixels = augment(images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
         with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
