@@ -28,7 +28,7 @@ from idmetric.loading import load
 from idmetric.protocols.photos import hsv_histogram, small_pixels
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
-SEED = 30  # of the things whose distractors are measured: none that `tiny` was trained or validated on (0 to 3)
+SEED = 30  # of the things whose distractors are measured: none that `tiny` was trained or validated on (0 to 4)
 POSE, LIGHT = Pose(turn(0.6, 0.3, 0.0), 0.75), Light((0.5, 0.7, 1.0))
 
 

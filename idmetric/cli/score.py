@@ -252,7 +252,7 @@ def list_models() -> str:
     from idmetric.idsim import TINY
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
-    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", "144x144", "cls", "in the package", ""]]
+    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", "176x176", "cls", "in the package", ""]]
     for name, release in released.models().items():
         state = "cached" if released.is_cached(release) else "not fetched"
         lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])

@@ -59,7 +59,7 @@ CACHE = "groups.npy"
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 MODEL = IDSimConfig(
     backbone="resnet18",
-    image_size=144,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
+    image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
     hidden=256,
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
@@ -93,8 +93,8 @@ class Config:
     small_part: float = option(0.7, "that part of the steps")
     init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
-    image_size: int = option(144, "side of the trained model's input")
-    mirror_sizes: tuple[int, ...] = option((), "sides at which it sees the mirrored image besides")
+    image_size: int = option(176, "side of the trained model's input")
+    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("bf16", "mixed precision")
     save_every: int = option(100, "steps between checkpoints")
@@ -114,8 +114,8 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "steps": 8, "batch": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "large_size": 48, "small_size": 32,
-    "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
+    "steps": 8, "batch": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,), "large_size": 48,
+    "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
 }  # fmt: skip
 
 
