@@ -183,7 +183,6 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         configs.check(kind, values)
         made = kind(**values)
         configs.check_view(*(getattr(made, name) for name in ("image_size", "mean", "std")))
-        configs.check_sides("mirror_sizes", getattr(made, "mirror_sizes", ()))
         configs.check_arguments(getattr(made, "backbone_args", {}))
     except TypeError as error:
         raise CheckpointError(f"the config of {saved.name!r} is incomplete: {error}") from error

@@ -57,16 +57,16 @@ def check_view(image_size: int, mean: typing.Sequence[float] | None, std: typing
         raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
 
 
-def check_sides(name: str, sides: typing.Sequence[int]) -> None:
-    """Check further sizes at which images are seen.
+def check_mirror_sizes(sides: typing.Sequence[int]) -> None:
+    """Check the sizes at which mirrored images are seen besides.
 
     Raises:
         ValueError: for more than `VIEWS` of them, or a side outside 1..`SIDE` pixels.
     """
     if len(sides) > VIEWS:
-        raise ValueError(f"{name} has {len(sides)} sizes, more than {VIEWS}")
+        raise ValueError(f"mirror_sizes has {len(sides)} sizes, more than {VIEWS}")
     if not all(1 <= side <= SIDE for side in sides):
-        raise ValueError(f"{name} = {shown(sides)}: sides of 1 to {SIDE} pixels are possible")
+        raise ValueError(f"mirror_sizes = {shown(sides)}: sides of 1 to {SIDE} pixels are possible")
 
 
 def check_arguments(args: Mapping[str, Any]) -> None:

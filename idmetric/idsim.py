@@ -56,6 +56,9 @@ class IDSimConfig:
     centre: bool = True
     mirror_sizes: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        configs.check_mirror_sizes(self.mirror_sizes)
+
 
 class Head(nn.Module):
     """fc2(silu(fc1(layernorm(x)))) + sigmoid(beta) * x: the release's head, (..., D) to (..., D).
@@ -140,7 +143,6 @@ class IDSim(Embedder):
             background=background,
             files=saved.files if saved else None,
         )
-        configs.check_sides("mirror_sizes", config.mirror_sizes)
         if cfg.fixed_input_size and set(config.mirror_sizes) - {config.image_size}:
             raise CheckpointError(
                 f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import json
 import os
 import sys
 import warnings
@@ -248,11 +249,12 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
 def list_models() -> str:
     """The table of --list-models."""
     from idmetric import released
-    from idmetric.checkpoint import WEIGHTS
+    from idmetric.checkpoint import CONFIG, WEIGHTS
     from idmetric.idsim import TINY
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
-    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", "176x176", "cls", "in the package", ""]]
+    side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
+    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""]]
     for name, release in released.models().items():
         state = "cached" if released.is_cached(release) else "not fetched"
         lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])

@@ -38,7 +38,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.ahead import in_order
-from idmetric.config import check_sides
+from idmetric.config import check_mirror_sizes
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
@@ -106,7 +106,7 @@ class Config:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
         if not 0 <= self.mirrored <= 1:
             raise ValueError(f"mirrored = {self.mirrored}: a share from 0 to 1 is possible")
-        check_sides("mirror_sizes", self.mirror_sizes)
+        check_mirror_sizes(self.mirror_sizes)
         if self.patch_negatives >= self.batch:
             raise ValueError(
                 f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
