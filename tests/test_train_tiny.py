@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 from idmetric import IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row
+from idmetric.images import read_image
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train import tiny
 from idmetric.train.loop import Settings, fit
+from idmetric.train.photo_groups import cut
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
-from idmetric.train.tiny import CACHE, Config, augment, groups_of, mirror, photo_files, photo_group
+from idmetric.train.tiny import CACHE, Config, augment, drawn, groups_of, mirror, photo_places
 from idmetric.train.validate import validation
 from tests.train_parts import a_minute_offline, kept
 
@@ -119,13 +121,25 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
         run(data, tmp_path / "third", init="tiny")
 
 
-def together(data: Manifest, out: Path, rank: int, port: str) -> None:
+def settings(photos: Path) -> Config:
+    """Of a small run, half of which is cut from photos."""
+    return Config(**{**SMALL, "precision": "no", "photos": (str(photos),), "photo_size": 48})
+
+
+def write_photos(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for k in range(count):
+        Image.effect_noise((60, 50), 40 * k + 10).convert("RGB").save(folder / f"{k}.jpg")
+    return folder
+
+
+def together(data: Manifest, out: Path, photos: Path, rank: int, port: str) -> None:
     """A run as one of two processes, whose weights are kept beside it."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
     torch.set_num_threads(1)
     processes = Processes("no", cpu=True)
-    recipe = tiny.build(Config(**{**SMALL, "precision": "no"}), data, processes)
+    recipe = tiny.build(settings(photos), data, processes)
     shown = []
     recipe.load = lambda step, load=recipe.load: shown.append(load(step)) or shown[-1]  # type: ignore[method-assign, misc, func-returns-value]
     fit(recipe, out, Settings(save_every=0, validate_every=5, log_every=1, workers=0), processes)
@@ -145,8 +159,9 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    out = tmp_path / "run"
-    group = [context.Process(target=together, args=(data.replace(split=split), out, rank, port)) for rank in range(2)]
+    out, photos = tmp_path / "run", write_photos(tmp_path / "photos", 5)
+    data = data.replace(split=split)
+    group = [context.Process(target=together, args=(data, out, photos, rank, port)) for rank in range(2)]
     for process in group:
         process.start()
     for process in group:
@@ -155,13 +170,13 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
     one, two = (load_file(out / f"process-{rank}.safetensors") for rank in range(2))
     shown = [found.pop("shown") for found in (one, two)]
     assert all(one[name].equal(two[name]) for name in one)  # BatchNorm's statistics among them: the main process's
-    groups = np.load(out / CACHE)
+    whole = tiny.build(settings(photos), data, Processes("no", cpu=True))
+    whole.prepare(out)
     for step in range(5):
-        whole = torch.from_numpy(tiny.draw(groups, step, Config(**SMALL)))
-        assert torch.cat([part[step] for part in shown]).equal(whole)
+        assert torch.cat([part[step] for part in shown]).equal(whole.load(step)["images"])
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "ssr" in lines[-1]["validation"]
-    measured = validation(load(out, device="cpu"), data.replace(split=split).filter(split="val"))
+    measured = validation(load(out, device="cpu"), data.filter(split="val"))
     assert lines[-1]["validation"]["map"] == pytest.approx(measured["map"], abs=0.02)  # in half precision
 
 
@@ -179,16 +194,12 @@ def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
 
 
 def test_photos_that_cannot_be_read_are_listed_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = manifest(tmp_path)
+    data, photos = manifest(tmp_path), write_photos(tmp_path / "photos", 4)
     data.write(tmp_path / "data.parquet")
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for k in range(4):
-        Image.effect_noise((60, 50), 40 * k + 10).convert("RGB").save(photos / f"{k}.jpg")
     for name in ("1.jpg", "3.jpg"):
         (photos / name).write_bytes((photos / name).read_bytes()[:200])
     small = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items() if not isinstance(v, tuple)]
-    given = ["tiny", "--data", str(tmp_path / "data.parquet"), "--photos", str(photos), "--photo-groups", "3", *small]
+    given = ["tiny", "--data", str(tmp_path / "data.parquet"), "--photos", str(photos), "--photo-size", "24", *small]
     given += ["--channels", "8", "8", "16", "16", "--cpu", "--workers", "0", "--out", str(tmp_path / "run")]
     assert main(given) == 1
     said = capsys.readouterr().err
@@ -196,13 +207,36 @@ def test_photos_that_cannot_be_read_are_listed_or_left_out(tmp_path: Path, capsy
     assert not (tmp_path / "run" / CACHE).exists()
     with pytest.warns(UserWarning, match="2 rows cannot be used"):
         assert main([*given, "--on-error", "skip"]) == 0
-    groups = np.load(tmp_path / "run" / CACHE)
-    assert len(groups) == 6 + 3
-    kept = [str(photos / name) for name in ("0.jpg", "2.jpg")]
-    for k in range(3):  # made of what is left
-        expected = photo_group([Path(name) for name in kept], 0, 6 + k, 3, 48)
-        np.testing.assert_array_equal(groups[6 + k], expected)
+    stored = np.load(tmp_path / "run" / "groups.photos.npy")
+    left = [read_image(photos / name).resize((24, 24), Image.Resampling.BICUBIC) for name in ("0.jpg", "2.jpg")]
+    np.testing.assert_array_equal(stored, np.stack([np.asarray(image) for image in left]))
     assert load(tmp_path / "run", device="cpu").name
+
+
+def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 9)
+    config = replace(settings(photos), batch=8, photo_share=0.25)
+    recipe = tiny.build(config, manifest(tmp_path, 7), Processes("no", cpu=True))
+    recipe.prepare(tmp_path)
+    groups, stored = np.load(tmp_path / CACHE), np.load(tmp_path / "groups.photos.npy")
+    places = [3, 7]
+    assert photo_places(config).tolist() == places
+    for step in range(3):
+        found = recipe.load(step)
+        images, things = found["images"].numpy(), found["things"].numpy()
+        cuts = recipe.cuts(step)
+        np.testing.assert_array_equal(images[places], cut(stored, cuts, 48))
+        np.testing.assert_array_equal(things[places], recipe.things.max() + 1 + cuts.photos)
+        rows = drawn(7, step, config)
+        others = [k for k in range(8) if k not in places]
+        np.testing.assert_array_equal(things[others], recipe.things[rows])
+        for place, row in zip(others, rows, strict=True):
+            views = [[(groups[row, 0, k] == view).all() for k in range(3)].index(True) for view in images[place, 0]]
+            np.testing.assert_array_equal(images[place], groups[row][:, views])
+    again = tiny.build(config, manifest(tmp_path, 7), Processes("no", cpu=True))
+    again.cache = recipe.cache
+    assert again.load(2)["images"].equal(recipe.load(2)["images"])
+    assert photo_places(replace(config, photos=())).tolist() == []
 
 
 def test_what_is_validated_on_must_not_be_trained_on(tmp_path: Path) -> None:
@@ -240,23 +274,24 @@ def test_a_group_is_a_thing_and_its_twin_in_the_same_contexts(tmp_path: Path) ->
         assert np.abs(stored[group, twin, view].astype(int) - pixels).max() <= 1
 
 
-def test_steps_show_thing_and_twin_in_the_same_contexts() -> None:
-    groups = np.zeros((5, 2, 3, 1, 1, 3), np.uint8)
-    for group, twin, view in np.ndindex(5, 2, 3):
+def test_steps_show_thing_and_twin_in_the_same_contexts(tmp_path: Path) -> None:
+    recipe = tiny.build(Config(**SMALL), manifest(tmp_path), Processes("no", cpu=True))
+    recipe.cache = tmp_path / CACHE
+    groups = np.zeros((6, 2, 3, 48, 48, 3), np.uint8)
+    for group, twin, view in np.ndindex(6, 2, 3):
         groups[group, twin, view] = (group, twin, view)
-    config = Config(batch=4)
-    drawn = tiny.draw(groups, 0, config)[:, :, :, 0, 0]
-    assert drawn.shape == (4, 2, 2, 3)
-    assert np.array_equal(drawn[:, 0, :, 2], drawn[:, 1, :, 2])
-    assert (drawn[:, 0, 0, 2] != drawn[:, 0, 1, 2]).all()
-    assert (drawn[..., 0] == drawn[:, :1, :1, 0]).all()
-    assert np.array_equal(drawn, tiny.draw(groups, 0, config)[:, :, :, 0, 0])
+    np.save(recipe.cache, groups)
+    shown = recipe.load(0)["images"][:, :, :, 0, 0].numpy()
+    assert shown.shape == (4, 2, 2, 3)
+    assert np.array_equal(shown[:, 0, :, 2], shown[:, 1, :, 2])
+    assert (shown[:, 0, 0, 2] != shown[:, 0, 1, 2]).all()
+    assert (shown[..., 0] == shown[:, :1, :1, 0]).all()
+    assert np.array_equal(shown, recipe.load(0)["images"][:, :, :, 0, 0].numpy())
 
 
 def test_batches_cover_the_groups_and_hold_none_twice(tmp_path: Path) -> None:
     config = Config(batch=3)
-    groups = np.arange(7, dtype=np.uint8)[:, None, None, None, None, None].repeat(2, 1).repeat(3, 2).repeat(3, 5)
-    batches = [tiny.draw(groups, step, config)[:, 0, 0, 0, 0, 0] for step in range(4)]
+    batches = [drawn(7, step, config) for step in range(4)]
     assert all(len(set(batch)) == 3 for batch in batches)
     assert not set(batches[0]) & set(batches[1])  # one epoch
     assert [list(b) for b in batches[2:]] != [list(b) for b in batches[:2]]  # the next one is shuffled anew
@@ -264,38 +299,15 @@ def test_batches_cover_the_groups_and_hold_none_twice(tmp_path: Path) -> None:
         run(manifest(tmp_path, 2), tmp_path / "run")
 
 
-def test_photo_groups_are_crops(tmp_path: Path) -> None:
-    for k, colour in enumerate(((200, 30, 30), (30, 200, 30))):
-        Image.new("RGB", (90, 60), colour).save(tmp_path / f"{k}.png")
-    (tmp_path / "empty").mkdir()
-    files = photo_files([str(tmp_path)])
-    assert [p.name for p in files] == ["0.png", "1.png"]
-    with pytest.raises(ValueError, match="empty: no image is there"):
-        photo_files([str(tmp_path / "empty")])
-    group = photo_group(files, 0, 3, 3, 16)
-    means = group.reshape(2, 3, -1, 3).mean(2)
-    assert group.shape == (2, 3, 16, 16, 3)
-    assert np.ptp(means, axis=1).max() < 1
-    assert np.abs(means[1] - means[0]).max() > 100
-
-
 def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> None:
     data = manifest(tmp_path, 3)
     twins = [r for r in data if r.role == "distractor"]
     again = [replace(r, id=f"{r.id}-2", identity=f"{r.identity}-2") for r in twins]
     several = Manifest.from_rows([*data, *again], tmp_path)
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for k in range(2):
-        Image.effect_noise((60, 50), 40 * k + 10).convert("RGB").save(photos / f"{k}.jpg")
-    config = Config(**{**SMALL, "photos": (str(photos),), "photo_groups": 2, "batch": 8})
-    recipe = tiny.build(config, several, Processes("no", cpu=True))
+    recipe = tiny.build(Config(**SMALL), several, Processes("no", cpu=True))
     things = recipe.things
-    assert things.shape == (6 + 2, 2)
-    assert [len(set(things[:6, k].tolist())) for k in (0, 1)] == [3, 6]  # each thing with two twins
-    assert set(things[6:].ravel().tolist()) == {9, 10}  # two photos, in both groups
-    files = photo_files([str(photos)])
-    assert [files[k - 9] for k in things[6]] == [files[k] for k in tiny.photos_shown(files, 0, 6)]
+    assert things.shape == (6, 2)
+    assert [len(set(things[:, k].tolist())) for k in (0, 1)] == [3, 6]  # each thing with two twins
     x = torch.nn.functional.normalize(torch.randn(3, 2, 2, 5, generator=torch.Generator().manual_seed(0)), dim=-1)
     numbers = torch.tensor([[0, 1], [0, 2], [3, 1]])  # a thing in two groups, a twin in two
     flat, shown = x.flatten(0, 2).double(), numbers.flatten().repeat_interleave(2).tolist()
@@ -322,7 +334,7 @@ def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> 
     (tmp_path / "run").mkdir()
     recipe.prepare(tmp_path / "run")
     batch = recipe.load(0)
-    rows = tiny.drawn(8, 0, config)
+    rows = drawn(6, 0, Config(**SMALL))
     assert batch["things"].tolist() == things[rows].tolist()
 
 
@@ -388,8 +400,11 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="patch_negatives = 9"):
         replace(Config(), patch_negatives=9, batch=4)
     for share in (-0.1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="mirrored = "):
-            Config(mirrored=share)
+        for name in ("mirrored", "photo_share", "pasted"):
+            with pytest.raises(ValueError, match=f"{name} = {share}: a share from 0 to 1"):
+                Config(**{name: share})
+    with pytest.raises(ValueError, match=r"photo_share = 1.0: rendered groups are needed too"):
+        Config(photo_share=1.0, photos=("photos",))
     with pytest.raises(ValueError, match="mirror_sizes"):
         Config(mirror_sizes=(0,))
 

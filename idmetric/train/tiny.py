@@ -7,11 +7,12 @@
 
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
 from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
-of the patches (Eq. 2 and 3). With --photos a part of the groups are crops of single photos instead (one photo = one
-identity, another photo of its folder = the twin), for the statistics of real cameras.
+of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut from single photos instead
+(`idmetric.train.photo_groups`), for the statistics of real cameras.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), which
-may be deleted afterwards; --cache names another place, for several runs. BatchNorm sees the images of one process, so
+may be deleted afterwards, and the photos into another beside it; --cache names another place, for several runs.
+BatchNorm sees the images of one process, so
 that several processes train a little differently from one. docs/tiny.md tells what was measured.
 """
 
@@ -26,6 +27,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -34,20 +36,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.ahead import in_order
 from idmetric.config import check_mirror_sizes
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
-from idmetric.images import read_image
 from idmetric.losses.info_nce import info_nce
 from idmetric.output import replacing
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train.batches import Pictures, batch_rows, share
 from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.options import option
+from idmetric.train.photo_groups import Cuts, cut, draw_cuts, families, photo_files, spread, store_photos
 from idmetric.train.processes import Precision, Processes
 from idmetric.train.state import TrainError
 from idmetric.train.validate import measurable, validation
@@ -56,7 +57,6 @@ Images = NDArray[np.uint8]
 Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
 
 CACHE = "groups.npy"
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 MODEL = IDSimConfig(
     backbone="resnet18",
     image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
@@ -71,9 +71,11 @@ MODEL = IDSimConfig(
 class Config:
     """Settings of the recipe."""
 
-    photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cropped")
+    photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
     cache: str = option("", "file of all groups' images, made where it isn't there; empty = groups.npy in --out")
-    photo_groups: int = option(1000, "groups cropped from the photos")
+    photo_share: float = option(0.5, "share of a step's groups that are cut from the photos, if there are photos")
+    pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
+    photo_size: int = option(256, "side in pixels at which photos are kept")
     views: int = option(3, "contexts of a group; identities with fewer views are left out")
     shown: int = option(2, "of them, in a step")
     stored_size: int = option(144, "side in pixels at which images are kept")
@@ -104,9 +106,12 @@ class Config:
     def __post_init__(self) -> None:
         if not 2 <= self.shown <= self.views:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
-        if not 0 <= self.mirrored <= 1:
-            raise ValueError(f"mirrored = {self.mirrored}: a share from 0 to 1 is possible")
+        for name in ("mirrored", "photo_share", "pasted"):
+            if not 0 <= (given := getattr(self, name)) <= 1:
+                raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
+        if self.photos and len(photo_places(self)) == self.batch:
+            raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
         if self.patch_negatives >= self.batch:
             raise ValueError(
                 f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
@@ -160,22 +165,6 @@ def groups_of(data: Manifest, views: int) -> Groups:
     return np.asarray(found, dtype=np.int64)
 
 
-def photo_files(folders: Sequence[str]) -> list[Path]:
-    """Images below some folders, in order of their names; a file stands for itself.
-
-    Raises:
-        ValueError: if a folder holds none.
-    """
-    found = []
-    for folder in folders:
-        below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
-        files = [p for p in below if p.suffix.lower() in _IMAGES and p.name[0] != "."]
-        if not files:
-            raise ValueError(f"--photos {folder}: no image is there ({', '.join(_IMAGES)})")
-        found += files
-    return found
-
-
 def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
     """The settings with the photos that `check` (`idmetric.train.batches.check`) leaves, file by file."""
     files = photo_files(config.photos)
@@ -185,66 +174,25 @@ def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
     return replace(config, photos=tuple(check(Manifest.from_rows(rows)).column("path")))
 
 
-def photo_group(files: Sequence[Path], seed: int, index: int, views: int, size: int) -> Images:
-    """Crops of one photo, and the same crops of another photo of its folder: (2, views, size, size, 3)."""
-    rng = np.random.default_rng([seed, 7, index])
-    photos = [_open(files[place]) for place in _two_photos(files, rng)]
-    # views of one region: their centres stay near each other, so that they overlap
-    centre = rng.uniform(0.3, 0.7, 2)
-    crops = [(centre + rng.uniform(-0.12, 0.12, 2), rng.uniform(0.4, 0.95)) for _ in range(views)]
-    return np.stack([[_crop(photo, at, min(photo.size) * part, size) for at, part in crops] for photo in photos])
-
-
-def photos_shown(files: Sequence[Path], seed: int, index: int) -> tuple[int, int]:
-    """Which two of the files a group of `photo_group` shows."""
-    return _two_photos(files, np.random.default_rng([seed, 7, index]))
-
-
-def _two_photos(files: Sequence[Path], rng: np.random.Generator) -> tuple[int, int]:
-    first = int(rng.integers(len(files)))
-    others = [k for k in range(len(files)) if k != first]
-    siblings = [k for k in others if files[k].parent == files[first].parent] or others
-    return first, siblings[int(rng.integers(len(siblings)))]
-
-
-def _open(path: Path) -> Image.Image:
-    photo = read_image(path)
-    photo.thumbnail((512, 512))
-    return photo
-
-
-def _crop(photo: Image.Image, centre: NDArray[np.float64], side: float, size: int) -> Images:
-    width, height = photo.size
-    side = min(side, width, height)
-    left = np.clip(centre[0] * width - side / 2, 0, width - side)
-    top = np.clip(centre[1] * height - side / 2, 0, height - side)
-    box = (left, top, left + side, top + side)
-    return np.asarray(photo.resize((size, size), Image.Resampling.BICUBIC, box=box))
-
-
 def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
-    """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin, photos last; whole or not at all."""
-    photos = photo_files(config.photos)
-    count = len(groups) + (config.photo_groups if photos else 0)
+    """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin; whole or not at all."""
     with replacing(path) as part:
-        _fill(part, count, data, groups, photos, config)
+        _fill(part, data, groups, config)
 
 
-def _fill(part: Path, count: int, data: Manifest, groups: Groups, photos: Sequence[Path], config: Config) -> None:
+def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
     size = config.stored_size
-    out = np.lib.format.open_memmap(part, "w+", np.uint8, (count, 2, config.views, size, size, 3))
+    out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(groups), 2, config.views, size, size, 3))
     _take_space(part)
     pictures = Pictures(data, (size, size))
 
     def images(index: int) -> Images:
-        if index >= len(groups):
-            return photo_group(photos, config.seed, index, config.views, size)
         rows = groups[index].ravel()
         found = torch.stack([pictures.read_bytes(int(row)) for row in rows]).permute(0, 2, 3, 1)
         return found.view(2, config.views, size, size, 3).numpy()
 
     threads = min(8, os.cpu_count() or 1)
-    for index, made in enumerate(in_order(images, range(count), threads=threads, waiting=2 * threads)):
+    for index, made in enumerate(in_order(images, range(len(groups)), threads=threads, waiting=2 * threads)):
         out[index] = made
     out.flush()
 
@@ -259,17 +207,20 @@ def _take_space(path: Path) -> None:
             os.close(handle)
 
 
+def photo_places(config: Config) -> NDArray[np.int64]:
+    """Which of a step's groups are cut from photos: evenly spread, so that each process has its share of them."""
+    return np.flatnonzero(spread(config.batch, config.photo_share if config.photos else 0.0))
+
+
 def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
-    """The groups of a step, in the order of the file."""
-    return np.sort(batch_rows(step, count, config.batch, config.seed))
+    """The rendered groups of a step, in the order of the file."""
+    return np.sort(batch_rows(step, count, config.batch - len(photo_places(config)), config.seed))
 
 
-def draw(groups: Images, step: int, config: Config) -> Images:
-    """The images of a step, (batch, 2, shown, H, W, 3): thing and twin of each group in some of their contexts."""
-    rows = drawn(len(groups), step, config)
+def contexts_drawn(rows: NDArray[np.int64], step: int, config: Config) -> NDArray[np.int64]:
+    """In which of their contexts a step shows its rendered groups, (len(rows), shown)."""
     rng = np.random.default_rng([config.seed, 2, step])
-    contexts = [rng.permutation(groups.shape[2])[: config.shown] for _ in rows]
-    return np.stack([groups[row][:, places] for row, places in zip(rows, contexts, strict=True)])
+    return np.stack([rng.permutation(config.views)[: config.shown] for _ in rows])
 
 
 def _keep_memory() -> None:
@@ -403,7 +354,9 @@ class Tiny:
         self.config, self.processes = config, processes
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
-        self.things = _things(self.data, self.groups, config)
+        self.things = _things(self.data, self.groups)
+        self.files = photo_files(config.photos)
+        self.twins = families(self.files) if self.files else []
         measures = measurable(held_out) if len(held_out) else []
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
@@ -423,33 +376,46 @@ class Tiny:
         }
         if begun:
             told["init"] = begun  # by content: a folder may change
-        photos = [p.name for p in photo_files(config.photos)]
         self.settings: dict[str, Any] = {
             **told,
             "groups": len(self.groups),
             "data": _digest(names),
-            "photos": _digest(photos),
+            "photos": _digest([file.name for file in self.files]),
         }
         share(config.batch, processes.rank, processes.count)
 
     def prepare(self, out: Path) -> None:
-        """Read the groups into one file, unless it is there from before."""
+        """Read the groups, and the photos, into one file each, unless they are there from before."""
         self.cache = Path(self.config.cache or out / CACHE)
         self.processes.on_main(self._store)
         count = len(np.load(self.cache, mmap_mode="r"))
-        if count < self.config.batch:
-            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch}: give more data")
+        needed = self.config.batch - len(photo_places(self.config))
+        if count < needed:
+            raise TrainError(f"{count} groups do not fill a batch of {needed}: give more data")
+
+    @property
+    def photo_cache(self) -> Path:
+        """The file of the photos."""
+        return self.cache.with_suffix(".photos.npy")
 
     def _store(self) -> None:
-        note = self.cache.with_suffix(".json")
-        decisive = ("data", "photos", "photo_groups", "views", "stored_size", "seed", "groups")
+        config = self.config
+        decisive = ("data", "views", "stored_size", "groups")
+        self._keep(self.cache, decisive, lambda path: store(path, self.data, self.groups, config))
+        if self.files:
+            made = partial(store_photos, files=self.files, size=config.photo_size)
+            self._keep(self.photo_cache, ("photos", "photo_size"), made)
+
+    def _keep(self, path: Path, decisive: Sequence[str], make: Callable[[Path], None]) -> None:
+        """Make a file, unless it is there; the note beside it tells what it holds."""
+        note = path.with_suffix(".json")
         wanted = {name: self.settings[name] for name in decisive}
-        if not self.cache.is_file():
-            self.cache.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
-            store(self.cache, self.data, self.groups, self.config)
+            make(path)
         elif not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-            raise TrainError(f"{self.cache} holds other groups than these data and settings give: name another --cache")
+            raise TrainError(f"{path} holds other groups than these data and settings give: name another --cache")
 
     def modules(self) -> Mapping[str, nn.Module]:
         """See `Recipe`."""
@@ -470,15 +436,33 @@ class Tiny:
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
     def load(self, step: int) -> dict[str, Any]:
-        """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8."""
+        """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8, and what all of them show, (B, 2)."""
+        config, size = self.config, self.config.stored_size
+        own = share(config.batch, self.rank, self.count)
+        images = np.empty((len(own), 2, config.shown, size, size, 3), np.uint8)
+        things = np.empty((config.batch, 2), np.int64)
+
+        photos = photo_places(config)
+        rendered = np.delete(np.arange(config.batch), photos)
         groups = np.load(self.cache, mmap_mode="r")
-        images, things = draw(groups, step, self.config), self.things[drawn(len(groups), step, self.config)]
-        own = share(self.config.batch, self.rank, self.count)
-        return {
-            "images": torch.from_numpy(images[own.start : own.stop]),
-            "things": torch.from_numpy(things),
-            "step": step,
-        }
+        rows = drawn(len(groups), step, config)
+        things[rendered] = self.things[rows]
+        for place, row, contexts in zip(rendered, rows, contexts_drawn(rows, step, config), strict=True):
+            if place in own:
+                images[place - own.start] = groups[row][:, contexts]
+
+        if len(photos):
+            cuts = self.cuts(step)
+            things[photos] = self.things.max() + 1 + cuts.photos
+            mine = slice(*np.searchsorted(photos, (own.start, own.stop)))
+            images[photos[mine] - own.start] = cut(np.load(self.photo_cache, mmap_mode="r"), cuts[mine], size)
+        return {"images": torch.from_numpy(images), "things": torch.from_numpy(things), "step": step}
+
+    def cuts(self, step: int) -> Cuts:
+        """What a step's groups from photos show."""
+        config = self.config
+        rng = np.random.default_rng([config.seed, 7, step])
+        return draw_cuts(self.twins, len(photo_places(config)), config.shown, rng, config.pasted)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Both terms of Eq. 1 on the whole batch, gathered from all processes."""
@@ -521,15 +505,11 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
     return Tiny(config, data, processes)
 
 
-def _things(data: Manifest, groups: Groups, config: Config) -> NDArray[np.int64]:
-    """A number for what each group and its twin show, (G, 2): identities, then photos."""
+def _things(data: Manifest, groups: Groups) -> NDArray[np.int64]:
+    """A number for the identity that each group and its twin show, (G, 2)."""
     names = data.column("identity")
     number = {name: k for k, name in enumerate(dict.fromkeys(names))}
-    found = [[number[names[row]] for row in group[:, 0]] for group in groups]
-    if photos := photo_files(config.photos):
-        shown = [photos_shown(photos, config.seed, len(groups) + k) for k in range(config.photo_groups)]
-        found += [[len(number) + place for place in two] for two in shown]
-    return np.asarray(found, dtype=np.int64)
+    return np.asarray([[number[names[row]] for row in group[:, 0]] for group in groups], dtype=np.int64)
 
 
 def _digest(names: Sequence[str]) -> str:

@@ -1,0 +1,191 @@
+"""Groups of images cut from single photos, for the looks of real cameras where nobody labelled identities.
+
+photos = np.load("photos.npy", mmap_mode="r")              # written by `store_photos`
+cuts = draw_cuts(families(files), 32, 2, rng, pasted=0.5)   # what 32 groups show
+images = cut(photos, cuts, 144)                             # (32, 2, 2, 144, 144, 3): thing and twin, two views each
+
+A photo is a thing, and another photo of its folder the twin that looks much like it. A view is either a crop, anywhere
+in the photo and of 20 % to 100 % of its area, as instance discrimination takes them (SimCLR: 8 % to 100 %), or a part
+of the photo pasted onto crops of other photos, others in each view: there only what was pasted tells the thing. The
+twin has the same crops, and its part the same outline, places and surroundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.ahead import in_order
+from idmetric.images import read_image
+from idmetric.output import replacing
+
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+CROP_AREA = (0.2, 1.0)  # of the photo
+PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out
+PART_SIDE = (0.4, 0.85)  # of the view
+_RATIO = 4 / 3
+_SOFT = 0.06  # width of the outline's edge, as a part of the radius
+
+
+def photo_files(folders: Sequence[str]) -> list[Path]:
+    """Images below some folders, in order of their names; a file stands for itself.
+
+    Raises:
+        ValueError: if a folder holds none.
+    """
+    found = []
+    for folder in folders:
+        below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
+        files = [p for p in below if p.suffix.lower() in IMAGES and p.name[0] != "."]
+        if not files:
+            raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGES)})")
+        found += files
+    return found
+
+
+def families(files: Sequence[Path]) -> list[list[int]]:
+    """Which photos can be the twin of each: the others of its folder, or all others if it is alone there.
+
+    Raises:
+        ValueError: if there is but one photo.
+    """
+    if len(files) < 2:
+        raise ValueError(f"--photos: {len(files)} photo has no other to be told from: give at least two")
+    members: dict[Path, list[int]] = {}
+    for place, file in enumerate(files):
+        members.setdefault(file.parent, []).append(place)
+    every = range(len(files))
+    return [[k for k in members[file.parent] if k != n] or [k for k in every if k != n] for n, file in enumerate(files)]
+
+
+def spread(count: int, part: float) -> NDArray[np.bool_]:
+    """Mark this part of the places 0..count - 1, evenly."""
+    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 1e-9)) > 0)
+
+
+def store_photos(path: Path, files: Sequence[Path], size: int) -> None:
+    """Write the photos as squares, (N, size, size, 3) uint8, as models see them; whole or not at all."""
+    with replacing(path) as part:
+        out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(files), size, size, 3))
+        for place, square in enumerate(in_order(partial(_square, size=size), files, threads=4, waiting=8)):
+            out[place] = square
+        out.flush()
+
+
+def _square(file: Path, size: int) -> NDArray[np.uint8]:
+    return np.asarray(read_image(file).resize((size, size), Image.Resampling.BICUBIC))
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What G groups of V views show; places and sizes in units of half a side, from -1 to 1."""
+
+    photos: NDArray[np.int64]  # (G, 2): thing, twin
+    pasted: NDArray[np.bool_]  # (G,)
+    scene: NDArray[np.int64]  # (G, 2, V): the photo that is cropped: their own, or the surroundings
+    crop: NDArray[np.float32]  # (G, V, 4): centre x, y and half width, height
+    part: NDArray[np.float32]  # (G, 4): the same, of what is pasted
+    roundness: NDArray[np.float32]  # (G,): exponent of the outline |u|^p + |v|^p = 1
+    place: NDArray[np.float32]  # (G, V, 4): its centre and half width, height in the view
+    turn: NDArray[np.float32]  # (G, V, 4): angle in radians, shear, and perspective along u and v
+
+    def __getitem__(self, rows: slice) -> Cuts:
+        return Cuts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+
+def draw_cuts(twins: Sequence[Sequence[int]], count: int, views: int, rng: np.random.Generator, pasted: float) -> Cuts:
+    """Draw the groups of a step; no photo is the thing of two groups while there are enough of them.
+
+    Args:
+        twins: of `families`.
+        pasted: share of groups that show a part of the photo, pasted.
+    """
+    things = rng.choice(len(twins), count, replace=count > len(twins))
+    photos = np.stack([things, [rng.choice(twins[thing]) for thing in things]], 1)
+    chosen = spread(count, pasted)
+    others = np.broadcast_to(rng.integers(len(twins), size=(count, 1, views)), (count, 2, views))
+    scene = np.where(chosen[:, None, None], others, photos[:, :, None])
+    side, aspect = rng.uniform(*PART_SIDE, (count, views)), np.sqrt(_between(rng, 0.6, (count, 1)))
+    half = np.stack([side * aspect, side / aspect], -1).clip(0.2, 0.95)
+    centre = rng.uniform(-1, 1, half.shape) * (1 - half)
+    turn = rng.uniform(-1, 1, (count, views, 4)) * (0.35, 0.2, 0.25, 0.25)
+    drawn = (
+        _boxes(rng, (count, views), CROP_AREA),
+        _boxes(rng, (count,), PART_AREA),
+        rng.uniform(1.5, 8, count),
+        np.concatenate([centre, half], -1),
+        turn,
+    )
+    return Cuts(photos, chosen, scene, *(values.astype(np.float32) for values in drawn))
+
+
+def _between(rng: np.random.Generator, ratio: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    return np.asarray(np.exp(rng.uniform(-1, 1, shape) * np.log(ratio)))
+
+
+def _boxes(rng: np.random.Generator, shape: tuple[int, ...], area: tuple[float, float]) -> NDArray[np.float64]:
+    """Boxes anywhere within -1 to 1: centre x, y and half width, height."""
+    part, ratio = rng.uniform(*area, shape), _between(rng, _RATIO, shape)
+    half = np.stack([np.sqrt(part * ratio), np.sqrt(part / ratio)], -1).clip(0, 1)
+    return np.concatenate([rng.uniform(-1, 1, half.shape) * (1 - half), half], -1)
+
+
+def cut(photos: NDArray[np.uint8], cuts: Cuts, size: int) -> NDArray[np.uint8]:
+    """The groups' images: (G, 2, V, size, size, 3) uint8; a group's do not depend on the others.
+
+    Args:
+        photos: (N, S, S, 3), of `store_photos`; only those that are shown are read.
+    """
+    line = (torch.arange(size) + 0.5) / size * 2 - 1
+    x, y = torch.meshgrid(line, line, indexing="xy")
+
+    def at(box: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Sampling points of (u, v) in a box of photos, (..., size, size, 2)."""
+        cx, cy, w, h = box[..., None, None].unbind(-3)
+        return torch.stack([cx + w * u, cy + h * v], -1)
+
+    images = _sample(photos, cuts.scene, at(torch.from_numpy(cuts.crop), x, y)[:, None])
+    if cuts.pasted.any():
+        rows = np.flatnonzero(cuts.pasted)
+        u, v = _on_part(torch.from_numpy(cuts.place[rows]), torch.from_numpy(cuts.turn[rows]), x, y)
+        power = torch.from_numpy(cuts.roundness[rows]).view(-1, 1, 1, 1)
+        radius = (u.abs() ** power + v.abs() ** power) ** (1 / power)
+        inside = ((1 - radius) / _SOFT + 0.5).clamp(0, 1)[:, None, ..., None]  # (g, 1, V, size, size, 1)
+        box = torch.from_numpy(cuts.part[rows])[:, None]
+        shown = np.broadcast_to(cuts.photos[:, :, None], cuts.scene.shape)[rows]
+        part = _sample(photos, shown, at(box, u.clamp(-1.2, 1.2), v.clamp(-1.2, 1.2))[:, None])
+        images[rows] = torch.lerp(images[rows], part, inside)
+    return images.round_().to(torch.uint8).numpy()
+
+
+def _on_part(place: Tensor, turn: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each pixel lies on what is pasted, whose outline is at 1: (g, V, size, size) each."""
+    cx, cy, w, h = place[..., None, None].unbind(-3)
+    angle, shear, along, across = turn[..., None, None].unbind(-3)
+    cos, sin = angle.cos(), angle.sin()
+    u, v = (cos * (x - cx) + sin * (y - cy)) / w, (cos * (y - cy) - sin * (x - cx)) / h
+    u = u + shear * v
+    depth = (1 + along * u + across * v).clamp_min(0.2)  # not behind the viewer
+    return u / depth, v / depth
+
+
+def _sample(photos: NDArray[np.uint8], which: NDArray[np.int64], grid: Tensor) -> Tensor:
+    """Pixels of photos at places from -1 to 1: (..., size, size, 3) in 0 to 255, for (...) photos."""
+    size = grid.shape[-2]
+    grid = grid.expand(*which.shape, size, size, 2).reshape(-1, size, size, 2)
+    names, places = np.unique(which.ravel(), return_inverse=True)
+    pixels = torch.from_numpy(photos[names]).permute(0, 3, 1, 2).float()
+    found = F.grid_sample(pixels[places.ravel()], grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return found.permute(0, 2, 3, 1).reshape(*which.shape, size, size, 3)
