@@ -156,6 +156,8 @@ def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]
             x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
         return prefix[:, 0], tokens, _token_grid(model, x)
+    if x.device.type == "cpu":  # convolutions are faster so there
+        x = x.contiguous(memory_format=torch.channels_last)
     [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
     rows, columns = features.shape[-2:]
     return features.mean((2, 3)), features.flatten(2).transpose(1, 2), (rows, columns)

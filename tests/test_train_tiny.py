@@ -123,7 +123,7 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
 
 def settings(photos: Path) -> Config:
     """Of a small run, half of which is cut from photos."""
-    return Config(**{**SMALL, "precision": "no", "photos": (str(photos),), "photo_size": 48})
+    return Config(**{**SMALL, "precision": "no", "photos": (str(photos),), "photo_share": 0.5, "photo_size": 48})
 
 
 def write_photos(folder: Path, count: int) -> Path:

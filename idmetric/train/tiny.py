@@ -73,7 +73,7 @@ class Config:
 
     photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
     cache: str = option("", "file of all groups' images, made where it isn't there; empty = groups.npy in --out")
-    photo_share: float = option(0.5, "share of a step's groups that are cut from the photos, if there are photos")
+    photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
     pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
     photo_size: int = option(256, "side in pixels at which photos are kept")
     views: int = option(3, "contexts of a group; identities with fewer views are left out")
