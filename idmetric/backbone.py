@@ -156,7 +156,7 @@ def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]
             x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
         return prefix[:, 0], tokens, _token_grid(model, x)
-    if x.device.type == "cpu":  # convolutions are faster so there
+    if x.device.type == "cpu":  # convolutions are faster so; to the others it is all the same
         x = x.contiguous(memory_format=torch.channels_last)
     [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
     rows, columns = features.shape[-2:]

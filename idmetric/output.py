@@ -50,6 +50,16 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def take_space(path: Path) -> None:
+    """Have a mapped file its space on the disk, for a full one would end the process where it writes to memory."""
+    if hasattr(os, "posix_fallocate"):
+        handle = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
+        finally:
+            os.close(handle)
+
+
 def check(path: str | os.PathLike[str], parents: bool = False) -> None:
     """Whether `replacing` could write there now, to be asked before long work: a hidden file is made and removed.
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from idmetric import Backbone, IDSim, NearID, checkpoint, load
+from idmetric.backbone import last_tokens
 from idmetric.nearid import NearIDConfig
 from tests.conftest import random_model
 from tests.test_nearid import official
@@ -131,6 +132,17 @@ def test_channels_last_gives_the_same_scores(kind: str) -> None:
     model = random_model(kind)
     plain = model(x, y, "joint")
     assert (model.to(memory_format=torch.channels_last)(x, y, "joint") - plain).abs().max() < 1e-5
+
+
+def test_convolutions_give_the_same_features_in_either_layout() -> None:
+    trunk = random_model("cnn").backbone
+    x = torch.rand(3, 3, 64, 96)
+    features, patches, grid = last_tokens(trunk, x)
+    plain = x.contiguous(memory_format=torch.contiguous_format)
+    [expected] = trunk.forward_intermediates(plain, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
+    assert grid == tuple(expected.shape[-2:])
+    assert (features - expected.mean((2, 3))).abs().max() < 1e-5 * expected.abs().max()
+    assert (patches - expected.flatten(2).transpose(1, 2)).abs().max() < 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["idsim", "nearid"])

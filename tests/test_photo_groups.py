@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from idmetric.train.photo_groups import (
     store_photos,
 )
 
-FOLDERS = [[*range(1, 8)], *([k for k in range(8) if k != n] for n in range(1, 8)), [9], [8]]  # 8 photos, and 2
+FOLDERS = [list(range(8))] * 8 + [[8, 9]] * 2  # eight photos, and two
 
 
 def drawn(count: int = 6, pasted: float = 0.5, seed: int = 0) -> Cuts:
@@ -40,11 +41,11 @@ def photos(size: int = 64) -> NDArray[np.uint8]:
 
 
 def test_files_below_folders_are_the_photos(tmp_path: Path) -> None:
-    for name in ("b/1.PNG", "b/0.jpg", "a/2.webp", "a/.hidden.jpg", "a/notes.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in ("b/1.PNG", "b/0.jpg", "a/2.webp", "a/.hidden.jpg", "a/notes.txt", "a/folder.jpg/4.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     files = photo_files([str(tmp_path / "b"), str(tmp_path / "a"), str(tmp_path / "b/0.jpg")])
-    assert [file.name for file in files] == ["0.jpg", "1.PNG", "2.webp", "0.jpg"]
+    assert [file.name for file in files] == ["0.jpg", "1.PNG", "2.webp", "4.png"]  # each once
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no image is there \(.jpg"):
         photo_files([str(tmp_path / "empty")])
@@ -52,7 +53,7 @@ def test_files_below_folders_are_the_photos(tmp_path: Path) -> None:
 
 def test_twins_are_of_the_same_folder_where_there_are_others() -> None:
     files = [Path(name) for name in ("a/0.jpg", "b/1.jpg", "a/2.jpg", "a/3.jpg")]
-    assert families(files) == [[2, 3], [0, 2, 3], [0, 3], [0, 2]]
+    assert families(files) == [[0, 2, 3], [0, 1, 2, 3], [0, 2, 3], [0, 2, 3]]
     with pytest.raises(ValueError, match="1 photo has no other"):
         families(files[:1])
 
@@ -75,6 +76,7 @@ def test_photos_are_kept_as_squares(tmp_path: Path) -> None:
 def test_marks_are_spread_evenly(part: float) -> None:
     marks = spread(60, part)
     assert marks.sum() == round(60 * part)
+    assert spread(64, part).sum() == math.floor(64 * part + 0.5)  # 44.8 are 45
     for length in (10, 20, 30):  # any stretch has its share
         assert all(abs(marks[k : k + length].sum() - length * part) <= 1 for k in range(60 - length))
 
@@ -82,15 +84,19 @@ def test_marks_are_spread_evenly(part: float) -> None:
 def test_a_drawn_group_is_a_photo_and_another_of_its_folder() -> None:
     for seed in range(20):
         cuts = drawn(8, seed=seed)
-        assert all(twin in FOLDERS[thing] for thing, twin in cuts.photos)
+        assert all(twin in FOLDERS[thing] and twin != thing for thing, twin in cuts.photos)
         assert len(set(cuts.photos[:, 0].tolist())) == 8  # ten photos: none in two groups
-        assert cuts.pasted.tolist() == [False, True] * 4
+        assert cuts.pasted.tolist() == [True, False] * 4
         for pasted, own, scene in zip(cuts.pasted, cuts.photos, cuts.scene, strict=True):
             if pasted:  # one surrounding for both
                 assert (scene[0] == scene[1]).all()
+                assert own[0] not in scene
             else:
                 assert (scene == own[:, None]).all()
     assert set(drawn(30).photos[:, 0].tolist()) <= set(range(10))  # more groups than photos
+    assert {tuple(pair) for pair in drawn(2000).photos.tolist()} == {
+        (thing, twin) for thing in range(10) for twin in FOLDERS[thing] if twin != thing
+    }
     scenes = drawn(200, 1.0).scene
     assert (scenes[:, 0, 0] != scenes[:, 0, 1]).mean() > 0.8  # other surroundings in each view
 
@@ -123,7 +129,7 @@ def test_a_crop_shows_its_box() -> None:
 
 def test_what_is_pasted_lies_where_it_is_told() -> None:
     cuts, source = drawn(4, 1.0), photos()
-    images = cut(source, cuts, 40)
+    images, seen = cut(source, cuts, 40), Counter[bool]()
     for group, which, view, row, column in np.ndindex(4, 2, 3, 8, 8):  # every fifth pixel, one by one
         row, column = 5 * row + 2, 5 * column + 2
         x, y = (column + 0.5) / 20 - 1, (row + 0.5) / 20 - 1
@@ -136,8 +142,9 @@ def test_what_is_pasted_lies_where_it_is_told() -> None:
         u, v = u / depth, v / depth
         power = float(cuts.roundness[group])
         radius = (abs(u) ** power + abs(v) ** power) ** (1 / power)
-        if abs(radius - 1) < 0.04:
-            continue  # on the edge
+        if abs(radius - 1) < 0.3:
+            continue  # near the edge, whose pixels are mixed
+        seen[radius < 1] += 1
         box = cuts.part[group] if radius < 1 else cuts.crop[group, view]
         at = (u, v) if radius < 1 else (x, y)
         expected = [(box[k] + box[k + 2] * at[k] + 1) / 2 * 255 for k in range(2)]
@@ -146,6 +153,7 @@ def test_what_is_pasted_lies_where_it_is_told() -> None:
         assert found[2] == 20 * shown
         if all(3 < value < 252 for value in expected):  # the outermost pixels are reflected
             assert found[:2] == pytest.approx(expected, abs=3)
+    assert min(seen[True], seen[False]) > 100
 
 
 def test_an_outline_is_a_superellipse_with_a_soft_edge() -> None:
@@ -174,7 +182,7 @@ def test_the_twin_has_the_same_outlines_and_surroundings() -> None:
     thing, twin = cut(source, cuts, 48)[0].astype(int)
     outside = thing[..., 2] == 0
     assert 0.1 < outside.mean() < 0.95
-    np.testing.assert_array_equal(thing[outside], twin[outside])
+    np.testing.assert_allclose(thing[outside], twin[outside], atol=1)
 
 
 def test_a_groups_images_do_not_depend_on_the_others() -> None:

@@ -145,7 +145,12 @@ def together(data: Manifest, out: Path, photos: Path, rank: int, port: str) -> N
     fit(recipe, out, Settings(save_every=0, validate_every=5, log_every=1, workers=0), processes)
     found = {name: value.contiguous() for name, value in recipe.model.state_dict().items()}
     save_file(
-        {**found, "shown": torch.stack([batch["images"] for batch in shown])}, out / f"process-{rank}.safetensors"
+        {
+            **found,
+            "shown": torch.stack([batch["images"] for batch in shown]),
+            "things": torch.stack([batch["things"] for batch in shown]),
+        },
+        out / f"process-{rank}.safetensors",
     )
     processes.close()
 
@@ -168,12 +173,14 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
         process.join(120)
         assert process.exitcode == 0
     one, two = (load_file(out / f"process-{rank}.safetensors") for rank in range(2))
-    shown = [found.pop("shown") for found in (one, two)]
+    shown, things = ([found.pop(name) for found in (one, two)] for name in ("shown", "things"))
     assert all(one[name].equal(two[name]) for name in one)  # BatchNorm's statistics among them: the main process's
     whole = tiny.build(settings(photos), data, Processes("no", cpu=True))
     whole.prepare(out)
     for step in range(5):
-        assert torch.cat([part[step] for part in shown]).equal(whole.load(step)["images"])
+        batch = whole.load(step)
+        assert torch.cat([part[step] for part in shown]).equal(batch["images"])
+        assert all(part[step].equal(batch["things"]) for part in things)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "ssr" in lines[-1]["validation"]
     measured = validation(load(out, device="cpu"), data.filter(split="val"))
@@ -189,7 +196,7 @@ def test_runs_share_a_cache_of_the_same_data(tmp_path: Path) -> None:
     assert cache.stat().st_mtime_ns == stamp
     assert all(own[k].equal(first[k]) and own[k].equal(second[k]) for k in own)
     assert not (tmp_path / "b" / CACHE).exists()
-    with pytest.raises(TrainError, match="holds other groups than these data"):
+    with pytest.raises(TrainError, match="holds other images than these data"):
         run(data, tmp_path / "d", steps=2, cache=str(cache), stored_size=32)
 
 
@@ -207,7 +214,7 @@ def test_photos_that_cannot_be_read_are_listed_or_left_out(tmp_path: Path, capsy
     assert not (tmp_path / "run" / CACHE).exists()
     with pytest.warns(UserWarning, match="2 rows cannot be used"):
         assert main([*given, "--on-error", "skip"]) == 0
-    stored = np.load(tmp_path / "run" / "groups.photos.npy")
+    stored = np.load(tmp_path / "run" / "groups.npy.photos.npy")
     left = [read_image(photos / name).resize((24, 24), Image.Resampling.BICUBIC) for name in ("0.jpg", "2.jpg")]
     np.testing.assert_array_equal(stored, np.stack([np.asarray(image) for image in left]))
     assert load(tmp_path / "run", device="cpu").name
@@ -218,15 +225,17 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     config = replace(settings(photos), batch=8, photo_share=0.25)
     recipe = tiny.build(config, manifest(tmp_path, 7), Processes("no", cpu=True))
     recipe.prepare(tmp_path)
-    groups, stored = np.load(tmp_path / CACHE), np.load(tmp_path / "groups.photos.npy")
-    places = [3, 7]
+    groups, stored = np.load(tmp_path / CACHE), np.load(tmp_path / "groups.npy.photos.npy")
+    places = [1, 5]
     assert photo_places(config).tolist() == places
     for step in range(3):
         found = recipe.load(step)
         images, things = found["images"].numpy(), found["things"].numpy()
         cuts = recipe.cuts(step)
         np.testing.assert_array_equal(images[places], cut(stored, cuts, 48))
-        np.testing.assert_array_equal(things[places], recipe.things.max() + 1 + cuts.photos)
+        first = things[places][0, 0] - cuts.photos[0, 0]
+        np.testing.assert_array_equal(things[places], first + cuts.photos)
+        assert first > recipe.things.max()  # no photo has the number of an identity
         rows = drawn(7, step, config)
         others = [k for k in range(8) if k not in places]
         np.testing.assert_array_equal(things[others], recipe.things[rows])
@@ -237,6 +246,48 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     again.cache = recipe.cache
     assert again.load(2)["images"].equal(recipe.load(2)["images"])
     assert photo_places(replace(config, photos=())).tolist() == []
+    none = tiny.build(replace(config, photo_share=0.0), manifest(tmp_path, 8), Processes("no", cpu=True))
+    none.prepare(write_photos(tmp_path / "other", 1))
+    assert len(none.load(0)["images"]) == 8
+    assert not (tmp_path / "other" / "groups.npy.photos.npy").exists()
+    with pytest.raises(TrainError, match="5 groups do not fill a batch of 8 beside 2 from photos"):
+        tiny.build(config, manifest(tmp_path, 5), Processes("no", cpu=True)).prepare(tmp_path / "few")
+
+
+def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(settings(write_photos(tmp_path / "photos", 5)), batch=8, patch_negatives=2)  # four from photos
+    recipe = tiny.build(config, manifest(tmp_path), Processes("no", cpu=True))
+    recipe.prepare(tmp_path)
+    seen = []
+    monkeypatch.setattr(tiny, "patch_loss", lambda *given: seen.append(given[3]) or given[0].sum())
+    batch = recipe.load(0)
+    recipe.step(batch)
+    photos = (seen[0] > recipe.things.max()).all(1).tolist()
+    assert photos == [False] * 4 + [True] * 4
+    assert sorted(seen[0].tolist()) == sorted(batch["things"].tolist())
+
+
+def test_a_cache_of_other_photos_is_refused(tmp_path: Path) -> None:
+    data, photos, cache = manifest(tmp_path), write_photos(tmp_path / "photos", 4), tmp_path / "kept.npy"
+
+    def prepare(**changed: object) -> None:
+        config = replace(settings(photos), cache=str(cache), **changed)  # type: ignore[arg-type]
+        tiny.build(config, data, Processes("no", cpu=True)).prepare(tmp_path)
+
+    prepare()
+    prepare(seed=3, pasted=0.1)  # neither decides what is in the files
+    with pytest.raises(TrainError, match=r"kept\.npy\.photos\.npy holds other images"):
+        prepare(photo_size=40)
+    (photos / "2.jpg").write_bytes((photos / "1.jpg").read_bytes())
+    with pytest.raises(TrainError, match=r"kept\.npy\.photos\.npy holds other images"):
+        prepare()
+    (tmp_path / "kept.npy.photos.npy").unlink()
+    prepare()
+    (photos / "more").mkdir()
+    for name in ("2.jpg", "3.jpg"):  # other twins
+        (photos / name).rename(photos / "more" / name)
+    with pytest.raises(TrainError, match=r"kept\.npy\.photos\.npy holds other images"):
+        prepare()
 
 
 def test_what_is_validated_on_must_not_be_trained_on(tmp_path: Path) -> None:
@@ -405,6 +456,10 @@ def test_settings_that_cannot_be_are_refused() -> None:
                 Config(**{name: share})
     with pytest.raises(ValueError, match=r"photo_share = 1.0: rendered groups are needed too"):
         Config(photo_share=1.0, photos=("photos",))
+    with pytest.raises(ValueError, match=r"photo_share = 0.1 of a batch of 4 is no group"):
+        Config(photo_share=0.1, batch=4, photos=("photos",))
+    with pytest.raises(ValueError, match="photo_size = 0"):
+        Config(photo_size=0)
     with pytest.raises(ValueError, match="mirror_sizes"):
         Config(mirror_sizes=(0,))
 

@@ -4,14 +4,15 @@ photos = np.load("photos.npy", mmap_mode="r")              # written by `store_p
 cuts = draw_cuts(families(files), 32, 2, rng, pasted=0.5)   # what 32 groups show
 images = cut(photos, cuts, 144)                             # (32, 2, 2, 144, 144, 3): thing and twin, two views each
 
-A photo is a thing, and another photo of its folder the twin that looks much like it. A view is either a crop, anywhere
-in the photo and of 20 % to 100 % of its area, as instance discrimination takes them (SimCLR: 8 % to 100 %), or a part
-of the photo pasted onto crops of other photos, others in each view: there only what was pasted tells the thing. The
-twin has the same crops, and its part the same outline, places and surroundings.
+A photo is a thing, and another photo of its folder the twin that looks much like it. Views of a group are either crops,
+anywhere in the photo and of 20 % to 100 % of its area, as instance discrimination takes them (SimCLR: 8 % to 100 %), or
+a part of the photo pasted onto crops of other photos, drawn anew for each view: there only what was pasted tells the
+thing. The twin has the same crops, and its part the same outline, places and surroundings.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -20,24 +21,26 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from idmetric.ahead import in_order
 from idmetric.images import read_image
-from idmetric.output import replacing
+from idmetric.output import replacing, take_space
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out
 PART_SIDE = (0.4, 0.85)  # of the view
 _RATIO = 4 / 3
+_FINER = 2  # pixels are drawn at twice the size, and averaged: photos and parts are mostly shrunk
 _SOFT = 0.06  # width of the outline's edge, as a part of the radius
 
 
 def photo_files(folders: Sequence[str]) -> list[Path]:
-    """Images below some folders, in order of their names; a file stands for itself.
+    """Images below some folders, in order of their names, each once; a file stands for itself.
 
     Raises:
         ValueError: if a folder holds none.
@@ -45,37 +48,39 @@ def photo_files(folders: Sequence[str]) -> list[Path]:
     found = []
     for folder in folders:
         below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
-        files = [p for p in below if p.suffix.lower() in IMAGES and p.name[0] != "."]
+        files = [p for p in below if p.suffix.lower() in IMAGES and p.name[0] != "." and p.is_file()]
         if not files:
             raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGES)})")
         found += files
-    return found
+    return list({path.resolve(): path for path in found}.values())
 
 
 def families(files: Sequence[Path]) -> list[list[int]]:
-    """Which photos can be the twin of each: the others of its folder, or all others if it is alone there.
+    """For each photo those of its folder, its own place among them; all photos if it is alone there.
 
     Raises:
         ValueError: if there is but one photo.
     """
-    if len(files) < 2:
-        raise ValueError(f"--photos: {len(files)} photo has no other to be told from: give at least two")
+    if len(files) == 1:
+        raise ValueError("--photos: 1 photo has no other to be told from: give at least two")
     members: dict[Path, list[int]] = {}
     for place, file in enumerate(files):
         members.setdefault(file.parent, []).append(place)
-    every = range(len(files))
-    return [[k for k in members[file.parent] if k != n] or [k for k in every if k != n] for n, file in enumerate(files)]
+    every = list(range(len(files)))
+    found = [members[file.parent] for file in files]
+    return [family if len(family) > 1 else every for family in found]
 
 
 def spread(count: int, part: float) -> NDArray[np.bool_]:
-    """Mark this part of the places 0..count - 1, evenly."""
-    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 1e-9)) > 0)
+    """Mark this part of the places 0..count - 1, rounded half up, evenly."""
+    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 0.5 + 1e-9)) > 0)
 
 
 def store_photos(path: Path, files: Sequence[Path], size: int) -> None:
     """Write the photos as squares, (N, size, size, 3) uint8, as models see them; whole or not at all."""
     with replacing(path) as part:
         out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(files), size, size, 3))
+        take_space(part)
         for place, square in enumerate(in_order(partial(_square, size=size), files, threads=4, waiting=8)):
             out[place] = square
         out.flush()
@@ -105,17 +110,19 @@ class Cuts:
         return len(self.photos)
 
 
-def draw_cuts(twins: Sequence[Sequence[int]], count: int, views: int, rng: np.random.Generator, pasted: float) -> Cuts:
+def draw_cuts(families: Sequence[Sequence[int]], count: int, views: int, rng: Generator, pasted: float) -> Cuts:
     """Draw the groups of a step; no photo is the thing of two groups while there are enough of them.
 
     Args:
-        twins: of `families`.
+        families: see the function of this name.
         pasted: share of groups that show a part of the photo, pasted.
     """
-    things = rng.choice(len(twins), count, replace=count > len(twins))
-    photos = np.stack([things, [rng.choice(twins[thing]) for thing in things]], 1)
+    known = len(families)
+    things = rng.choice(known, count, replace=count > known)
+    photos = np.stack([things, [_another(families[thing], thing, rng) for thing in things]], 1)
     chosen = spread(count, pasted)
-    others = np.broadcast_to(rng.integers(len(twins), size=(count, 1, views)), (count, 2, views))
+    others = (things[:, None, None] + rng.integers(1, known, (count, 1, views))) % known  # not the thing's own
+    others = np.broadcast_to(others, (count, 2, views))
     scene = np.where(chosen[:, None, None], others, photos[:, :, None])
     side, aspect = rng.uniform(*PART_SIDE, (count, views)), np.sqrt(_between(rng, 0.6, (count, 1)))
     half = np.stack([side * aspect, side / aspect], -1).clip(0.2, 0.95)
@@ -131,11 +138,17 @@ def draw_cuts(twins: Sequence[Sequence[int]], count: int, views: int, rng: np.ra
     return Cuts(photos, chosen, scene, *(values.astype(np.float32) for values in drawn))
 
 
-def _between(rng: np.random.Generator, ratio: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _another(family: Sequence[int], own: int, rng: Generator) -> int:
+    place = int(rng.integers(len(family) - 1))
+    return family[place + (place >= bisect_left(family, own))]
+
+
+def _between(rng: Generator, ratio: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Numbers from 1 / ratio to ratio, whose logarithms are uniform."""
     return np.asarray(np.exp(rng.uniform(-1, 1, shape) * np.log(ratio)))
 
 
-def _boxes(rng: np.random.Generator, shape: tuple[int, ...], area: tuple[float, float]) -> NDArray[np.float64]:
+def _boxes(rng: Generator, shape: tuple[int, ...], area: tuple[float, float]) -> NDArray[np.float64]:
     """Boxes anywhere within -1 to 1: centre x, y and half width, height."""
     part, ratio = rng.uniform(*area, shape), _between(rng, _RATIO, shape)
     half = np.stack([np.sqrt(part * ratio), np.sqrt(part / ratio)], -1).clip(0, 1)
@@ -148,7 +161,8 @@ def cut(photos: NDArray[np.uint8], cuts: Cuts, size: int) -> NDArray[np.uint8]:
     Args:
         photos: (N, S, S, 3), of `store_photos`; only those that are shown are read.
     """
-    line = (torch.arange(size) + 0.5) / size * 2 - 1
+    fine = size * _FINER
+    line = (torch.arange(fine) + 0.5) / fine * 2 - 1
     x, y = torch.meshgrid(line, line, indexing="xy")
 
     def at(box: Tensor, u: Tensor, v: Tensor) -> Tensor:
@@ -167,7 +181,8 @@ def cut(photos: NDArray[np.uint8], cuts: Cuts, size: int) -> NDArray[np.uint8]:
         shown = np.broadcast_to(cuts.photos[:, :, None], cuts.scene.shape)[rows]
         part = _sample(photos, shown, at(box, u.clamp(-1.2, 1.2), v.clamp(-1.2, 1.2))[:, None])
         images[rows] = torch.lerp(images[rows], part, inside)
-    return images.round_().to(torch.uint8).numpy()
+    images = F.avg_pool2d(images.flatten(0, 2).permute(0, 3, 1, 2), _FINER).permute(0, 2, 3, 1)
+    return images.reshape(*cuts.scene.shape, size, size, 3).round_().to(torch.uint8).numpy()
 
 
 def _on_part(place: Tensor, turn: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

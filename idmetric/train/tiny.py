@@ -10,10 +10,10 @@ from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus Inf
 of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut from single photos instead
 (`idmetric.train.photo_groups`), for the statistics of real cameras.
 
-Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), which
-may be deleted afterwards, and the photos into another beside it; --cache names another place, for several runs.
-BatchNorm sees the images of one process, so
-that several processes train a little differently from one. docs/tiny.md tells what was measured.
+Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), and
+the photos into `groups.npy.photos.npy`; both may be deleted afterwards, and --cache names another place, for several
+runs. BatchNorm sees the images of one process, so that several processes train a little differently from one.
+docs/tiny.md tells what was measured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from idmetric.config import check_mirror_sizes
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.losses.info_nce import info_nce
-from idmetric.output import replacing
+from idmetric.output import replacing, take_space
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train.batches import Pictures, batch_rows, share
 from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
@@ -72,7 +72,7 @@ class Config:
     """Settings of the recipe."""
 
     photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
-    cache: str = option("", "file of all groups' images, made where it isn't there; empty = groups.npy in --out")
+    cache: str = option("", "file of all groups' images, and of photos beside it, made if not there; default: in --out")
     photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
     pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
     photo_size: int = option(256, "side in pixels at which photos are kept")
@@ -110,12 +110,17 @@ class Config:
             if not 0 <= (given := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
-        if self.photos and len(photo_places(self)) == self.batch:
-            raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
         if self.patch_negatives >= self.batch:
             raise ValueError(
                 f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
             )
+        if self.photo_size < 1:
+            raise ValueError(f"photo_size = {self.photo_size}: photos are kept at 1 pixel or more")
+        if self.photos and self.photo_share:
+            if len(photo_places(self)) == self.batch:
+                raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
+            if not len(photo_places(self)):
+                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch} is no group")
 
 
 SMOKE: Mapping[str, Any] = {
@@ -183,7 +188,7 @@ def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
 def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
     size = config.stored_size
     out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(groups), 2, config.views, size, size, 3))
-    _take_space(part)
+    take_space(part)
     pictures = Pictures(data, (size, size))
 
     def images(index: int) -> Images:
@@ -197,19 +202,13 @@ def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
     out.flush()
 
 
-def _take_space(path: Path) -> None:
-    """Have a mapped file its space on the disk, for a full one would end the process where it writes to memory."""
-    if hasattr(os, "posix_fallocate"):
-        handle = os.open(path, os.O_RDWR)
-        try:
-            os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
-        finally:
-            os.close(handle)
-
-
 def photo_places(config: Config) -> NDArray[np.int64]:
-    """Which of a step's groups are cut from photos: evenly spread, so that each process has its share of them."""
-    return np.flatnonzero(spread(config.batch, config.photo_share if config.photos else 0.0))
+    """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
+    return np.flatnonzero(_cut_from_photos(config))
+
+
+def _cut_from_photos(config: Config) -> NDArray[np.bool_]:
+    return spread(config.batch, config.photo_share if config.photos else 0.0)
 
 
 def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
@@ -355,8 +354,8 @@ class Tiny:
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
         self.things = _things(self.data, self.groups)
-        self.files = photo_files(config.photos)
-        self.twins = families(self.files) if self.files else []
+        self.files = photo_files(config.photos) if len(photo_places(config)) else []
+        self.families = families(self.files)
         measures = measurable(held_out) if len(held_out) else []
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
@@ -380,7 +379,7 @@ class Tiny:
             **told,
             "groups": len(self.groups),
             "data": _digest(names),
-            "photos": _digest([file.name for file in self.files]),
+            "photos": _photo_digest(self.files, self.families),
         }
         share(config.batch, processes.rank, processes.count)
 
@@ -389,14 +388,15 @@ class Tiny:
         self.cache = Path(self.config.cache or out / CACHE)
         self.processes.on_main(self._store)
         count = len(np.load(self.cache, mmap_mode="r"))
-        needed = self.config.batch - len(photo_places(self.config))
-        if count < needed:
-            raise TrainError(f"{count} groups do not fill a batch of {needed}: give more data")
+        cut_out = len(photo_places(self.config))
+        if count + cut_out < self.config.batch:
+            besides = f" beside {cut_out} from photos" if cut_out else ""
+            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch}{besides}: give more data")
 
     @property
     def photo_cache(self) -> Path:
         """The file of the photos."""
-        return self.cache.with_suffix(".photos.npy")
+        return self.cache.with_name(f"{self.cache.name}.photos.npy")
 
     def _store(self) -> None:
         config = self.config
@@ -408,14 +408,16 @@ class Tiny:
 
     def _keep(self, path: Path, decisive: Sequence[str], make: Callable[[Path], None]) -> None:
         """Make a file, unless it is there; the note beside it tells what it holds."""
-        note = path.with_suffix(".json")
+        note = path.with_name(f"{path.name}.json")
         wanted = {name: self.settings[name] for name in decisive}
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
             make(path)
         elif not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
-            raise TrainError(f"{path} holds other groups than these data and settings give: name another --cache")
+            raise TrainError(
+                f"{path} holds other images than these data and settings give: delete it, or name another --cache"
+            )
 
     def modules(self) -> Mapping[str, nn.Module]:
         """See `Recipe`."""
@@ -462,7 +464,7 @@ class Tiny:
         """What a step's groups from photos show."""
         config = self.config
         rng = np.random.default_rng([config.seed, 7, step])
-        return draw_cuts(self.twins, len(photo_places(config)), config.shown, rng, config.pasted)
+        return draw_cuts(self.families, len(photo_places(config)), config.shown, rng, config.pasted)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Both terms of Eq. 1 on the whole batch, gathered from all processes."""
@@ -481,7 +483,9 @@ class Tiny:
         tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))
         things = self.processes.place(batch["things"])  # of all processes
         first = global_loss(features, config.temperature, things)
-        second = patch_loss(tokens, config.patch_temperature, config.patch_negatives, things)
+        # photos beside photos, for the next groups' things are the negatives: those of its own kind are harder
+        order = torch.from_numpy(np.argsort(_cut_from_photos(config), kind="stable")).to(tokens.device)
+        second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, things[order])
         loss = first + config.patch_weight * second
         self.processes.backward(loss)
         return {"loss": loss.detach(), "cls": first.detach(), "patch": second.detach(), "images": float(len(pixels))}
@@ -510,6 +514,14 @@ def _things(data: Manifest, groups: Groups) -> NDArray[np.int64]:
     names = data.column("identity")
     number = {name: k for k, name in enumerate(dict.fromkeys(names))}
     return np.asarray([[number[names[row]] for row in group[:, 0]] for group in groups], dtype=np.int64)
+
+
+def _photo_digest(files: Sequence[Path], families: Sequence[Sequence[int]]) -> str:
+    """Of the photos' contents, and of which are in a folder together."""
+    told = [
+        f"{family[0]} {blake2b(file.read_bytes()).hexdigest()}" for file, family in zip(files, families, strict=True)
+    ]
+    return _digest(told)
 
 
 def _digest(names: Sequence[str]) -> str:
