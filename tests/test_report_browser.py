@@ -192,6 +192,7 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
     page.locator(".open").first.click()
     assert "Threshold" not in page.inner_text("#about")
     page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.closest('.card')", timeout=5000)  # the dialog gives it back late
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator(".state:visible").all_inner_texts() == ["pass"] * (len(NAMES) + 1)
