@@ -106,9 +106,6 @@ class Cuts:
     def __getitem__(self, rows: slice) -> Cuts:
         return Cuts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def __len__(self) -> int:
-        return len(self.photos)
-
 
 def draw_cuts(families: Sequence[Sequence[int]], count: int, views: int, rng: Generator, pasted: float) -> Cuts:
     """Draw the groups of a step; no photo is the thing of two groups while there are enough of them.

@@ -204,16 +204,17 @@ def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
 
 def photo_places(config: Config) -> NDArray[np.int64]:
     """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
-    return np.flatnonzero(_cut_from_photos(config))
+    return np.flatnonzero(spread(config.batch, config.photo_share if config.photos else 0.0))
 
 
-def _cut_from_photos(config: Config) -> NDArray[np.bool_]:
-    return spread(config.batch, config.photo_share if config.photos else 0.0)
+def rendered_places(config: Config) -> NDArray[np.int64]:
+    """The others."""
+    return np.delete(np.arange(config.batch), photo_places(config))
 
 
 def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
     """The rendered groups of a step, in the order of the file."""
-    return np.sort(batch_rows(step, count, config.batch - len(photo_places(config)), config.seed))
+    return np.sort(batch_rows(step, count, len(rendered_places(config)), config.seed))
 
 
 def contexts_drawn(rows: NDArray[np.int64], step: int, config: Config) -> NDArray[np.int64]:
@@ -444,8 +445,7 @@ class Tiny:
         images = np.empty((len(own), 2, config.shown, size, size, 3), np.uint8)
         things = np.empty((config.batch, 2), np.int64)
 
-        photos = photo_places(config)
-        rendered = np.delete(np.arange(config.batch), photos)
+        photos, rendered = photo_places(config), rendered_places(config)
         groups = np.load(self.cache, mmap_mode="r")
         rows = drawn(len(groups), step, config)
         things[rendered] = self.things[rows]
@@ -484,7 +484,7 @@ class Tiny:
         things = self.processes.place(batch["things"])  # of all processes
         first = global_loss(features, config.temperature, things)
         # photos beside photos, for the next groups' things are the negatives: those of its own kind are harder
-        order = torch.from_numpy(np.argsort(_cut_from_photos(config), kind="stable")).to(tokens.device)
+        order = torch.from_numpy(np.append(rendered_places(config), photo_places(config))).to(tokens.device)
         second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, things[order])
         loss = first + config.patch_weight * second
         self.processes.backward(loss)
