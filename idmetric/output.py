@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +50,14 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def clear_leftovers(path: Path) -> None:
+    """Remove what `replacing` left beside `path` where its process was killed; for one who alone writes it now."""
+    start = f".{path.name[:40]}."
+    for left in path.parent.glob(f"{glob.escape(start)}*"):
+        if re.fullmatch(r"[0-9a-f]{12}", left.name.removeprefix(start)):
+            left.unlink(missing_ok=True)
 
 
 def take_space(path: Path) -> None:

@@ -19,6 +19,7 @@ from idmetric import IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.images import read_image
+from idmetric.lock import lock
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train import tiny
 from idmetric.train.loop import Settings, fit
@@ -119,6 +120,44 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     assert recipe["settings"]["init"] == load(tmp_path / "first", device="cpu").revision
     with pytest.raises(TrainError, match="its layers are not those of this run"):
         run(data, tmp_path / "third", init="tiny")
+
+
+def test_a_deeper_run_starts_as_what_the_shallower_one_was(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    run(data, tmp_path / "first")
+    first = load(tmp_path / "first", device="cpu").float()
+    deeper = {"init": str(tmp_path / "first"), "layers": (2, 3, 4, 2)}
+    begun = tiny.build(Config(**{**SMALL, **deeper}), data, Processes("no", cpu=True)).model
+    assert sum(p.numel() for p in begun.parameters()) > sum(p.numel() for p in first.parameters())
+    image = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    same = [model.eval().embed(image, patches=True) for model in (first, begun)]
+    for one, other in zip((same[0].cls, same[0].patches), (same[1].cls, same[1].patches), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    trained = run(data, tmp_path / "second", **deeper)
+    assert trained["backbone.layer3.3.bn2.weight"].abs().max() > 0  # new blocks learn
+    opened = load(tmp_path / "second", device="cpu").state_dict()
+    assert opened["backbone.layer3.3.bn2.weight"].equal(trained["backbone.layer3.3.bn2.weight"].half().float())
+    with pytest.raises(TrainError, match="its layers are not those of this run"):
+        run(data, tmp_path / "third", init=str(tmp_path / "second"))  # shallower: blocks would be lost
+
+
+def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_path: Path) -> None:
+    data, cache = manifest(tmp_path), tmp_path / "cache" / "groups.npy"
+    cache.parent.mkdir()
+    (cache.parent / ".groups.npy.0123456789ab").write_bytes(b"half")
+    (cache.parent / ".groups.npy.notes").write_bytes(b"another's")
+    with (cache.parent / ".groups.npy.lock").open("ab") as file:
+        assert lock(file)
+        with pytest.raises(TrainError, match=r"another run is making .*groups\.npy"):
+            run(data, tmp_path / "a", cache=str(cache))
+        assert not cache.exists()
+    run(data, tmp_path / "b", steps=2, cache=str(cache))
+    assert sorted(p.name for p in cache.parent.iterdir()) == [
+        ".groups.npy.lock", ".groups.npy.notes", "groups.npy", "groups.npy.json",
+    ]  # fmt: skip
+    with (cache.parent / ".groups.npy.lock").open("ab") as file:
+        assert lock(file)
+        run(data, tmp_path / "c", steps=2, cache=str(cache))  # it is there: nobody needs to make it
 
 
 def settings(photos: Path) -> Config:

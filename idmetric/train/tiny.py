@@ -23,8 +23,9 @@ import ctypes
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -42,8 +43,9 @@ from idmetric.ahead import in_order
 from idmetric.config import check_mirror_sizes
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.idsim import IDSim, IDSimConfig
+from idmetric.lock import lock
 from idmetric.losses.info_nce import info_nce
-from idmetric.output import replacing, take_space
+from idmetric.output import clear_leftovers, replacing, take_space, writing
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train.batches import Pictures, batch_rows, share
 from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
@@ -95,6 +97,7 @@ class Config:
     small_part: float = option(0.7, "that part of the steps")
     init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
+    layers: tuple[int, int, int, int] = option((2, 2, 2, 2), "blocks of its stages; --init may have fewer")
     image_size: int = option(176, "side of the trained model's input")
     mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
     seed: int = option(0, "all random numbers follow from it")
@@ -330,16 +333,28 @@ def patch_loss(patches: Tensor, temperature: float, others: int, things: Tensor 
 def take_over(model: IDSim, source: str) -> str:
     """Give the model the weights of another of its layout, at any input sizes; returns the other's revision.
 
+    Blocks that the model has besides, at the end of a stage, keep theirs: new, they pass on what they get, as the scale
+    of their last norm is 0 (Goyal et al. 2017, Sec. 5.1; timm starts so), and the model gives what the other gives.
+
     Raises:
-        TrainError: if its layout differs.
+        TrainError: if its layout differs otherwise.
         idmetric.checkpoint.CheckpointError: if it cannot be opened.
     """
     other = IDSim(source, device="cpu")
     own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
-    if own != given:
-        raise TrainError(f"--init {source}: its layers are not those of this run (--channels)")
-    model.load_state_dict({k: v.float() for k, v in other.state_dict().items()})
+    besides = own.keys() - given.keys()
+    starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given)}
+    if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in besides):
+        raise TrainError(f"--init {source}: its layers are not those of this run (--channels, --layers)")
+    weights = {k: v.float() for k, v in other.state_dict().items()}
+    model.load_state_dict({**model.state_dict(), **weights})
     return other.revision
+
+
+def _blocks(names: Iterable[str]) -> set[tuple[int, int]]:
+    """Stage and number of each block that the names of weights tell of."""
+    found = (re.match(r"backbone\.layer(\d+)\.(\d+)\.", name) for name in names)
+    return {(int(m[1]), int(m[2])) for m in found if m}
 
 
 class Tiny:
@@ -362,7 +377,7 @@ class Tiny:
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
-        size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels}
+        size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels, "layers": config.layers}
         made = replace(MODEL, image_size=size, backbone_args=args, mirror_sizes=config.mirror_sizes)
         self.model = IDSim(made, device=processes.device)
         begun = take_over(self.model, config.init) if config.init else ""
@@ -413,9 +428,11 @@ class Tiny:
         wanted = {name: self.settings[name] for name in decisive}
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
-            make(path)
-        elif not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
+            with _alone(path):
+                if not path.is_file():  # nor did another run make it just now
+                    note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
+                    make(path)
+        if not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
             raise TrainError(
                 f"{path} holds other images than these data and settings give: delete it, or name another --cache"
             )
@@ -507,6 +524,19 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
     """The recipe on rows of split train, or all rows where the manifest has no splits."""
     _keep_memory()
     return Tiny(config, data, processes)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While a file is made no other run makes it; what killed runs left of it goes, for it may be gigabytes."""
+    place = path.with_name(f".{path.name}.lock")
+    with writing(place):
+        file = place.open("ab")
+    with file:
+        if lock(file) is False:
+            raise TrainError(f"another run is making {path}: start when it is there, or name another --cache")
+        clear_leftovers(path)
+        yield
 
 
 def _things(data: Manifest, groups: Groups) -> NDArray[np.int64]:
