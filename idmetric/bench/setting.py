@@ -62,9 +62,9 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
         ValueError: if it holds none.
         ImageReadError: naming one that cannot be read.
     """
-    from idmetric.gallery.sources import EXTENSIONS
+    from idmetric.endings import IMAGE_ENDINGS
 
-    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file())
+    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
     if not found:
         raise ValueError(f"the folder {os.fspath(folder)!r} holds no images")
     for path in found[:count]:

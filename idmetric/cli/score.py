@@ -42,6 +42,7 @@ from idmetric.cli.score_format import (
     check_output,
     write,
 )
+from idmetric.endings import IMAGE_ENDINGS
 from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 # literal, so that --help need not import torch; a test compares it with idmetric.distance.DISTANCES
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jfif", ".avif", ".heic")
 _AHEAD = 2  # windows of pairs that are read while one is embedded
 STORED = "stored"  # as --calibration: the one beside the model's weights
 
@@ -289,7 +289,7 @@ def _cross(args: argparse.Namespace) -> Cross:
 def _expand(paths: Sequence[str]) -> Iterator[str]:
     for path in paths:
         if os.path.isdir(path):
-            found = [str(p) for p in sorted(Path(path).rglob("*")) if p.suffix.lower() in EXTENSIONS and p.is_file()]
+            found = [str(p) for p in sorted(Path(path).rglob("*")) if p.suffix.lower() in IMAGE_ENDINGS and p.is_file()]
             if not found:
                 raise UsageError(f"the folder {path!r} holds no images")
             yield from found
@@ -592,7 +592,7 @@ class Scorer:
         if mask is not None or self.args.mask_dir is None:
             return mask
         folder = Path(self.args.mask_dir)
-        for extension in (".png", *EXTENSIONS):
+        for extension in (".png", *IMAGE_ENDINGS):
             candidate = folder / (Path(path).stem + extension)
             if candidate.is_file():
                 return str(candidate)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.endings import IMAGE_ENDINGS
 from idmetric.gallery.index import GalleryError
 from idmetric.text_file import MOST
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
 
 # what counts as an image in a folder; a file that is named, or in a manifest, may end in anything
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jfif", ".avif", ".heic")
 MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 
@@ -69,14 +69,14 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
                 seen.add(entry.where)
                 yield entry
         if not count:
-            raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(EXTENSIONS)})")
+            raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
 
 
 def _of(source: Source, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         for file in walk(path):
-            if file.suffix.lower() in EXTENSIONS:
+            if file.suffix.lower() in IMAGE_ENDINGS:
                 yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
     elif path.suffix in MANIFESTS and path.is_file():
         from idmetric.data.manifest import read
@@ -135,7 +135,7 @@ def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
 def mask_of(folder: str, image: str) -> str:
     """The file in a folder of masks with an image's stem; the .png that should be there, if none is."""
     stem = Path(image).stem
-    for extension in (".png", *EXTENSIONS):
+    for extension in (".png", *IMAGE_ENDINGS):
         if (path := Path(folder, stem + extension)).is_file():
             return str(path)
     return str(Path(folder, stem + ".png"))

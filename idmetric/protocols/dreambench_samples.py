@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of
-from idmetric.data.importers.folders import IMAGE_ENDINGS
 from idmetric.data.manifest import Manifest, Row
+from idmetric.endings import IMAGE_ENDINGS
 from idmetric.protocols.dreambench_ratings import Item, category_of, humans
 
 NAME = "dreambench_pp"

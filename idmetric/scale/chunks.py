@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from idmetric.gallery.sources import EXTENSIONS, Entry
+from idmetric.endings import IMAGE_ENDINGS
+from idmetric.gallery.sources import Entry
 from idmetric.scale.parts import part_name
 from idmetric.scale.places import Place, ScaleError, place
 
@@ -76,10 +77,10 @@ def chunks(
         kind, _ = at.info()
         if kind == "folder":
             below = at.files()
-            images = [name for name in below if os.path.splitext(name)[1].lower() in EXTENSIONS]
+            images = [name for name in below if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS]
             tables = [name for name in below if name.endswith(".parquet") and not name.startswith("_")]
             if not images and not tables:
-                raise ScaleError(f"{at.name!r} holds no images (files ending in {' '.join(EXTENSIONS)}), no .parquet")
+                raise ScaleError(f"{at.name!r} holds no images ({' '.join(IMAGE_ENDINGS)}), no .parquet")
             if images and tables:
                 raise ScaleError(f"{at.name!r} holds images and Parquet files: name one kind, or the files")
             files += [(name, at.child(name)) for name in images]

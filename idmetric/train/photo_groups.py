@@ -27,10 +27,10 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.ahead import in_order
+from idmetric.endings import IMAGE_ENDINGS
 from idmetric.images import read_image
 from idmetric.output import replacing, take_space
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out
 PART_SIDE = (0.4, 0.85)  # of the view
@@ -48,9 +48,9 @@ def photo_files(folders: Sequence[str]) -> list[Path]:
     found = []
     for folder in folders:
         below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
-        files = [p for p in below if p.suffix.lower() in IMAGES and p.name[0] != "." and p.is_file()]
+        files = [p for p in below if p.suffix.lower() in IMAGE_ENDINGS and p.name[0] != "." and p.is_file()]
         if not files:
-            raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGES)})")
+            raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
         found += files
     return list({path.resolve(): path for path in found}.values())
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import json_file, text_file
-from idmetric.data.importers.folders import IMAGE_ENDINGS, pictures
+from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest import Row
+from idmetric.endings import IMAGE_ENDINGS
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")

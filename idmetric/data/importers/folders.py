@@ -17,10 +17,8 @@ from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.importers.walk import files
 from idmetric.data.manifest import Row
+from idmetric.endings import IMAGE_ENDINGS
 
-IMAGE_ENDINGS = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif", ".heic",
-)  # fmt: skip
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 _SHOWN = 5
 
