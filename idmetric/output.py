@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOLD = 40  # characters of a file's name that its temporary one begins with
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -53,11 +54,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what `replacing` left beside `path` where its process was killed; for one who alone writes it now."""
-    start = f".{path.name[:40]}."
+    """Remove what `replacing` left beside `path` where its process was killed; for one who alone writes it now.
+
+    Of names over 40 characters it goes by no more than those, so that nothing is removed.
+    """
+    if len(path.name) > _TOLD:
+        return
+    start = f".{path.name}."
     for left in path.parent.glob(f"{glob.escape(start)}*"):
         if re.fullmatch(r"[0-9a-f]{12}", left.name.removeprefix(start)):
-            left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # another user's, or still open (Windows)
+                left.unlink()
 
 
 def take_space(path: Path) -> None:
@@ -103,7 +110,7 @@ def _is_device(path: Path) -> bool:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}")
+    return path.with_name(f".{path.name[:_TOLD]}.{uuid.uuid4().hex[:12]}")
 
 
 @contextlib.contextmanager

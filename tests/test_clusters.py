@@ -24,7 +24,6 @@ from idmetric.curves import Platt
 from idmetric.data.manifest import Manifest, Row
 from idmetric.distance import DISTANCES
 from idmetric.gallery import Gallery, GalleryError
-from idmetric.gallery.sources import EXTENSIONS
 from idmetric.nearest import unit
 from idmetric.records import Records
 
@@ -398,7 +397,6 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
 
 def test_literals_are_those_of_the_library() -> None:
     assert command.DISTANCES == DISTANCES
-    assert score.EXTENSIONS == EXTENSIONS
     assert command.DTYPES == score.DTYPES
 
 

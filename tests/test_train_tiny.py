@@ -20,6 +20,7 @@ from idmetric.cli.train import main
 from idmetric.data.manifest import Manifest, ManifestError, Row
 from idmetric.images import read_image
 from idmetric.lock import lock
+from idmetric.output import clear_leftovers
 from idmetric.sinkhorn import sinkhorn_distance
 from idmetric.train import tiny
 from idmetric.train.loop import Settings, fit
@@ -139,6 +140,10 @@ def test_a_deeper_run_starts_as_what_the_shallower_one_was(tmp_path: Path) -> No
     assert opened["backbone.layer3.3.bn2.weight"].equal(trained["backbone.layer3.3.bn2.weight"].half().float())
     with pytest.raises(TrainError, match="its layers are not those of this run"):
         run(data, tmp_path / "third", init=str(tmp_path / "second"))  # shallower: blocks would be lost
+    with pytest.raises(ValueError, match="each stage has a block or more"):
+        Config(layers=(2, 2, 2, 0))
+    config, recipe = (json.loads((tmp_path / "first" / name).read_text()) for name in ("config.json", "recipe.json"))
+    assert "layers" not in {**config["backbone_args"], **recipe["settings"]}  # as before there was the setting
 
 
 def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_path: Path) -> None:
@@ -158,6 +163,26 @@ def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_pa
     with (cache.parent / ".groups.npy.lock").open("ab") as file:
         assert lock(file)
         run(data, tmp_path / "c", steps=2, cache=str(cache))  # it is there: nobody needs to make it
+
+
+def test_where_there_are_no_locks_nothing_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = tmp_path / ".groups.npy.0123456789ab"
+    left.write_bytes(b"being written")
+    monkeypatch.setattr(tiny, "lock", lambda file: None)
+    run(manifest(tmp_path), tmp_path / "run", steps=2, cache=str(tmp_path / "groups.npy"))
+    assert left.is_file()
+
+
+def test_leftovers_of_other_files_stay(tmp_path: Path) -> None:
+    long = "a" * 41
+    names = [f".{long[:40]}.0123456789ab", ".b.npy.0123456789ab", ".a.npy.0123456789abc", ".a.npy.lock"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / ".a.npy.ba9876543210").mkdir()  # cannot be unlinked
+    (tmp_path / ".a.npy.0123456789ab").write_bytes(b"")
+    clear_leftovers(tmp_path / long)
+    clear_leftovers(tmp_path / "a.npy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, ".a.npy.ba9876543210"])
 
 
 def settings(photos: Path) -> Config:

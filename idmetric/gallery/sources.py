@@ -17,7 +17,6 @@ from idmetric.text_file import MOST
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
 
-# what counts as an image in a folder; a file that is named, or in a manifest, may end in anything
 MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 

@@ -12,8 +12,8 @@ of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut 
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), and
 the photos into `groups.npy.photos.npy`; both may be deleted afterwards, and --cache names another place, for several
-runs. BatchNorm sees the images of one process, so that several processes train a little differently from one.
-docs/tiny.md tells what was measured.
+runs, of which one makes them. BatchNorm sees the images of one process, so that several processes train a little
+differently from one. docs/tiny.md tells what was measured.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ Images = NDArray[np.uint8]
 Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
 
 CACHE = "groups.npy"
+RESNET_18 = (2, 2, 2, 2)
 MODEL = IDSimConfig(
     backbone="resnet18",
     image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
@@ -97,7 +98,7 @@ class Config:
     small_part: float = option(0.7, "that part of the steps")
     init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
-    layers: tuple[int, int, int, int] = option((2, 2, 2, 2), "blocks of its stages; --init may have fewer")
+    layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
     image_size: int = option(176, "side of the trained model's input")
     mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
     seed: int = option(0, "all random numbers follow from it")
@@ -113,6 +114,8 @@ class Config:
             if not 0 <= (given := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
+        if min(self.layers) < 1:
+            raise ValueError(f"layers = {self.layers}: each stage has a block or more")
         if self.patch_negatives >= self.batch:
             raise ValueError(
                 f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
@@ -343,7 +346,7 @@ def take_over(model: IDSim, source: str) -> str:
     other = IDSim(source, device="cpu")
     own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
     besides = own.keys() - given.keys()
-    starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given)}
+    starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
     if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in besides):
         raise TrainError(f"--init {source}: its layers are not those of this run (--channels, --layers)")
     weights = {k: v.float() for k, v in other.state_dict().items()}
@@ -377,8 +380,10 @@ class Tiny:
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
-        size, args = config.image_size, {**MODEL.backbone_args, "channels": config.channels, "layers": config.layers}
-        made = replace(MODEL, image_size=size, backbone_args=args, mirror_sizes=config.mirror_sizes)
+        args = {**MODEL.backbone_args, "channels": config.channels}
+        if tuple(config.layers) != RESNET_18:  # models and runs from before there was this setting keep their hash
+            args["layers"] = config.layers
+        made = replace(MODEL, image_size=config.image_size, backbone_args=args, mirror_sizes=config.mirror_sizes)
         self.model = IDSim(made, device=processes.device)
         begun = take_over(self.model, config.init) if config.init else ""
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
@@ -389,6 +394,8 @@ class Tiny:
             for k, v in asdict(config).items()
             if k not in ("cache", "photos", "init", "save_every", "validate_every", "log_every")
         }
+        if "layers" not in args:
+            del told["layers"]
         if begun:
             told["init"] = begun  # by content: a folder may change
         self.settings: dict[str, Any] = {
@@ -530,12 +537,15 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
 def _alone(path: Path) -> Iterator[None]:
     """While a file is made no other run makes it; what killed runs left of it goes, for it may be gigabytes."""
     place = path.with_name(f".{path.name}.lock")
-    with writing(place):
-        file = place.open("ab")
+    with writing(path, place):
+        # another user's, in a folder that several use, cannot be written, but locked
+        file = place.open("rb" if place.is_file() and not os.access(place, os.W_OK) else "ab")
     with file:
-        if lock(file) is False:
+        held = lock(file)
+        if held is False:
             raise TrainError(f"another run is making {path}: start when it is there, or name another --cache")
-        clear_leftovers(path)
+        if held:  # where there are no locks, its maker may be alive
+            clear_leftovers(path)
         yield
 
 

@@ -18,7 +18,6 @@ from idmetric.data.world.meshes import Mesh, fit, load_obj, load_texture, place,
 from idmetric.data.world.render import Part
 from idmetric.data.world.shapes import SHAPES
 from idmetric.data.world.solids import Solid
-from idmetric.endings import IMAGE_ENDINGS
 
 # how often each kind of thing occurs: things of the shop and the house, clothes, animals, toys
 ODDS: Mapping[str, float] = {
@@ -52,6 +51,7 @@ _SECOND: Mapping[str, tuple[str, ...]] = {
     "cup": ("paint", "glaze"), "bag": ("cloth", "paint"), "shoe": ("paint", "cloth"),
 }  # fmt: skip
 _FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # others would be drawn too: what a seed gives would change
 _ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
 _LOADED = 512  # photos kept in memory
 _LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
@@ -140,7 +140,7 @@ class Assets:
         return sorted(self.folder.glob(pattern)) if self.folder else []
 
     def _images(self, pattern: str) -> list[Path]:
-        return [p for p in self._files(pattern) if p.suffix.lower() in IMAGE_ENDINGS and p.name[0] != "."]
+        return [p for p in self._files(pattern) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
 
     @cached_property
     def photos(self) -> Photos:
@@ -162,7 +162,7 @@ class Assets:
         """Textured objects: the first OBJ file of a folder that has a texture image."""
         found = []
         for folder in filter(Path.is_dir, self._files("meshes/*")):
-            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in IMAGE_ENDINGS]
+            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES]
             for path in sorted(folder.glob("*.obj")):
                 mesh = load_obj(path)
                 if mesh is not None and images:
