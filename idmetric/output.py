@@ -6,14 +6,13 @@ import contextlib
 import errno
 import glob
 import os
-import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TOLD = 40  # characters of a file's name that its temporary one begins with
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_TOLD = 40  # characters of a file's name that its temporary one begins with
 
 
 class OutputError(OSError):
@@ -60,11 +59,9 @@ def clear_leftovers(path: Path) -> None:
     """
     if len(path.name) > _TOLD:
         return
-    start = f".{path.name}."
-    for left in path.parent.glob(f"{glob.escape(start)}*"):
-        if re.fullmatch(r"[0-9a-f]{12}", left.name.removeprefix(start)):
-            with contextlib.suppress(OSError):  # another user's, or still open (Windows)
-                left.unlink()
+    for left in path.parent.glob(glob.escape(f".{path.name}.") + "[0-9a-f]" * 12):
+        with contextlib.suppress(OSError):  # another user's, or still open (Windows)
+            left.unlink()
 
 
 def take_space(path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from idmetric.cli.score import _expand
 from idmetric.data.importers.folders import pictures
 from idmetric.endings import IMAGE_ENDINGS
@@ -16,21 +14,13 @@ from idmetric.train.photo_groups import photo_files
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Files of which the names alone matter."""
-    (tmp_path / "clip").mkdir()
-    for name in (*NAMES, "notes.txt", "a.npy", "jpg"):
-        (tmp_path / "clip" / name).write_bytes(b"")
-    return tmp_path
-
-
-def test_all_commands_find_the_same_images_in_a_folder(folder: Path) -> None:
+def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     expected = sorted(NAMES)
-    clip = folder / "clip"
-    assert sorted(Path(path).name for path in _expand([str(clip)])) == expected  # idmetric-score
-    assert sorted(entry.name for entry in entries([Source(str(clip))], masked=False)) == expected  # galleries
-    assert sorted(picture.path.name for picture in pictures(clip)) == expected  # imported data
-    assert sorted(path.name for path in photo_files([str(clip)])) == expected  # idmetric-train tiny
-    found = chunks([str(clip)])  # idmetric-data embed
+    for name in (*NAMES, "notes.txt", "a.npy", "jpg"):
+        (tmp_path / name).write_bytes(b"")  # the names alone matter
+    assert sorted(Path(path).name for path in _expand([str(tmp_path)])) == expected  # idmetric-score
+    assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
+    assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
+    assert sorted(path.name for path in photo_files([str(tmp_path)])) == expected  # idmetric-train tiny
+    found = chunks([str(tmp_path)])  # idmetric-score embed
     assert sorted(Path(name).name for chunk in found for name in chunk.paths) == expected

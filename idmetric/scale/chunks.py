@@ -80,7 +80,9 @@ def chunks(
             images = [name for name in below if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS]
             tables = [name for name in below if name.endswith(".parquet") and not name.startswith("_")]
             if not images and not tables:
-                raise ScaleError(f"{at.name!r} holds no images ({' '.join(IMAGE_ENDINGS)}), no .parquet")
+                raise ScaleError(
+                    f"{at.name!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)}), no .parquet"
+                )
             if images and tables:
                 raise ScaleError(f"{at.name!r} holds images and Parquet files: name one kind, or the files")
             files += [(name, at.child(name)) for name in images]

@@ -349,8 +349,7 @@ def take_over(model: IDSim, source: str) -> str:
     starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
     if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in besides):
         raise TrainError(f"--init {source}: its layers are not those of this run (--channels, --layers)")
-    weights = {k: v.float() for k, v in other.state_dict().items()}
-    model.load_state_dict({**model.state_dict(), **weights})
+    model.load_state_dict({k: v.float() for k, v in other.state_dict().items()}, strict=False)
     return other.revision
 
 
@@ -381,7 +380,7 @@ class Tiny:
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
         args = {**MODEL.backbone_args, "channels": config.channels}
-        if tuple(config.layers) != RESNET_18:  # models and runs from before there was this setting keep their hash
+        if config.layers != RESNET_18:  # models and runs from before there was this setting keep their hash
             args["layers"] = config.layers
         made = replace(MODEL, image_size=config.image_size, backbone_args=args, mirror_sizes=config.mirror_sizes)
         self.model = IDSim(made, device=processes.device)
@@ -538,8 +537,7 @@ def _alone(path: Path) -> Iterator[None]:
     """While a file is made no other run makes it; what killed runs left of it goes, for it may be gigabytes."""
     place = path.with_name(f".{path.name}.lock")
     with writing(path, place):
-        # another user's, in a folder that several use, cannot be written, but locked
-        file = place.open("rb" if place.is_file() and not os.access(place, os.W_OK) else "ab")
+        file = place.open("ab")
     with file:
         held = lock(file)
         if held is False:
