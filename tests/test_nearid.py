@@ -14,11 +14,15 @@ from torch import Tensor
 
 from idmetric import CheckpointError, NearID, load, released
 from idmetric.nearid import NearIDConfig
+from tests.published import attention_pool, preprocess
 
 SMALL = {"hidden_size": 48, "intermediate_size": 100, "num_hidden_layers": 3, "num_attention_heads": 4,
          "image_size": 58, "patch_size": 14}  # fmt: skip
 PROCESSOR = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "resample": 2,
              "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 58, "width": 58}}  # fmt: skip
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "images"
 
 
 def official(folder: Path, vision: dict[str, Any], prefix: str = "backbone.vision_model.", seed: int = 0) -> Any:
@@ -75,6 +79,30 @@ def test_the_published_format_equals_transformers(prefix: str, tmp_path: Path) -
     distance = 1 - F.cosine_similarity(expected.pooler_output, other)
     assert metric(x, x.roll(1, 0)).sub(distance).abs().max() <= 1e-5
     assert distance.min() > 0.01  # or the comparison would show nothing
+
+
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
+def test_pictures_get_the_published_forward(resample: str, tmp_path: Path) -> None:
+    # Pillow and torchvision, transformers' encoder, the head written out; in double precision
+    model = official(tmp_path, {**SMALL, "image_size": 112}).double()
+    edit(tmp_path / "preprocessor_config.json", resample={"bilinear": 2, "bicubic": 3}[resample])
+    metric = NearID(tmp_path, device="cpu", dtype=torch.float64)
+    pictures = [EXAMPLES / name for name in ("mug_a.png", "mug_b.png", "box_a.png")]
+    pixels = torch.cat([preprocess(path, 112, resample) for path in pictures]).double()
+    with torch.no_grad():
+        seen = model((pixels - 0.5) / 0.5)
+        weights = {key.partition("head.")[2]: value for key, value in model.state_dict().items() if "head." in key}
+        expected = attention_pool(seen.last_hidden_state, weights, SMALL["num_attention_heads"])
+    assert (expected - seen.pooler_output).abs().max() <= 1e-12
+    found = metric.embed(pictures)
+    unit = expected / expected.norm(dim=1, keepdim=True)
+    assert (found.cls - unit).abs().max() <= 1e-9
+    assert found.patches is not None
+    tokens = seen.last_hidden_state
+    assert (found.patches - tokens / tokens.norm(dim=-1, keepdim=True)).abs().max() <= 1e-9
+    distance = 1 - unit[1:] @ unit[0]
+    assert (metric(pictures[0], pictures[1:]) - distance).abs().max() <= 1e-9
+    assert distance.min() > 1e-3  # or the comparison would show nothing
 
 
 @pytest.mark.slow
