@@ -17,7 +17,8 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ class Judge:
         self._asking: dict[str, threading.Lock] = {}  # so that equal pairs at a time are asked about once
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._warned = False
 
     @property
     def store(self) -> Path | None:
@@ -192,7 +194,21 @@ class Judge:
             known = self._answers.load(key, self.question)
             if known is not None:
                 return Verdict(self.question.similarity(known), known, stored=True)
+            self._warn_of_earlier(about)
             return self._try(key, about, [encode(image, self.settings) for image in images])
+
+    def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
+        """One warning where a store holds an answer under the key of version 0.1, which left out port and path."""
+        before = getattr(self.backend, "about_before", None)
+        if self._warned or self.store is None or before is None:
+            return
+        if self._answers.holds(_digest(json.dumps({**about, "backend": before()}, sort_keys=True))):
+            self._warned = True
+            warnings.warn(
+                f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
+                "are asked again; to keep such answers out of the way, give another store or delete this one",
+                stacklevel=2,
+            )
 
     def _try(self, key: str, about: dict[str, Any], pictures: Sequence[Picture]) -> Verdict:
         chance, unread, reason = random.Random(key), 0, "stopped"

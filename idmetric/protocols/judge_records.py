@@ -87,6 +87,10 @@ class Answers:
         except (OSError, ValueError, KeyError, TypeError):  # it is asked for again, and a good one put there
             return None
 
+    def holds(self, key: str) -> bool:
+        """Whether the folder has a file for a question, readable or not."""
+        return self.folder is not None and self._path(key).is_file()
+
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
         """Keep an answer, with all that was asked beside it."""
         with self._lock:
