@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
-from idmetric.cli.exits import drop_stdout
+from idmetric.cli.exits import ended
+from idmetric.cli.score_format import UsageError
+from idmetric.cli.subcommands import Parser
 
 if TYPE_CHECKING:
     from idmetric.bench.rows import Row
@@ -43,7 +46,7 @@ _EXAMPLES = """examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="idmetric-bench", description="Speed of models, stages and comparisons on this machine.",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -92,22 +95,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--threads must be at least 1")
     if args.warmup < 0 or not args.seconds > 0:
         parser.error("--warmup must be at least 0, --seconds above 0")
+    kept = f"measured sections were printed{f' and are in {args.json}' if args.json else ''}"
+    return ended(partial(_measured, args), parser, kept)
+
+
+def _measured(args: argparse.Namespace) -> int:
     from idmetric.output import OutputError, check
 
     try:
         if args.json:
             check(args.json)
     except OutputError as error:
-        parser.error(f"--json: {error}")
+        raise UsageError(f"--json: {error}") from error
     from idmetric.checkpoint import CheckpointError
 
     try:
         return _run(args)
-    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        drop_stdout()
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    except BrokenPipeError:
+        raise
     except (CheckpointError, ImportError, ValueError, RuntimeError, OSError) as error:
         print(f"idmetric-bench: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

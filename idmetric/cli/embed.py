@@ -15,7 +15,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
+from idmetric.cli.subcommands import Parser
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -37,7 +39,7 @@ def is_meant(words: Sequence[str]) -> bool:
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="idmetric-score embed", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Embeddings of very many images as a folder of Parquet files. A run that was stopped goes on by "
         "the same command. (To search among images, find duplicates or identities: idmetric-score gallery.)",
@@ -91,10 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in [*args.sources, *args.list]:
         if "://" not in path and not os.path.exists(path):
             parser.error(f"there is no {path!r}")  # before the model is waited for
-    try:
-        return _run(args)
-    except KeyboardInterrupt:
-        return 130
+    return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
 
 
 def _run(args: argparse.Namespace) -> int:

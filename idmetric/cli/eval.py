@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.exits import drop_stdout
+from idmetric.cli.exits import drop_stdout, ended
 from idmetric.cli.subcommands import parser_of
 
 if TYPE_CHECKING:
@@ -111,27 +111,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = given[0] if given and given[0] in PROTOCOLS else None
+    parser = build_parser()
     if name is None:
-        build_parser().parse_args(given)  # help, version, or an error
+        parser.parse_args(given)  # help, version, or an error
         return 2
+    kept = "embeddings in --out are kept, and the same command resumes" if any(w.startswith("--out") for w in given) else (
+        "nothing was kept: with --out DIR the same command would resume"
+    )  # fmt: skip
+    return ended(partial(_main, name, given), parser, kept)
+
+
+def _main(name: str, given: Sequence[str]) -> int:
     try:
-        parser = build_parser(name)
-        args = parser.parse_args(given)
-        return _run(name, args)
+        return _run(name, build_parser(name).parse_args(given))
     except SetupError as error:
         print(f"idmetric-eval: error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        drop_stdout()
-        return 1
+    except BrokenPipeError:
+        raise
     except OSError as error:
         drop_stdout()
         print(f"idmetric-eval: error: cannot write to stdout: {error}; keep the result by --out DIR", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        more = "the same command goes on from its embeddings" if "--out" in given else "with --out it could go on"
-        print(f"idmetric-eval: stopped; {more}", file=sys.stderr)
-        return 130
 
 
 def _run(name: str, args: argparse.Namespace) -> int:

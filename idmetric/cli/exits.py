@@ -1,4 +1,4 @@
-"""How the commands that print results end."""
+"""How commands end: exit status, one line on stderr for wrong usage, and what is kept where Ctrl-C stops them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,25 @@ from types import FrameType
 from idmetric.cli.score_format import LostOutputError, UsageError
 
 
-def ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
-    """The exit status of a run; wrong usage ends with the parser's own message and status 2."""
+def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
+    """The exit status of a run; wrong usage exits with one line and status 2, Ctrl-C with one line and status 130.
+
+    Args:
+        kept: printed where Ctrl-C stops the run: what is kept, and how the command resumes.
+    """
     with _interrupts() as seen:
-        status = _ended(run, parser)
-    return 130 if seen and status else status  # C code can tell Ctrl-C as an error of its own: torch, loading weights
+        try:
+            status = _ended(run, parser)
+        except (Exception, KeyboardInterrupt) as error:
+            # libraries may report Ctrl-C as an error of their own, also while they are imported
+            if not seen and not isinstance(error, KeyboardInterrupt):
+                raise
+            seen.append(signal.SIGINT)
+            status = 130
+    if not (seen and status):
+        return status
+    print(f"{parser.prog}: stopped; {kept}", file=sys.stderr)
+    return 130
 
 
 @contextmanager
@@ -47,15 +61,13 @@ def _ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
     try:
         return run()
     except UsageError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     except LostOutputError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         drop_stdout()
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def drop_stdout() -> None:

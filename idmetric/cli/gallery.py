@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
 from idmetric.cli.score_format import UsageError, check_output, write
+from idmetric.cli.subcommands import Parser
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -43,14 +44,16 @@ Exit status: 0 done, 1 error, 2 wrong usage, 4 done, but images were left out.""
 
 def is_meant(words: Sequence[str]) -> bool:
     """Whether a command line of idmetric-score means this command, and not an image that is called `gallery`."""
-    return words[:1] == ["gallery"] and words[1:2] != [] and words[1] in (*COMMANDS, "-h", "--help") and not (
-        os.path.isfile("gallery")
-    )  # fmt: skip
+    if words[:1] != ["gallery"] or os.path.isfile("gallery"):
+        return False
+    if not words[1:] or not words[1].startswith("-"):
+        return (words[1:2] != [] and words[1] in COMMANDS) or not os.path.exists("gallery")
+    return words[1] in ("-h", "--help")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="idmetric-score gallery", description="A folder of images, embedded once and searched often.",
         epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -138,7 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--gallery is needed: the folder to keep it in")
     if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
-    return ended(partial(_run, args), parser)
+    kept = f"embeddings in {args.gallery} are kept, and the same command resumes" if args.gallery else (
+        "nothing was kept: with --gallery DIR the same command would resume"
+    )  # fmt: skip
+    return ended(partial(_run, args), parser, kept)
 
 
 def _run(args: argparse.Namespace) -> int:

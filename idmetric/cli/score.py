@@ -42,7 +42,9 @@ from idmetric.cli.score_format import (
     check_output,
     write,
 )
+from idmetric.cli.subcommands import Parser
 from idmetric.endings import IMAGE_ENDINGS
+from idmetric.hints import did_you_mean
 from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ STORED = "stored"  # as --calibration: the one beside the model's weights
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="idmetric-score",
         description="Distance of images to a reference: lower = more surely the same object, animal or person.",
         epilog="Exit status: 0 scored, 1 error, 2 wrong usage, 3 a distance exceeds --threshold, 4 files were skipped.",
@@ -124,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if embed.is_meant(words):
         return embed.main(words[1:])
     parser = build_parser()
+    if words and not os.path.exists(words[0]) and (hint := did_you_mean(words[0], ("gallery", "embed"))):
+        parser.error(f"there is no file {words[0]!r}{hint}")
     args = parser.parse_intermixed_args(words)  # options may stand between the files
     if args.list_models:
         print(list_models(), end="")
@@ -144,7 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
         parser.error("give a reference and at least one candidate (or --ref, or --pairs)")
-    return ended(partial(_run, args), parser)
+    kept = f"embeddings in {args.cache} are kept, and the same command resumes" if args.cache else (
+        "nothing was kept: with --cache DIR the same command would resume"
+    )  # fmt: skip
+    return ended(partial(_run, args), parser, kept)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.exits import ended
 from idmetric.cli.subcommands import parser_of
 from idmetric.train.options import add_options, from_file, values_of
 
@@ -232,9 +233,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = given[0] if given and given[0] in RECIPES else None
+    parser = build_parser()
     if name is None:
-        build_parser().parse_args(given)  # help, version, or an error
+        parser.parse_args(given)  # help, version, or an error
         return 2
+    kept = "checkpoints written so far are kept, and the same command resumes from the last one"
+    return ended(partial(_main, name, given), parser, kept)
+
+
+def _main(name: str, given: Sequence[str]) -> int:
     try:
         module = importlib.import_module(RECIPES[name][0])
     except ImportError as error:
@@ -248,9 +255,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         print(f"idmetric-train: {stopped}", file=sys.stderr)
         return 128 + stopped.signal
-    except KeyboardInterrupt:
-        print("idmetric-train: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
     except MainFailed as error:  # the main process tells all of it
         return _told(str(error).partition("\n")[0])
     except (SetupError, TrainError, ImportError, OutputError) as error:

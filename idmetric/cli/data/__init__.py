@@ -9,8 +9,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from idmetric._version import __version__
+from idmetric.cli.exits import ended
+from idmetric.cli.subcommands import Parser
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
@@ -24,11 +27,12 @@ COMMANDS = {
     "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
 }
+RESUMES = ("import", "mine", "frames", "world", "generate")  # the others take seconds
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="idmetric-data",
         description="Make, check and turn manifests: tables of images (.parquet, .csv, .jsonl).",
         epilog="Exit status: 0 done, 1 error, 2 wrong usage, 4 done but images were skipped.",
@@ -47,12 +51,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    kept = "finished work is kept, and the same command resumes" if args.command in RESUMES else "nothing was written"
+    return ended(partial(_run, args), parser, kept)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
-    except KeyboardInterrupt:
-        print("idmetric-data: stopped; run the same command again to go on", file=sys.stderr)
-        return 130
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if not _is_mendable(error):
             raise  # a bug, and shown
