@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.hints import install
 from idmetric.images import read_image
 from idmetric.nearest import Double, Ints, Single, distances, nearest
 from idmetric.records import Record, Records
@@ -315,7 +316,7 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
         from scipy.cluster import hierarchy
         from scipy.spatial.distance import squareform
     except ImportError as error:
-        raise ImportError("clusters need SciPy: pip install 'idmetric[eval]'") from error
+        raise ImportError(f"clusters need SciPy: {install('eval')}") from error
     table = np.ascontiguousarray(vectors, np.float32)
     component = _components(table, threshold)
     labels = component.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
@@ -11,6 +12,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'tiny'?"` where a known name is close to the word, else an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+class MissingExtraError(ImportError):
+    """An optional package that is not installed; the message has the command that installs it."""
 
 
 def install(extra: str) -> str:
@@ -30,8 +35,12 @@ def need(extra: str, purpose: str, **packages: str) -> None:
         packages: the name that Python imports -> the name to print, e.g. `sklearn="scikit-learn"`.
 
     Raises:
-        ImportError: naming the packages that are missing and the command that installs them.
+        MissingExtraError: naming the packages that are missing and the command that installs them.
     """
-    missing = [name for module, name in packages.items() if find_spec(module) is None]
+    missing = [name for module, name in packages.items() if not _is_there(module)]
     if missing:
-        raise ImportError(f"{purpose} needs {' and '.join(missing)}: {install(extra)}")
+        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(extra)}")
+
+
+def _is_there(module: str) -> bool:
+    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None

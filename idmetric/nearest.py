@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.hints import install
+
 Single = NDArray[np.float32]
 Double = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -145,7 +147,7 @@ def _by_faiss(index: Index, rows: int) -> bool:
     except ImportError as error:
         if index == "auto":
             return False
-        raise ImportError("index='faiss' needs FAISS: pip install 'idmetric[scale]' (or index='exact')") from error
+        raise ImportError(f"index='faiss' needs FAISS: {install('scale')} (or index='exact')") from error
     return True
 
 

@@ -33,6 +33,7 @@ from idmetric import config as configs
 from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.embedder import Embedder, Images, Masks, in_batches, split_masks
 from idmetric.embedding import Embedding
+from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
 
 # the paper's four meta-tasks, in our own words
@@ -487,7 +488,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ImportError("VisIDEmbed needs transformers: pip install 'idmetric[visid]'") from error
+        raise ImportError(f"VisIDEmbed needs transformers: {install('visid')}") from error
     return transformers
 
 

@@ -132,3 +132,41 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert exits.ended(stopped, Parser(prog="idmetric-train"), "the checkpoint of step 3 is kept") == 130
     assert capsys.readouterr().err == "idmetric-train: stopped; the checkpoint of step 3 is kept\n"
+
+
+# Optional packages
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "module", "extra"),
+    [
+        ("score", "a.png b.png --html page.html --model nope", "jinja2", "report"),
+        ("score", "gallery cluster . --model nope", "scipy", "eval"),
+        ("score", "gallery build . -g index --parquet x.parquet --model nope", "pyarrow", "data"),
+        ("score", "gallery query a.png -g index --index faiss --model nope", "faiss", "scale"),
+        ("score", "embed . --out vectors --model nope", "pyarrow", "data"),
+        ("score", "embed . --out vectors --ray --model nope", "ray", "scale"),
+        ("eval", "folder --data . --plots png --out results --model nope", "matplotlib", "report"),
+        ("eval", "folder --data . --html page.html --model nope", "jinja2", "report"),
+        ("eval", "calibrate --data . --save c.json --model nope", "sklearn", "eval"),
+        ("train", "tiny --smoke --out run", "tqdm", "train"),
+        ("train", "idsim --smoke --out run", "peft", "train"),
+        ("data", "info none.parquet", "pyarrow", "data"),
+        ("data", "world --out world", "vtkmodules", "world"),
+        ("data", "world --out world", "tqdm", "world"),
+        ("data", "frames none.mp4 --out frames --sampling uco3d", "av", "data"),
+    ],
+)
+def test_a_missing_extra_is_named_before_the_work(
+    command: str, words: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.png"):
+        Path(name).touch()
+    monkeypatch.setitem(sys.modules, module, None)
+    assert importlib.import_module(f"idmetric.cli.{command}").main(words.split()) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"pip install 'idmetric[{extra}]' (in a copy of the repository: pip install '.[{extra}]')" in said.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]

@@ -24,13 +24,14 @@ from idmetric.distance import check_name, needs_patches
 from idmetric.embedder import Embedder, Images, Masks, split_masks
 from idmetric.embedding import Embedding
 from idmetric.evaluate import ranking
+from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, is_single, split_images
 
 try:
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 except ImportError as error:
-    raise ImportError("this needs torchmetrics: pip install 'idmetric[eval]'") from error
+    raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
 Self = TypeVar("Self", bound="_WithEmbedder")
 Aggregate = Literal["best", "mean"]

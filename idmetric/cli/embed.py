@@ -18,6 +18,7 @@ from typing import Any
 from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
 from idmetric.cli.subcommands import Parser
+from idmetric.hints import need
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -97,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    need("data", "idmetric-score embed", pyarrow="pyarrow")
+    if args.ray:
+        need("scale", "--ray", ray="Ray")
     from idmetric.checkpoint import CheckpointError
 
     with warnings.catch_warnings():

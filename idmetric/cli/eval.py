@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import drop_stdout, ended
 from idmetric.cli.subcommands import parser_of
+from idmetric.hints import need
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
@@ -115,9 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name is None:
         parser.parse_args(given)  # help, version, or an error
         return 2
-    kept = "embeddings in --out are kept, and the same command resumes" if any(w.startswith("--out") for w in given) else (
-        "nothing was kept: with --out DIR the same command would resume"
-    )  # fmt: skip
+    kept = "nothing was kept: with --out DIR the same command would resume"
+    if any(word.startswith("--out") for word in given):
+        kept = "embeddings in --out are kept, and the same command resumes"
     return ended(partial(_main, name, given), parser, kept)
 
 
@@ -137,6 +138,7 @@ def _main(name: str, given: Sequence[str]) -> int:
 
 def _run(name: str, args: argparse.Namespace) -> int:
     module = importlib.import_module(PROTOCOLS[name][0])
+    _need(name, args)
     optional = getattr(module, "OPTIONAL", ())
     from idmetric.checkpoint import CheckpointError
     from idmetric.output import check, writing
@@ -180,6 +182,18 @@ def _run(name: str, args: argparse.Namespace) -> int:
             raise
     _print(FORMATS[args.format](results))
     return 0
+
+
+def _need(name: str, args: argparse.Namespace) -> None:
+    """Name the optional packages that are missing before the work, not where they are used at its end."""
+    if name == "calibrate" and args.check is None:
+        need("eval", "fitting a calibration", sklearn="scikit-learn")
+    if args.plots:
+        need("report", "--plots", matplotlib="matplotlib")
+    if args.html is not None:
+        need("report", "--html", jinja2="jinja2", matplotlib="matplotlib")
+    if not args.quiet and sys.stderr.isatty():
+        need("eval", "the progress bar (or --quiet)", tqdm="tqdm")
 
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:

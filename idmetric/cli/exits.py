@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from idmetric.cli.score_format import LostOutputError, UsageError
+from idmetric.hints import MissingExtraError
 
 
 def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
@@ -62,7 +63,7 @@ def _ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
         return run()
     except UsageError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except LostOutputError as error:
+    except (LostOutputError, MissingExtraError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough

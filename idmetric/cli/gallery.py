@@ -20,6 +20,7 @@ from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
 from idmetric.cli.score_format import UsageError, check_output, write
 from idmetric.cli.subcommands import Parser
+from idmetric.hints import need
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -148,6 +149,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.command == "cluster":
+        need("eval", "gallery cluster", scipy="SciPy")
+    if getattr(args, "parquet", None):
+        need("data", "--parquet", pyarrow="pyarrow")
+    if getattr(args, "index", None) == "faiss":
+        need("scale", "--index faiss", faiss="FAISS")
     for path in [*getattr(args, "sources", []), *getattr(args, "images", [])]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")  # before the model is waited for

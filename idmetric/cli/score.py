@@ -44,7 +44,7 @@ from idmetric.cli.score_format import (
 )
 from idmetric.cli.subcommands import Parser
 from idmetric.endings import IMAGE_ENDINGS
-from idmetric.hints import did_you_mean
+from idmetric.hints import did_you_mean, need
 from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.html:
+        need("report", "--html", jinja2="jinja2")
     # paths first: a mistyped name should not wait for the model
     work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
     from idmetric.checkpoint import CheckpointError

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import ended
 from idmetric.cli.subcommands import parser_of
+from idmetric.hints import need
 from idmetric.train.options import add_options, from_file, values_of
 
 if TYPE_CHECKING:
@@ -242,6 +243,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(name: str, given: Sequence[str]) -> int:
+    need("train", "training", accelerate="accelerate", pyarrow="pyarrow", tqdm="tqdm")
+    if name in ("idsim", "visme"):
+        need("train", f"the recipe {name}", peft="peft")
+    if name == "visme":
+        need("visid", "the recipe visme", transformers="transformers")
     try:
         module = importlib.import_module(RECIPES[name][0])
     except ImportError as error:

@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.hints import install
+
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
     import pyarrow.parquet
 except ImportError as error:  # pragma: no cover
-    raise ImportError("manifests need pyarrow: pip install 'idmetric[data]'") from error
+    raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
 from idmetric.data.values import (
     SHOWN,

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.hints import install
+
 Single = NDArray[np.float32]
 Double = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -185,7 +187,7 @@ def _import_faiss(pool: int) -> Any:
         import faiss
     except ImportError as error:
         raise ImportError(
-            f"a pool of {pool} images is searched with FAISS: pip install 'idmetric[scale]' "
+            f"a pool of {pool} images is searched with FAISS: {install('scale')} "
             "(or ask for the exact index, which is slower)"
         ) from error
     return faiss

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.clips import ClipError
+from idmetric.hints import install
 from idmetric.images import MAX_PIXELS, ImageReadError
 
 
@@ -138,7 +139,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         import av
     except ImportError as error:
-        raise ImportError("videos need PyAV: pip install 'idmetric[data]'") from error
+        raise ImportError(f"videos need PyAV: {install('data')}") from error
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:

@@ -17,6 +17,7 @@ from idmetric.curves import Curve, Isotonic, Platt, from_log_odds
 from idmetric.evaluate.arrays import Numbers, Truths, labelled
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.thresholds import OperatingPoint, operating_point, threshold_at_false_accept
+from idmetric.hints import install
 
 Array = NDArray[np.float64]
 Method = Literal["isotonic", "platt"]
@@ -251,4 +252,4 @@ def _sklearn(module: str) -> Any:
 
         return importlib.import_module(f"sklearn.{module}")
     except ImportError as error:
-        raise ImportError("fitting a calibration needs scikit-learn: pip install 'idmetric[eval]'") from error
+        raise ImportError(f"fitting a calibration needs scikit-learn: {install('eval')}") from error

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.hints import install
 from idmetric.output import replacing
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def write_parquet(gallery: Gallery, path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'idmetric[data]'") from error
+        raise ImportError(f"Parquet files need pyarrow: {install('data')}") from error
     table, items = gallery.table(), gallery.items
     where = {key: k for k, key in enumerate(table.keys)}
     import numpy as np

@@ -28,6 +28,7 @@ from torch import Tensor
 from idmetric._version import __version__
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
+from idmetric.hints import install
 from idmetric.images import Colour, Outside, cut_out, read_image, to_pixels
 
 Array = NDArray[np.float64]
@@ -99,7 +100,7 @@ class Ssim:
         try:
             from torchmetrics.functional.image import structural_similarity_index_measure as ssim
         except ImportError as error:
-            raise ImportError("SSIM needs torchmetrics: pip install 'idmetric[eval]'") from error
+            raise ImportError(f"SSIM needs torchmetrics: {install('eval')}") from error
         self._ssim: Callable[..., Any] = ssim
         self.device = auto_device() if device is None else torch.device(device)
 

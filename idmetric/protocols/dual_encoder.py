@@ -22,6 +22,7 @@ from idmetric._version import __version__
 from idmetric.checkpoint import CONFIG, CheckpointError, Files, Hub, folder, read_json
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
+from idmetric.hints import install
 from idmetric.images import Outside, cut_out, read_image
 from idmetric.protocols.baselines import fingerprint
 
@@ -57,7 +58,7 @@ class DualEncoder:
         try:
             import transformers
         except ImportError as error:
-            raise ImportError("dual encoders need transformers: pip install 'idmetric[visid]'") from error
+            raise ImportError(f"dual encoders need transformers: {install('visid')}") from error
         where = folder(Files(source, hub or Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")
         if kind not in _CLASSES:

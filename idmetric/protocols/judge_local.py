@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from idmetric.embedder import auto_device
+from idmetric.hints import install
 from idmetric.protocols.judge_endpoint import JudgeError, NoAnswerError, Picture, Reply
 
 
@@ -44,7 +45,7 @@ class LocalModel:
         try:
             import transformers
         except ImportError as error:
-            raise ImportError("a local judge needs transformers: pip install 'idmetric[visid]'") from error
+            raise ImportError(f"a local judge needs transformers: {install('visid')}") from error
         self.name = os.fspath(source)
         options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}
         try:

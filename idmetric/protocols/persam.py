@@ -31,6 +31,7 @@ from torch import Tensor
 
 from idmetric.checkpoint import CheckpointError
 from idmetric.embedder import auto_device
+from idmetric.hints import install
 from idmetric.images import ImageLike, read_image
 
 Array = NDArray[np.float64]
@@ -198,7 +199,7 @@ def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
     try:
         from transformers import SamModel, SamProcessor
     except ImportError as error:
-        raise ImportError("SAM needs transformers: pip install 'idmetric[visid]'") from error
+        raise ImportError(f"SAM needs transformers: {install('visid')}") from error
     try:
         from transformers import AutoConfig
 

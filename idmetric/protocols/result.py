@@ -22,6 +22,7 @@ from typing import Any
 
 from idmetric._version import __version__
 from idmetric.checkpoint import replacing
+from idmetric.hints import install
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def _write_items(path: Path, columns: Columns, result: Result) -> None:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError("scores of items are kept as Parquet: pip install 'idmetric[eval]'") from error
+        raise ImportError(f"scores of items are kept as Parquet: {install('eval')}") from error
     about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
     items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json.dumps(about, default=str)})
     with replacing(path) as temporary:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
+from idmetric.hints import install
 from idmetric.output import check, replacing
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _environment() -> Environment:
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError as error:
-        raise ImportError("HTML pages need jinja2: pip install 'idmetric[report]'") from error
+        raise ImportError(f"HTML pages need jinja2: {install('report')}") from error
     made = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -95,5 +96,5 @@ def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
     """
     _environment()
     if plots and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("plots need matplotlib: pip install 'idmetric[report]'")
+        raise ImportError(f"plots need matplotlib: {install('report')}")
     check(path)

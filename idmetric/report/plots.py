@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
+from idmetric.hints import install
 from idmetric.output import replacing
 from idmetric.protocols.result import Result, Value, slug
 
@@ -275,7 +276,7 @@ def _figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[A
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'idmetric[report]'") from error
+        raise ImportError(f"plots need matplotlib: {install('report')}") from error
     figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for one in axes:

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from idmetric.hints import install
 from idmetric.scale.chunks import ROWS, Chunk, chunks
 from idmetric.scale.parts import Layout, Stored, own_folder
 from idmetric.scale.places import ScaleError, place
@@ -119,7 +120,7 @@ def embed_on_ray(
         import ray
         import ray.data
     except ImportError as error:
-        raise ImportError("a cluster needs Ray: pip install 'idmetric[scale]'") from error
+        raise ImportError(f"a cluster needs Ray: {install('scale')}") from error
     settings = Settings(batch_size, workers or max(1, round(cpus)), quick, filesystem, out_filesystem)
     check_apart(sources, out, filesystem, out_filesystem)
     todo = chunks(

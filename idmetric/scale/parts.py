@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric import json_file, output
+from idmetric.hints import install
 from idmetric.lock import lock
 from idmetric.scale.places import Place, ScaleError
 
@@ -44,7 +45,7 @@ def need_pyarrow() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'idmetric[data]'") from error
+        raise ImportError(f"Parquet files need pyarrow: {install('data')}") from error
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from idmetric import json_file
+from idmetric.hints import install
 from idmetric.output import writing
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
@@ -167,7 +168,7 @@ def curves(out: Path) -> Path | None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no curves.png: plots need matplotlib: pip install 'idmetric[train]'", file=sys.stderr)
+        print(f"no curves.png: plots need matplotlib: {install('train')}", file=sys.stderr)
         return None
     series = read(out / FILE)
     chosen = [name for name in series if name not in _RATES][:_CURVES]
@@ -214,7 +215,7 @@ def _tensorboard(folder: Path, done: int) -> Any:
             warnings.simplefilter("ignore")
             from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        print("no TensorBoard log: pip install 'idmetric[train]'", file=sys.stderr)
+        print(f"no TensorBoard log: {install('train')}", file=sys.stderr)
         return None
     return SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
 

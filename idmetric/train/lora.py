@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idmetric.hints import install
+
 _NAME = "default"  # of the adapter, within PEFT
 
 # Names of linear layers, as patterns of the whole path.
@@ -186,5 +188,5 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ImportError("LoRA needs peft: pip install 'idmetric[train]'") from error
+        raise ImportError(f"LoRA needs peft: {install('train')}") from error
     return peft

@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from idmetric.hints import install
+
 T = TypeVar("T")
 Precision = Literal["no", "bf16", "fp16"]
 _BUCKET = 1 << 25  # gradient elements sent at once
@@ -58,7 +60,7 @@ class Processes:
         try:
             from accelerate import PartialState
         except ImportError as error:
-            raise ImportError("training needs accelerate: pip install 'idmetric[train]'") from error
+            raise ImportError(f"training needs accelerate: {install('train')}") from error
         if precision not in ("no", "bf16", "fp16"):
             raise ValueError(f"precision {precision!r}: choose no, bf16 or fp16")
         _check_launcher(precision)

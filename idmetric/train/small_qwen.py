@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
+from idmetric.hints import install
+
 _TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
            "<|image_pad|>", "<|video_pad|>")  # fmt: skip
 
@@ -29,7 +31,7 @@ def write(
     try:
         import transformers
     except ImportError as error:
-        raise ImportError("Qwen needs transformers: pip install 'idmetric[visid]'") from error
+        raise ImportError(f"Qwen needs transformers: {install('visid')}") from error
     target = Path(folder)
     tokenizer = _tokenizer(transformers)
     tokenizer.save_pretrained(target)

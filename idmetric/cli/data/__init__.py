@@ -14,6 +14,7 @@ from functools import partial
 from idmetric._version import __version__
 from idmetric.cli.exits import ended
 from idmetric.cli.subcommands import Parser
+from idmetric.hints import need
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
@@ -26,6 +27,19 @@ COMMANDS = {
     "frames": "sharp, well covered frames of videos",
     "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
+}
+# optional packages of each; engines of `generate` name their own
+_TABLES, _BAR = {"pyarrow": "pyarrow"}, {"tqdm": "tqdm"}
+NEEDS = {
+    "info": ("data", _TABLES),
+    "import": ("data", _TABLES | _BAR),
+    "merge": ("data", _TABLES),
+    "split": ("data", _TABLES),
+    "curate": ("data", _TABLES | _BAR),
+    "mine": ("data", _TABLES | _BAR),
+    "frames": ("data", _TABLES | _BAR | {"av": "PyAV"}),
+    "world": ("world", _TABLES | _BAR | {"vtkmodules": "VTK"}),
+    "generate": ("generate", _TABLES | _BAR),
 }
 RESUMES = ("import", "mine", "frames", "world", "generate")  # the others take seconds
 
@@ -58,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    extra, packages = NEEDS[args.command]
+    need(extra, f"idmetric-data {args.command}", **packages)
     try:
         return int(args.run(args))
     except BrokenPipeError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from idmetric.data.generate.fingerprint import fingerprint
 from idmetric.data.generate.index import refused
+from idmetric.hints import install
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -120,7 +121,7 @@ def need(package: str) -> None:
     try:
         importlib.import_module(package)
     except ImportError as error:
-        raise ImportError(f"generating images needs {package}: pip install 'idmetric[generate]'") from error
+        raise ImportError(f"generating images needs {package}: {install('generate')}") from error
 
 
 def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:

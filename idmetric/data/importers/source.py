@@ -20,6 +20,7 @@ from typing import Any
 
 from idmetric import json_file
 from idmetric.data.importers.walk import files as files_below
+from idmetric.hints import install
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
@@ -261,7 +262,7 @@ def _arrow(path: Path) -> _Table:
     try:
         import datasets
     except ImportError as error:
-        raise ImportError(f"{path}: Arrow files need datasets: pip install 'idmetric[data]'") from error
+        raise ImportError(f"{path}: Arrow files need datasets: {install('data')}") from error
     whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
     names = _class_names(whole.features.arrow_schema)
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.world.meshes import Mesh
+from idmetric.hints import install
 
 _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")
 
@@ -56,7 +57,7 @@ try:
         vtkTexture,
     )
 except ImportError as error:  # pragma: no cover
-    raise ImportError("rendering needs VTK: pip install 'idmetric[world]'") from error
+    raise ImportError(f"rendering needs VTK: {install('world')}") from error
 
 Floats = NDArray[np.float32]
 Picture = NDArray[np.uint8]
