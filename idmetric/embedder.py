@@ -28,16 +28,15 @@ from idmetric.images import (
     ImageReadError,
     Outside,
     check_pixels,
-    cut_out,
     describe,
     is_single,
     load_batch,
     place,
-    read_mask,
     resize_pixels,
     split_images,
     to_pixels,
 )
+from idmetric.masks import cut_out, read_mask
 
 Images = ImageLike | Sequence[ImageLike]
 Masks = ImageLike | Sequence[ImageLike | None] | None

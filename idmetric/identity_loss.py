@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from idmetric.distance import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding, concatenate
-from idmetric.images import SLACK, Outside, average_to, resize_pixels
+from idmetric.images import SLACK, Outside, resize_pixels
+from idmetric.masks import average_to
 from idmetric.subject import Boxes, subject_of
 
 Reduction = Literal["mean", "sum", "none"]

@@ -1,4 +1,4 @@
-"""Images of any kind to RGB pixels in [0, 1], and masks to coverage in [0, 1].
+"""Images of any kind to RGB pixels in [0, 1]; masks are read by `idmetric.masks`.
 
 Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
 tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
@@ -22,8 +22,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+from idmetric.endings import IMAGE_FORMATS
 
 # str: a path. File objects are read from where they stand to their end, and left open.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
@@ -35,7 +37,8 @@ Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixel
 WHITE: Colour = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
-_PROGRAMS = ("EPS", "WMF")  # which Pillow has Ghostscript or Windows draw
+STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
+_RLE_PIXELS = 4_000_000  # of a BMP that Pillow decodes in Python
 _COUNTED = 1000  # pages of a TIFF
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 _RESAMPLE = {
@@ -86,6 +89,9 @@ def describe(source: Any) -> str:
 def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
+    Formats are those of `idmetric.endings.IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
+    `info["stored_orientation"]` keeps it, so that a mask of the stored pixels can be turned the same way.
+
     Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
     frame where it stands. The preview in a phone's MPO photo and the layers of a PSD do not count as frames.
 
@@ -100,17 +106,8 @@ def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
-    name = describe(source)
-    if isinstance(source, Tensor | np.ndarray) and _is_float(source):
-        return _from_pixels(_float_pixels(source, name, background))
-    image = _open(source, name, max_pixels)
-    if image.mode == "F":
-        return _from_pixels(_float_pixels(np.asarray(image), name, background))
-    image = _eight_bit(image, name)
-    if _has_alpha(image):
-        front = _convert(image, "RGBA", name)
-        image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
-    return _convert(image, "RGB", name)
+    image = _rgb(source, background, max_pixels)
+    return image.copy() if image is source else image
 
 
 def to_pixels(
@@ -135,11 +132,11 @@ def to_pixels(
         ValueError: for an unknown interpolation.
     """
     _check_interpolation(interpolation)
-    if isinstance(source, Tensor | np.ndarray) and _is_float(source):
-        pixels = _float_pixels(source, describe(source), background)
+    if isinstance(source, Tensor | np.ndarray) and is_float(source):
+        pixels = float_pixels(source, describe(source), background)
         size = _choose(size, pixels.shape[1], pixels.shape[2], describe(source))
         return pixels if size is None else resize_pixels(pixels[None], size, interpolation)[0]
-    image = read_image(source, background=background, max_pixels=max_pixels)
+    image = _rgb(source, background, max_pixels)
     size = _choose(size, image.height, image.width, describe(source))
     if size is not None and image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), _RESAMPLE[interpolation])
@@ -254,111 +251,6 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
-def read_mask(source: ImageLike, size: tuple[int, int] | None = None, *, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
-
-    Args:
-        source: as for `read_image`; tensors may also be (H, W). An image whose alpha channel varies is read by its
-            alpha, others by their luminance. A mask that holds only 0 and 1 is taken at its word, of whatever integer
-            type.
-        size: (height, width) to average to, so that values are exact fractions of covered area; None keeps its own.
-        max_pixels: as for `read_image`.
-
-    Raises:
-        ImageReadError: as `read_image`.
-    """
-    name = describe(source)
-    if isinstance(source, Tensor | np.ndarray):
-        array = _channels_last(source, name)
-    else:
-        array = _mask_array(_open(source, name, max_pixels), name)
-    mask = _coverage(_mask_channel(array), name)
-    return (mask if size is None else average_to(mask, size)).float()
-
-
-def read_indices(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint16]:
-    """The object numbers (height, width) of an indexed mask: palette indices, or grey values as they are stored.
-
-    Args:
-        source, max_pixels: as for `read_image`.
-
-    Raises:
-        ImageReadError: as `read_image`, and for images with more than one channel.
-    """
-    name = describe(source)
-    image = _open(source, name, max_pixels)
-    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-        raise ImageReadError(name, f"its mode {image.mode} holds no object numbers: save it as a palette or grey PNG")
-    return _sixteen(image, name) if image.mode.startswith("I") else np.asarray(image).astype(np.uint16)
-
-
-def cut_out(
-    image: ImageLike,
-    mask: ImageLike,
-    outside: Outside = "black",
-    *,
-    background: Colour = WHITE,
-    max_pixels: int = MAX_PIXELS,
-) -> tuple[Image.Image | Tensor, Tensor]:
-    """The subject of an image: what lies outside its mask painted over or cut off, at the image's own size.
-
-    Args:
-        image, mask, background, max_pixels: as for `read_image` and `read_mask`; the mask may have another size.
-        outside: "black" or "white" paints, "crop" paints black and cuts to the box of what the mask covers by half
-            (all it covers, if nothing is), "keep" leaves the image as it is.
-
-    Returns:
-        The image, a float tensor (3, h, w) with its graph for float images, else a PIL image; and the mask's coverage
-        (h, w).
-
-    Raises:
-        ImageReadError: if one of them cannot be read, or the mask selects nothing.
-    """
-    name = describe(image)
-    subject: Image.Image | Tensor
-    if isinstance(image, Tensor | np.ndarray) and _is_float(image):
-        subject = _float_pixels(image, name, background)
-        size = (subject.shape[1], subject.shape[2])
-    else:
-        subject = read_image(image, background=background, max_pixels=max_pixels)
-        size = (subject.height, subject.width)
-    cover = read_mask(mask, size, max_pixels=max_pixels)
-    if not cover.any():
-        raise ImageReadError(describe(mask), "it is empty: a mask must select something, white = subject")
-    if outside != "keep":
-        fill = 255 if outside == "white" else 0
-        if isinstance(subject, Tensor):
-            weight = cover.to(subject.device, subject.dtype)
-            subject = subject * weight + fill / 255 * (1 - weight)
-        else:
-            weights = Image.fromarray((cover * 255).round().byte().numpy())
-            subject = Image.composite(subject, Image.new("RGB", subject.size, (fill, fill, fill)), weights)
-    if outside == "crop":
-        left, top, right, bottom = box_of(cover)
-        cover = cover[top:bottom, left:right]
-        if isinstance(subject, Tensor):
-            subject = subject[:, top:bottom, left:right]
-        else:
-            subject = subject.crop((left, top, right, bottom))
-    return subject, cover
-
-
-def box_of(cover: Tensor) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom (these two excluded) of what a mask (H, W) covers by half, or of all, if nothing is."""
-    half = cover >= 0.5  # faint edges, as compression makes them, do not count
-    inside = half if half.any() else cover > 0
-    rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
-    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-
-
-def average_to(cover: Tensor, size: tuple[int, int]) -> Tensor:
-    """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable."""
-    if cover.shape[-2:] == tuple(size):
-        return cover
-    exact = cover if cover.device.type == "mps" else cover.double()  # MPS has no float64
-    return _average(_average(exact, size[1]).mT, size[0]).mT.clamp(0, 1).to(cover.dtype).contiguous()
-
-
 def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
     """Move to a device; MPS has no float64, so it becomes float32 there."""
     if device is not None and torch.device(device).type == "mps":
@@ -389,20 +281,61 @@ def _check_interpolation(name: str) -> None:
         raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(_RESAMPLE)}")
 
 
-def _open(source: ImageLike, name: str, max_pixels: int) -> Image.Image:
-    """The image in memory, upright, in its own mode; never the caller's object."""
+def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
+
+    Args:
+        source, max_pixels: as for `read_image`.
+
+    Raises:
+        ImageReadError: as `read_image`.
+    """
+    name = describe(source)
     if isinstance(source, Tensor | np.ndarray):
         return _from_array(source, name)
     if isinstance(source, Image.Image):
+        if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
+            raise ImageReadError(name, _refused(str(source.format)))
         return _decode(source, name, max_pixels)
     file = _file(source, name)
     try:
-        with Image.open(file) as image:
+        with open_file(file) as image:
             return _decode(image, name, max_pixels)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
-        raise ImageReadError(name, _explain(error)) from error
+        other = _other_format(file) if isinstance(error, UnidentifiedImageError) else None
+        raise ImageReadError(name, _refused(other) if other else _explain(error)) from error
+
+
+def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
+    """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
+    Image.init()  # once a process; HEIF is there if its plugin was registered
+    return Image.open(file, formats=[one for one in IMAGE_FORMATS if one in Image.OPEN])
+
+
+def _other_format(file: BinaryIO | str) -> str | None:
+    """The format, outside of `IMAGE_FORMATS`, that a file's first bytes announce."""
+    try:
+        if isinstance(file, str):
+            with open(file, "rb") as opened:
+                head = opened.read(16)
+        else:
+            file.seek(0)
+            head = file.read(16)
+        for name, (_, accept) in Image.OPEN.items():
+            if name not in IMAGE_FORMATS and accept is not None and accept(head) is True:
+                return name
+    except Exception:  # a plugin's test of so few bytes
+        return None
+    return None
+
+
+def _refused(kind: str) -> str:
+    return (
+        f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG (read "
+        f"are {', '.join(IMAGE_FORMATS)})"
+    )
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
@@ -443,10 +376,14 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     if width * height > max_pixels:
         advice = "make it smaller, or raise max_pixels if you trust it"
         raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
-    if image.format in _PROGRAMS:
-        raise ImageReadError(name, f"{image.format} files are drawn by another program: save it as PNG")
-    frames, depth = 1, _key_depth(image)
+    if image.format == "BMP" and width * height > _RLE_PIXELS and any(t[0] == "bmp_rle" for t in image.tile):  # type: ignore[attr-defined]  # of an open file
+        raise ImageReadError(
+            name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
+        )
+    frames, depth, stored = 1, _key_depth(image), None
     try:
+        if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
+            stored = _orientation(image)
         if image.format not in ("MPO", "PSD") and image.tell() == 0:
             frames = _frames(image)
         image.load()
@@ -457,16 +394,25 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
         message = f"{name} has {count}: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     try:
-        upright = ImageOps.exif_transpose(image)
+        stored = stored or _orientation(image)
+        upright = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
         upright = image.copy()
+    if stored is not None:
+        upright.info[STORED] = stored
     key = upright.info.get("transparency")
     if depth is not None and isinstance(key, int | tuple):
         values = key if isinstance(key, tuple) else (key,)
         values = tuple(min(255, k * 255 // (2**depth - 1)) for k in values)  # some versions bring 1 bit to 255
         upright.info["transparency"] = values if isinstance(key, tuple) else values[0]
     return upright
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """EXIF's orientation, 1 to 8; None without one."""
+    value = image.getexif().get(ExifTags.Base.Orientation)
+    return value if value in range(1, 9) else None
 
 
 def _frames(image: Image.Image) -> int:
@@ -505,13 +451,36 @@ def _explain(error: Exception) -> str:
 # Converting
 
 
-def _is_float(x: Tensor | NDArray[Any]) -> bool:
+def _rgb(source: ImageLike, background: Colour, max_pixels: int) -> Image.Image:
+    """As `read_image`, but maybe the caller's own object."""
+    name = describe(source)
+    if isinstance(source, Tensor | np.ndarray) and is_float(source):
+        return _from_pixels(float_pixels(source, name, background))
+    image = open_image(source, max_pixels)
+    stored = image.info.get(STORED)
+    if image.mode == "F":
+        found = _from_pixels(float_pixels(np.asarray(image), name, background))
+    else:
+        image = eight_bit(image, name)
+        if has_alpha(image):
+            front = convert(image, "RGBA", name)
+            image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
+        found = convert(image, "RGB", name)
+    if stored is not None:
+        found.info[STORED] = stored
+    return found
+
+
+def is_float(x: Tensor | NDArray[Any]) -> bool:
     return x.is_floating_point() if isinstance(x, Tensor) else x.dtype.kind == "f"
 
 
 def _single(source: Any, name: str) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
     is_tensor = isinstance(source, Tensor)
+    if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(source))):
+        advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
+        raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
     x = source[0] if source.ndim == 4 and len(source) == 1 else source
     if x.ndim == 2:
         x = x[None] if is_tensor else x[..., None]
@@ -523,7 +492,7 @@ def _single(source: Any, name: str) -> Any:
     return x
 
 
-def _channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
+def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
     """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
     x = _single(source, name)
     if isinstance(x, Tensor):
@@ -536,7 +505,7 @@ def _channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _from_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
-    array = _channels_last(source, name)
+    array = channels_last(source, name)
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * np.uint8(255)
     elif array.dtype == np.uint16:
@@ -553,12 +522,12 @@ def _from_pixels(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -> Tensor:
+def float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -> Tensor:
     """One float image as RGB (3, H, W); a tensor keeps its graph."""
     if isinstance(source, Tensor):
         x = _single(source, name)
     else:
-        x = torch.from_numpy(_channels_last(source, name)).permute(2, 0, 1)
+        x = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
     check_pixels(x, name)
     return _composite(x, background)
 
@@ -579,7 +548,7 @@ def _scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(array / 257).astype(np.uint8)  # 65535 = 257 * 255
 
 
-def _sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
+def sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
     """The values of an integer image (I, I;16, ...)."""
     array = np.asarray(image)
     low, high = int(array.min()), int(array.max())
@@ -588,13 +557,13 @@ def _sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
     return array.astype(np.uint16)
 
 
-def _eight_bit(image: Image.Image, name: str) -> Image.Image:
+def eight_bit(image: Image.Image, name: str) -> Image.Image:
     """Integer images as L, or LA where one value means transparent; others as they are."""
     if image.mode == "La":  # premultiplied grey converts to nothing else
         return image.convert("LA")
     if not image.mode.startswith("I"):
         return image
-    values = _sixteen(image, name)
+    values = sixteen(image, name)
     grey = Image.fromarray(_scale16(values))
     key = image.info.get("transparency")
     if isinstance(key, int):
@@ -602,62 +571,14 @@ def _eight_bit(image: Image.Image, name: str) -> Image.Image:
     return grey
 
 
-def _convert(image: Image.Image, mode: str, name: str) -> Image.Image:
+def convert(image: Image.Image, mode: str, name: str) -> Image.Image:
     try:
-        return image.convert(mode)
+        return image if image.mode == mode else image.convert(mode)
     except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
         raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
 
 
-def _has_alpha(image: Image.Image) -> bool:
+def has_alpha(image: Image.Image) -> bool:
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
         return True
     return "transparency" in image.info and (image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I"))
-
-
-# Masks
-
-
-def _mask_array(image: Image.Image, name: str) -> NDArray[Any]:
-    """(H, W, C) with 1, 3 or 4 channels; integer and float images keep their depth."""
-    if _has_alpha(image):
-        image = _convert(_eight_bit(image, name), "RGBA", name)
-    elif image.mode.startswith("I"):
-        return _sixteen(image, name)[..., None]
-    elif image.mode not in ("1", "L", "F"):
-        image = _convert(image, "RGB", name)
-    array = np.asarray(image)
-    return array if array.ndim == 3 else array[..., None]
-
-
-def _mask_channel(array: NDArray[Any]) -> NDArray[Any]:
-    """The channel of (H, W, C) that says what the subject is: varying alpha, else luminance (ITU-R 601, as Pillow)."""
-    if array.shape[2] in (2, 4) and array[..., -1].min() != array[..., -1].max():
-        return array[..., -1]
-    if array.shape[2] < 3:
-        return array[..., 0]
-    grey: NDArray[Any] = array[..., :3] @ np.array([0.299, 0.587, 0.114])
-    return grey if array.dtype.kind == "f" else np.rint(grey).astype(array.dtype)
-
-
-def _coverage(values: NDArray[Any], name: str) -> Tensor:
-    if values.dtype.kind == "f":
-        mask = torch.tensor(values, dtype=torch.float64)
-        check_pixels(mask, name)
-        return mask.clamp(0, 1)
-    scale = 1
-    if values.dtype.kind not in "biu" or values.min() < 0 or values.max() > 1:
-        if values.dtype not in (np.uint8, np.uint16):
-            advice = "use bool, uint8, integers 0 and 1, or floats in [0, 1]"
-            raise ImageReadError(name, f"a mask of type {values.dtype} is not understood: {advice}")
-        scale = np.iinfo(values.dtype).max
-    return torch.from_numpy(values.astype(np.float64) / scale)
-
-
-def _average(x: Tensor, count: int) -> Tensor:
-    """Means of `count` equal stretches of the last axis, ends counted by the fraction they cover."""
-    length = x.shape[-1]
-    edges = torch.arange(count + 1, dtype=x.dtype, device=x.device) * length / count
-    at = edges.long().clamp(max=length - 1)
-    sums = F.pad(x.cumsum(-1), (1, 0))[..., at] + (edges - at) * x[..., at]
-    return sums.diff(dim=-1) * (count / length)

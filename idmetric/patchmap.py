@@ -30,7 +30,8 @@ from torch import Tensor
 
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding
-from idmetric.images import ImageLike, Outside, read_image, read_mask, split_images
+from idmetric.images import ImageLike, Outside, read_image, split_images
+from idmetric.masks import read_mask
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
 MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")

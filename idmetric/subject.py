@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from idmetric.images import SLACK, Outside, average_to, box_of
+from idmetric.images import SLACK, Outside
+from idmetric.masks import average_to, box_of
 
 Boxes = Sequence[Sequence[int]] | Tensor  # (left, top, right, bottom) of each image, in whole pixels
 Cut = tuple[int, int, int, int]

@@ -24,7 +24,8 @@ from idmetric.data.compose import (
     resize_back,
     scale_mode,
 )
-from idmetric.images import ImageReadError, read_mask
+from idmetric.images import ImageReadError
+from idmetric.masks import read_mask
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.images import ImageReadError, MultiFrameWarning, read_image, read_mask
+from idmetric.images import ImageReadError, MultiFrameWarning, read_image
+from idmetric.masks import read_mask
 from tests.fuzz.images import bomb, chunk, frames, pages, png
 from tests.fuzz.run import _begin, _status
 

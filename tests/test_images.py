@@ -29,11 +29,11 @@ from idmetric.images import (
     describe,
     load_batch,
     read_image,
-    read_mask,
     resize_pixels,
     split_images,
     to_pixels,
 )
+from idmetric.masks import read_mask
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -28,7 +28,8 @@ from idmetric.data.importers.source import Source, SourceError, open_source
 from idmetric.data.importers.subjects import split_composite
 from idmetric.data.manifest import Manifest, Row, read
 from idmetric.data.split import leaks
-from idmetric.images import read_image, read_mask
+from idmetric.images import read_image
+from idmetric.masks import read_mask
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -22,7 +22,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.cli import eval as eval_cli
 from idmetric.embedding import Embedding
-from idmetric.images import read_mask
+from idmetric.masks import read_mask
 from idmetric.patchmap import Layout, coverage
 from idmetric.protocols.result import Result, Value
 from idmetric.report.album import Album

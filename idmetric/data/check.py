@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest import PATHS, Manifest
-from idmetric.images import ImageReadError, read_image, read_mask
+from idmetric.images import ImageReadError, read_image
+from idmetric.masks import read_mask
 
 Size = tuple[int, int]  # width, height
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.images import ImageLike, describe, read_image, read_mask
+from idmetric.images import ImageLike, describe, read_image
+from idmetric.masks import read_mask
 
 Mode = Literal["small", "large"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom

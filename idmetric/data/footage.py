@@ -24,7 +24,8 @@ from PIL import Image
 from idmetric import text_file
 from idmetric.data.clips import BOXES, Clip, ClipError, is_image, is_mask
 from idmetric.data.video import Video
-from idmetric.images import ImageLike, read_image, read_indices, read_mask
+from idmetric.images import ImageLike, read_image
+from idmetric.masks import read_indices, read_mask
 
 Annotation = Literal["masks", "boxes", "none"]
 Objects = Literal["auto", "one", "indexed"]

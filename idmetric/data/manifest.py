@@ -241,7 +241,7 @@ class Manifest:
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
         """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it has none."""
-        from idmetric.images import read_mask
+        from idmetric.masks import read_mask
 
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)

@@ -29,7 +29,8 @@ from idmetric._version import __version__
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
 from idmetric.hints import install
-from idmetric.images import Colour, Outside, cut_out, read_image, to_pixels
+from idmetric.images import Colour, Outside, read_image, to_pixels
+from idmetric.masks import cut_out
 
 Array = NDArray[np.float64]
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels

@@ -23,7 +23,8 @@ from idmetric.checkpoint import CONFIG, CheckpointError, Files, Hub, folder, rea
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
 from idmetric.hints import install
-from idmetric.images import Outside, cut_out, read_image
+from idmetric.images import Outside, read_image
+from idmetric.masks import cut_out
 from idmetric.protocols.baselines import fingerprint
 
 PREFIX = "dual:"

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.manifest import Manifest
-from idmetric.images import ImageReadError, cut_out, describe, read_image
+from idmetric.images import ImageReadError, describe, read_image
+from idmetric.masks import cut_out
 from idmetric.protocols.embeddings import Look, UnreadableError
 from idmetric.protocols.judge import Judge
 from idmetric.protocols.scorers import Progress, Settings

@@ -16,7 +16,8 @@ from torch import Tensor
 from idmetric.data.manifest import Manifest
 from idmetric.embedding import Embedding, concatenate
 from idmetric.evaluate import segmentation as measures
-from idmetric.images import read_image, read_mask
+from idmetric.images import read_image
+from idmetric.masks import read_mask
 from idmetric.patchmap import Layout, coverage, layout, on_grid, patch_similarity, prototypes, spread
 from idmetric.protocols.persam import box_of
 from idmetric.protocols.scorers import Progress, VectorScorer

@@ -14,7 +14,8 @@ from PIL import Image
 
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
-from idmetric.images import ImageLike, Outside, cut_out
+from idmetric.images import ImageLike, Outside
+from idmetric.masks import cut_out
 from idmetric.patchmap import layout
 from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.report.pictures import data_uri, room

@@ -24,17 +24,8 @@ from torch import Tensor
 from idmetric.data.check import Progress, faults, without
 from idmetric.data.manifest import Manifest, ManifestError
 from idmetric.embedder import Embedder
-from idmetric.images import (
-    WHITE,
-    Colour,
-    ImageLike,
-    ImageReadError,
-    cut_out,
-    describe,
-    read_image,
-    read_mask,
-    to_pixels,
-)
+from idmetric.images import WHITE, Colour, ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.masks import cut_out, read_mask
 from idmetric.train.augment import Augment, View, add_noise
 
 Rows = Sequence[int] | NDArray[np.integer]

@@ -75,7 +75,8 @@ def all_readers() -> dict[str, Reader]:
 
 
 def _images() -> dict[str, Reader]:
-    from idmetric.images import ImageReadError, load_batch, read_image, read_indices, read_mask
+    from idmetric.images import ImageReadError, load_batch, read_image
+    from idmetric.masks import read_indices, read_mask
 
     make = _file("image.bin", images.malformed)
     in_memory: Make = lambda rng, _: images.malformed(rng)  # noqa: E731
@@ -91,7 +92,7 @@ def _images() -> dict[str, Reader]:
 
 
 def _cut(pair: tuple[bytes, bytes]) -> None:
-    from idmetric.images import cut_out
+    from idmetric.masks import cut_out
 
     cut_out(*pair, "crop")
 

@@ -16,7 +16,8 @@ from PIL import Image
 from idmetric.data.compose import ComposeError
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.errors import GenerateError
-from idmetric.images import describe, read_image, read_mask
+from idmetric.images import describe, read_image
+from idmetric.masks import read_mask
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest, Row
