@@ -61,6 +61,8 @@ def build(
         raise CheckpointError(
             f"timm cannot build {name!r} with {configs.shown(options)}: {str(error) or type(error).__name__}"
         ) from error
+    if weights is not None:
+        checkpoint.check_finite(model.state_dict(), weights)
     return model
 
 
@@ -127,13 +129,13 @@ def pretrained_state(
 ) -> dict[str, Tensor]:
     """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
 
-    They stay mapped to the file: no copy is made.
+    They stay mapped to the file: no copy is made; each is read once, to see that it is finite.
 
     Raises:
         CheckpointError: if the file cannot be read, or its tensors do not fit the model.
     """
     model = build(name, args=args, weightless=True)
-    state = checkpoint.read_tensors(weights)
+    state = checkpoint.read_finite(weights)
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
         state = rename(state, model)

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.checkpoint import CheckpointError, read_json
 from idmetric.curves import CURVES, Curve, from_log_odds, log_odds
+from idmetric.finite import NonFiniteError
 from idmetric.output import replacing, writing
 
 Array = NDArray[np.float64]
@@ -100,9 +101,13 @@ class Calibration:
                 own pairs.
 
         Raises:
-            ValueError: for a prior that is none.
+            NonFiniteError: for a distance that is NaN or infinite.
+            ValueError: for a prior outside (0, 1).
         """
-        odds = self.curve.log_odds(1 - np.asarray(distance, dtype=np.float64))
+        far = np.asarray(distance, dtype=np.float64)
+        if not np.isfinite(far).all():
+            raise NonFiniteError("a distance that is NaN or infinite has no probability: embed its images again")
+        odds = self.curve.log_odds(1 - far)
         if prior is not None:
             odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
         return from_log_odds(odds)

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.embedding import Embedding
+from idmetric.embedding import Embedding, same_model
 from idmetric.sinkhorn import product, self_potential, sinkhorn_distance, sinkhorn_matrix
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
@@ -184,5 +184,5 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _check_comparable(a: Embedding, b: Embedding) -> None:
-    if a.model and b.model and a.model != b.model:
+    if not same_model(a.model, b.model):
         raise ValueError(f"embeddings of different models cannot be compared: {a.model} and {b.model}")

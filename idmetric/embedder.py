@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -22,7 +23,9 @@ from idmetric.ahead import in_order
 from idmetric.calibration import Calibration, CalibrationError
 from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
-from idmetric.embedding import Embedding, concatenate
+from idmetric.embedding import Embedding, concatenate, same_model
+from idmetric.finite import check_distances, check_embedding
+from idmetric.fingerprint import Marks, short_name, weights_digest
 from idmetric.images import (
     ImageLike,
     ImageReadError,
@@ -86,6 +89,7 @@ class Embedder(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
+        self._named = (name, short_name(name, files is None or files.local))
         self.revision = revision
         self.image_size = image_size
         self.interpolation = interpolation
@@ -94,6 +98,7 @@ class Embedder(nn.Module):
         self._files = files
         self._calibration: Calibration | None = None
         self._compiled: Callable[..., Any] | None = None
+        self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
 
     # What a model defines
 
@@ -119,13 +124,52 @@ class Embedder(nn.Module):
 
     @property
     def model_id(self) -> str:
-        """Model, exact weights and resolution in one word: what an Embedding carries."""
-        return f"{self.label}@{self.revision or 'none'}/{self.resolution}"
+        """Model, exact weights and resolution in one word: what an Embedding carries.
+
+        The weights are named by their revision, followed by 12 digits of their hash if they were written to after they
+        were loaded (by training, say), or have no revision. The name is the folder's own, however its path was spelled.
+        """
+        return self._model_id(values=True)
+
+    def _model_id(self, values: bool) -> str:
+        exact = self.revision or "none"
+        if not self.revision or not self._as_loaded(values):
+            exact += f"+{weights_digest(self)[:12]}"
+        return f"{self.label}@{exact}/{self.resolution}"
+
+    def _as_loaded(self, values: bool) -> bool:
+        if self._loaded is None:
+            return False
+        now = Marks.of(self, values)
+        return now.written == self._loaded.written and (not values or now.values == self._loaded.values)
+
+    def _maker(self) -> str:
+        """What an Embedding made now is marked with: `model_id`.
+
+        Nothing inside `torch.compile`, which cannot trace a hash, and while the weights are being trained, as every
+        step would be another model. A graph is built without waiting for the device.
+        """
+        if torch.compiler.is_compiling():
+            return ""
+        graph = torch.is_grad_enabled()
+        if graph and any(p.requires_grad for p in self.parameters()):
+            return ""
+        return self._model_id(values=not graph)
+
+    def take_revision(self, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self.revision, self._loaded = revision, Marks.of(self)
+
+    @property
+    def short_name(self) -> str:
+        """The name; of a folder its own, however the path to it was spelled."""
+        given, short = self._named
+        return short if self.name == given else self.name
 
     @property
     def label(self) -> str:
         """Class and name, and whatever else in a model's settings changes its scores."""
-        return f"{type(self).__name__}:{self.name}"
+        return f"{type(self).__name__}:{self.short_name}"
 
     @property
     def resolution(self) -> str:
@@ -180,7 +224,7 @@ class Embedder(nn.Module):
     def _encode(self, pixels: Tensor) -> Embedding:
         x = self.normalise(pixels).to(self.dtype)
         features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
-        return Embedding(features, patches, grid, model=self.model_id)
+        return Embedding(features, patches, grid, model=self._maker())
 
     def embed(
         self,
@@ -211,6 +255,7 @@ class Embedder(nn.Module):
 
         Raises:
             ImageReadError: naming the image that cannot be read.
+            NonFiniteError: naming the images with features that are NaN or infinite, as a model in float16 may give.
             ValueError: for no images, or masks that do not fit them.
         """
         with torch.no_grad():
@@ -232,8 +277,12 @@ class Embedder(nn.Module):
         covers = split_masks(masks, len(singles))
         return in_batches(
             lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
-            self._embed_batch, len(singles), batch_size, patches, progress, workers,
+            self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
         )  # fmt: skip
+
+    def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
+        names = ["a text" if image is None else describe(image) for image in images[where]]
+        check_embedding(embedding, names, self.dtype)
 
     def encode(
         self,
@@ -391,6 +440,10 @@ class Embedder(nn.Module):
         Returns:
             Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
             when tensors that require grad were given.
+
+        Raises:
+            NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
+                not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
         """
         if b is None:
             embedding: Embedding = super().__call__(a)
@@ -398,7 +451,13 @@ class Embedder(nn.Module):
         patches = needs_patches(distance)
         x = self._side(a, mask_a, outside, patches, batch_size)
         y = self._side(b, mask_b, outside, patches, batch_size)
-        return embedding_distance(x, y, distance, joint_weight=joint_weight)
+        return self._finite(embedding_distance(x, y, distance, joint_weight=joint_weight))
+
+    def _finite(self, distances: Tensor) -> Tensor:
+        """The distances, checked unless they are part of a graph: there a check would wait for the device."""
+        if not distances.requires_grad and not torch.compiler.is_compiling():
+            check_distances(distances, self.dtype)
+        return distances
 
     def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
         """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
@@ -419,12 +478,12 @@ class Embedder(nn.Module):
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-        Each image is embedded once.
+        Each image is embedded once. Raises as a distance.
         """
         patches = needs_patches(distance)
         x = self._side(a, masks_a, outside, patches, batch_size)
         y = None if b is None else self._side(b, masks_b, outside, patches, batch_size)
-        return distance_matrix(x, y, distance, joint_weight=joint_weight)
+        return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
 
     # Distance in, probability out
 
@@ -500,7 +559,7 @@ class Embedder(nn.Module):
         Changes that training makes in memory are not seen: save the model and load it.
         """
         content = checkpoint.content_of(self._files) if files and self._files is not None else None
-        settings = self.label.removeprefix(f"{type(self).__name__}:{self.name}")
+        settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
         return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
 
     def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
@@ -515,8 +574,10 @@ class Embedder(nn.Module):
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
-            if images.model and images.model != self.model_id:
-                raise ValueError(f"the embedding was made by {images.model}, this metric is {self.model_id}")
+            if images.model and not same_model(images.model, self._maker()):
+                raise ValueError(
+                    f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
+                )
             return images
         wants_grad = any(isinstance(x, Tensor) and x.requires_grad for x in _tensors(images))
         context: AbstractContextManager[Any] = nullcontext() if wants_grad else torch.no_grad()
@@ -543,6 +604,22 @@ class Embedder(nn.Module):
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
+        self._loaded = Marks.of(self)
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Weights moved to a device or to a dtype of less precision are still those that were loaded."""
+        kept, before = self._as_loaded(values=True), self.dtype
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        rounded = before.itemsize < 4 and self.dtype != before  # what 16 bits have lost does not come back
+        self._loaded = Marks.of(self) if kept and not rounded else None
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": self._as_loaded(values=True)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
 
 
 def _tensors(images: Any) -> Sequence[Any]:
@@ -571,8 +648,13 @@ def in_batches(
     patches: bool,
     progress: Callable[[int, int], None] | None,
     workers: int = 0,
+    check: Callable[[Embedding, slice], None] | None = None,
 ) -> Embedding:
-    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`."""
+    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
+
+    Args:
+        check: called with each batch's embedding and place, unless it is part of a graph.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if workers < 0:
@@ -582,7 +664,10 @@ def in_batches(
     with closing(_ahead(load, places, workers)) as batches:
         for where, loaded in zip(places, batches, strict=True):
             part = run(loaded)
-            parts.append(part if patches else Embedding(part.cls, model=part.model))
+            part = part if patches else Embedding(part.cls, model=part.model)
+            if check is not None and not torch.is_grad_enabled():
+                check(part, where)
+            parts.append(part)
             if progress is not None:
                 progress(where.stop, count)
     return concatenate(parts)

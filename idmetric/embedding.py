@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from idmetric.finite import NonFiniteError, finite_rows
 from idmetric.output import writing
 
 _FORMAT = "idmetric-embedding/1"
@@ -102,10 +103,15 @@ class Embedding:
             OutputError: if it cannot be written.
         """
         tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
-        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
-        header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
+        header = {**(metadata or {}), **self.header}
         with writing(path):
             save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
+
+    @property
+    def header(self) -> dict[str, str]:
+        """The metadata that `save` adds to a file."""
+        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
+        return {"format": _FORMAT, "grid": grid, "model": self.model}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Embedding:
@@ -114,6 +120,7 @@ class Embedding:
         Raises:
             FileNotFoundError: if there is no such file.
             ValueError: if the file is not an Embedding's.
+            NonFiniteError: if it holds NaN or infinity.
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"no embedding file at {os.fspath(path)!r}")
@@ -126,9 +133,15 @@ class Embedding:
         if header.get("format") != _FORMAT or "cls" not in tensors:
             raise ValueError(f"{os.fspath(path)!r} holds no {_FORMAT} embedding; write it with Embedding.save")
         try:
-            return cls.of(tensors, header)
+            found = cls.of(tensors, header)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)!r} holds no embedding: {error}") from error
+        if bad := (~finite_rows(found)).nonzero().flatten().tolist():
+            raise NonFiniteError(
+                f"{os.fspath(path)!r} holds features of {len(bad)} images that are NaN or infinite (the first is image "
+                f"{bad[0]}): embed them again, in float32", bad,
+            )  # fmt: skip
+        return found
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
@@ -149,6 +162,21 @@ class Embedding:
         )
 
 
+def same_model(a: str, b: str) -> bool:
+    """Whether two `Embedding.model` name one model; an unknown one ("") may be any.
+
+    idmetric 0.1 wrote a model's path as it was spelled, "./runs/cats", where its folder's name is written now.
+    """
+    return not a or not b or a == b or _by_folder(a) == _by_folder(b)
+
+
+def _by_folder(model: str) -> str:
+    kind, _, rest = model.partition(":")
+    name, at, exact = rest.rpartition("@") if "@" in rest else (rest, "", "")
+    path, bracket, settings = name.partition("[")
+    return f"{kind}:{path.rstrip('/').rpartition('/')[2]}{bracket}{settings}{at}{exact}"
+
+
 def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     """Join embeddings of one model along the batch.
 
@@ -161,7 +189,8 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
         raise ValueError("nothing to concatenate: the list of embeddings is empty")
     first = embeddings[0]
     for other in embeddings[1:]:
-        if (other.model, other.grid, other.patches is None) != (first.model, first.grid, first.patches is None):
+        alike = same_model(other.model, first.model) and bool(other.model) == bool(first.model)
+        if not alike or (other.grid, other.patches is None) != (first.grid, first.patches is None):
             raise ValueError(
                 f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
                 f"{other.model or 'unknown'} {other.grid}"

@@ -1,9 +1,11 @@
-"""JSON from files that anybody may have written."""
+"""JSON from files that anybody may have written, and of results."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from idmetric import text_file
@@ -17,6 +19,23 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text
         ValueError: as `text_file.read`, or as `parse`.
     """
     return parse(text_file.read(path, encoding, most))
+
+
+def text(value: Any, **options: Any) -> str:
+    """JSON of results; numbers that are undefined (NaN, infinity) are null, for JSON has no word for them.
+
+    Args:
+        options: of `json.dumps`.
+    """
+    return json.dumps(_plain(value), allow_nan=False, **options)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def parse(text: str | bytes) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.output import replacing
 
 Record = dict[str, Any]
@@ -55,20 +55,20 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """CSV text with a header; empty fields are values that there are not."""
+        """CSV text with a header; the field of a missing or undefined value (NaN) is empty."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows({k: None if v != v else v for k, v in row.items()} for row in self.rows)
         return text.getvalue()
 
     def to_json(self) -> str:
         """A JSON list."""
-        return json.dumps(self.rows, indent=2) + "\n"
+        return json_file.text(self.rows, indent=2) + "\n"
 
     def to_jsonl(self) -> str:
         """A JSON object for each row."""
-        return "".join(json.dumps(row) + "\n" for row in self.rows)
+        return "".join(json_file.text(row) + "\n" for row in self.rows)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a .csv, .json or .jsonl file, whole or not at all.

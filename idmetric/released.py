@@ -149,7 +149,7 @@ def read_idsim(
     """
     # the adapter's files first: they are small, and say early that there is no network
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
-    adapter = checkpoint.read_tensors(files[ADAPTER])
+    adapter = checkpoint.read_finite(files[ADAPTER])
     heads = {name: _read_head(files[file], adapter_config) for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
@@ -192,6 +192,7 @@ def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tenso
         raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise CheckpointError(f"{str(path)!r} does not hold a table of tensors")
+    checkpoint.check_finite(state, path)
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
     with checkpoint.understanding(path), checkpoint.naming(path):
@@ -269,7 +270,7 @@ def read_nearid(files: Files) -> Checkpoint:
         config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
     weights = files[checkpoint.WEIGHTS]
     with checkpoint.understanding(weights), checkpoint.naming(weights):
-        state = {f"backbone.{key}": value for key, value in nearid_names(checkpoint.read_tensors(weights)).items()}
+        state = {f"backbone.{key}": value for key, value in nearid_names(checkpoint.read_finite(weights)).items()}
     revision = checkpoint.revision_of(weights, files[PROCESSOR], files[checkpoint.CONFIG])
     return Checkpoint(config, state, files.name, revision, files)
 
@@ -298,6 +299,7 @@ def read_siglip(files: Files) -> Checkpoint:
     with checkpoint.understanding(weights), checkpoint.naming(weights):
         tensors = checkpoint.read_tensors(weights)  # mapped: what is left out is not read
         tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
+        checkpoint.check_finite(tower, weights)
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
     return Checkpoint(config, state, files.name, checkpoint.revision_of(weights, files[PROCESSOR]), files)
 

@@ -1,17 +1,20 @@
 """Embeddings in files that only ever get more: a folder for each model, safetensors shards named by no number.
 
-A shard is written whole or not at all, so a killed run leaves what it had saved, and two runs may share a folder. Each
-image's numbers have a CRC-32, so that a shard that the disk has damaged is named and never used.
+A shard is written atomically, so a killed run leaves what it had saved, and two runs may share a folder. Each image's
+numbers have a CRC-32, and so has the head, so that a shard that the disk has damaged is named and never used. (Shards of
+idmetric 0.1 have none for the head.)
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from idmetric.embedding import Embedding, concatenate
+from idmetric.finite import is_finite
 from idmetric.output import replacing, writing
 
 _KEYS = "keys"
 _SUMS = "crc32."  # before a tensor's name: the sums of its rows
+_HEAD_SUM = "head-crc32"
+_AGAIN = 3  # how often a shard that another process has removed is looked for
 _SAVE_SECONDS = 30.0  # a killed run loses about so much work,
 _SAVE_IMAGES = 4096  # at most so many images,
 _SAVE_BYTES = 2**28  # and with patches no more than this is held in memory
@@ -49,26 +55,46 @@ class Shards:
         folder: made when the first shard is written.
         patches: whether patch tokens are kept beside the global features; shards without them then do not count.
         damaged: called for each shard that cannot be read, which then does not count; default: it is raised.
+        model: `Embedding.model` of all embeddings here; default: what each shard says.
 
     Raises:
         DamagedShardError: naming the shard.
     """
 
     def __init__(
-        self, folder: Path, patches: bool = False, damaged: Callable[[DamagedShardError], None] | None = None
+        self,
+        folder: Path,
+        patches: bool = False,
+        damaged: Callable[[DamagedShardError], None] | None = None,
+        model: str | None = None,
     ) -> None:
-        self.folder, self.patches = folder, patches
+        self.folder, self.patches, self.model = folder, patches, model
+        self._damaged = damaged
         self._where: dict[str, tuple[Path, int]] = {}
-        for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else []:
+        self.scan()
+
+    def scan(self) -> None:
+        """Look again at which shards are in the folder."""
+        self._where = {}
+        for path in sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []:
             try:
                 names, held = _head(path)
             except DamagedShardError as error:
-                if damaged is None:
-                    raise
-                damaged(error)
+                if not path.exists():  # removed just now
+                    continue
+                self._lose(error)
                 continue
-            if patches <= held:
+            if self.patches <= held:
                 self._where |= {name: (path, k) for k, name in enumerate(names)}
+
+    def _lose(self, error: DamagedShardError) -> None:
+        if self._damaged is None:
+            raise error
+        self._forget(error.path)
+        self._damaged(error)
+
+    def _forget(self, lost: Path) -> None:
+        self._where = {key: place for key, place in self._where.items() if place[0] != lost}
 
     def __contains__(self, key: str) -> bool:
         return key in self._where
@@ -90,7 +116,7 @@ class Shards:
                         _checked(path, file.metadata() or {}, name, file.get_tensor(name))
             except DamagedShardError as error:
                 found.append(error)
-                self._where = {key: place for key, place in self._where.items() if place[0] != path}
+                self._forget(path)
         return found
 
     def add(self, keys: Sequence[str], embedding: Embedding) -> None:
@@ -102,8 +128,10 @@ class Shards:
         path = self.folder / f"{'patches' if self.patches else 'cls'}-{uuid.uuid4().hex}.safetensors"
         tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
         sums = {_SUMS + name: " ".join(_sums(x)) for name, x in tensors.items() if x is not None}
+        more = {_KEYS: " ".join(keys), **sums}
+        more[_HEAD_SUM] = _head_sum({**more, **embedding.header})
         with replacing(path) as temporary:
-            embedding.save(temporary, {_KEYS: " ".join(keys), **sums})
+            embedding.save(temporary, more)
         self._where |= {key: (path, k) for k, key in enumerate(keys)}
 
     def vectors(self, keys: Sequence[str]) -> NDArray[np.float32]:
@@ -141,7 +169,28 @@ class Shards:
             at, inside = zip(*places, strict=True)
             parts.append(_some(path, inside, self.patches))
             order += at
-        return concatenate(parts)[torch.tensor(order).argsort()]
+        found = concatenate(parts)[torch.tensor(order).argsort()]
+        return found if self.model is None else replace(found, model=self.model)
+
+    def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
+        """Those of the images that are here and can be read.
+
+        Damaged shards are given to `damaged`, and do not count any more. Where another process has removed a shard
+        (`idmetric-score gallery prune` does), the others are looked through for its images.
+        """
+        again = 0
+        while there := [key for key in dict.fromkeys(keys) if key in self]:
+            try:
+                return dict(zip(there, self.embedding(there), strict=True))
+            except DamagedShardError as error:
+                if error.path.exists():
+                    self._lose(error)
+                elif again < _AGAIN:
+                    again += 1
+                    self.scan()
+                else:
+                    self._forget(error.path)
+        return {}
 
     def _by_shard(self, keys: Sequence[str]) -> dict[Path, list[tuple[int, int]]]:
         """Shard -> places in `keys` and in the shard."""
@@ -174,6 +223,10 @@ class Writer:
         """Write what is in no file yet."""
         if self.keys:
             self.shards.add(self.keys, concatenate(self.parts))
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what is in no file yet."""
         self.keys, self.parts, self.saved = [], [], time.monotonic()
 
 
@@ -191,8 +244,11 @@ def _opened(path: Path) -> Iterator[Any]:
 def _head(path: Path) -> tuple[list[str], bool]:
     """The keys of a shard, and whether it has patches."""
     with _opened(path) as file:
-        keys, names = (file.metadata() or {}).get(_KEYS, "").split(), list(file.keys())
+        head, names = file.metadata() or {}, list(file.keys())
         rows = {file.get_slice(name).get_shape()[0] for name in names}
+    if head.get(_HEAD_SUM, _head_sum(head)) != _head_sum(head):
+        raise DamagedShardError(path, "its head is not what was written: the disk changed it")
+    keys = head.get(_KEYS, "").split()
     if "cls" not in names or rows != {len(keys)}:
         raise DamagedShardError(path, "it does not say which images it holds")
     return keys, "patches" in names
@@ -212,6 +268,11 @@ def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
         return Embedding.of(tensors, head)
 
 
+def _head_sum(head: Mapping[str, str]) -> str:
+    said = {key: value for key, value in head.items() if key != _HEAD_SUM}
+    return f"{zlib.crc32(json.dumps(said, sort_keys=True).encode()):08x}"
+
+
 def _sums(tensor: Tensor) -> list[str]:
     """CRC-32 of each row."""
     rows = tensor.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
@@ -221,8 +282,10 @@ def _sums(tensor: Tensor) -> list[str]:
 def _checked(
     path: Path, head: Mapping[str, str], name: str, tensor: Tensor, rows: Sequence[int] | None = None
 ) -> Tensor:
-    """The tensor, if it is what was written; a shard without sums is taken at its word."""
+    """The tensor, if it is finite and was written so; a shard without sums is taken at its word."""
     written = head.get(_SUMS + name, "").split()
     if written and _sums(tensor) != (written if rows is None else [written[k] for k in rows if k < len(written)]):
         raise DamagedShardError(path, f"its {name} are not what was written: the disk changed them")
+    if not is_finite(tensor):
+        raise DamagedShardError(path, f"its {name} hold NaN or infinity")
     return tensor

@@ -19,6 +19,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -350,7 +351,8 @@ class VisIDEmbed(Embedder):
             items, said = loaded
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers)
+        check = partial(self._check, singles)
+        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -396,9 +398,9 @@ class VisIDEmbed(Embedder):
             pooled = _wide(hidden[torch.arange(len(ids)), last])
         features = F.normalize(pooled, dim=-1)
         if len(shown) < len(ids) or not patches:  # a text alone has no patches
-            return Embedding(features, model=self.model_id)
+            return Embedding(features, model=self._maker())
         tokens_of, weights = self._patches(hidden, tokens == self._image_token, covers)
-        return Embedding(features, tokens_of, None, weights, self.model_id)
+        return Embedding(features, tokens_of, None, weights, self._maker())
 
     def _patches(self, hidden: Tensor, where: Tensor, covers: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor]:
         room = self.settings.max_pixels // _STEP**2
@@ -515,6 +517,7 @@ def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype
     unfit = [*missing, *map(str, report["mismatched_keys"])]
     if unfit:
         raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
+    checkpoint.check_finite(whole.model.state_dict(), folder)
     return whole.model, tokenizer
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from idmetric import json_file
 from idmetric.bench.timing import Ratio, Timing, cpu_ratio, ratio
 
 
@@ -81,7 +81,8 @@ def _note(row: Row) -> str:
 
 def as_json(machine: dict[str, Any], options: dict[str, Any], rows: Sequence[Row]) -> str:
     """Everything, the seconds of each run too."""
-    return json.dumps({"machine": machine, "options": options, "rows": [_object(row) for row in rows]}, indent=1) + "\n"
+    found = {"machine": machine, "options": options, "rows": [_object(row) for row in rows]}
+    return json_file.text(found, indent=1) + "\n"
 
 
 def _object(row: Row) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -399,7 +399,8 @@ class Scorer:
             self.album.references |= {(name, None): None for name in names}
         rows = []
         for (path, _), seen in self._embed([(path, None) for path in work.candidates]):
-            distances = self.metric.pairwise(references, seen.embedding, self.args.distance)[:, 0].double()
+            with _naming(path):
+                distances = self.metric.pairwise(references, seen.embedding, self.args.distance)[:, 0].double()
             best = int(distances.argmin())
             if self.args.aggregate == "mean":
                 row = self._row(";".join(names), path, distances.tolist())
@@ -445,7 +446,8 @@ class Scorer:
     def _compared(self, pair: Pair, a: Seen, b: Seen) -> Row:
         """The row of a pair."""
         device = self.metric.device
-        far = float(self.metric(a.embedding.to(device), b.embedding.to(device), self.args.distance)[0])
+        with _naming(pair.b):
+            far = float(self.metric(a.embedding.to(device), b.embedding.to(device), self.args.distance)[0])
         own, other = (self.prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
         row = self._looked_at(self._row(pair.a, pair.b, [far]), pair.b, own, {pair.a: other})
         if self.album is not None:
@@ -518,28 +520,49 @@ class Scorer:
 
     def _see(self, loaded: list[Loaded]) -> list[tuple[File, Seen]]:
         """Embed what has pixels, take the rest from the cache."""
-        fresh = [x for x in loaded if x.pixels is not None]
         found: dict[File, Seen] = {}
-        if fresh:
-            together = self.metric.embed(
-                [x.pixels for x in fresh if x.pixels is not None], batch_size=self.args.batch_size,
-                masks=[x.mask for x in fresh], outside="keep",  # load_image has painted it
-                patches=self.patches or self.details,
-            )  # fmt: skip
-            if self.args.pairs:
-                together = together.cpu()  # many of them are kept
-            for x, embedding in zip(fresh, together, strict=True):
-                found[x.file] = self._seen(x, x.small, embedding)
-            if self.cache is not None:
-                at = [k for k, x in enumerate(fresh) if x.key is not None]
-                keys = [key for x in fresh if (key := x.key) is not None]
-                self.cache.add(keys, together[at].cpu(), [fresh[k].small for k in at])
         known = [x for x in loaded if x.pixels is None]
         if known and self.cache is not None:
             kept = self.cache.get([x.key for x in known if x.key is not None])
-            for x, (embedding, small) in zip(known, kept, strict=True):
-                found[x.file] = self._seen(x, small, embedding if self.args.pairs else embedding.to(self.metric.device))
-        return [(x.file, found[x.file]) for x in loaded]
+            for x, one in zip(known, kept, strict=True):
+                if one is not None:
+                    embedding, small = one
+                    here = embedding if self.args.pairs else embedding.to(self.metric.device)
+                    found[x.file] = self._seen(x, small, here)
+        again = (self._read(x.file) for x in known if x.file not in found)  # what a damaged shard held
+        fresh = [x for x in (*loaded, *again) if x is not None and x.pixels is not None]
+        for start in range(0, len(fresh), self.args.batch_size):
+            found |= self._embed_fresh(fresh[start : start + self.args.batch_size])
+        return [(x.file, found[x.file]) for x in loaded if x.file in found]
+
+    def _embed_fresh(self, fresh: list[Loaded]) -> dict[File, Seen]:
+        """Embed one batch, and keep it in the cache."""
+        together, fresh = self._finite(fresh)
+        if self.args.pairs:
+            together = together.cpu()  # many of them are kept
+        if self.cache is not None:
+            at = [k for k, x in enumerate(fresh) if x.key is not None]
+            keys = [key for x in fresh if (key := x.key) is not None]
+            self.cache.add(keys, together[at].cpu(), [fresh[k].small for k in at])
+        return {x.file: self._seen(x, x.small, embedding) for x, embedding in zip(fresh, together, strict=True)}
+
+    def _finite(self, batch: list[Loaded]) -> tuple[Embedding, list[Loaded]]:
+        """The embedding of a batch, and its images, but for those without finite features that are to be skipped."""
+        from idmetric.finite import NonFiniteError, reason, shown
+
+        try:
+            return self.metric.embed(
+                [x.pixels for x in batch if x.pixels is not None], batch_size=self.args.batch_size,
+                masks=[x.mask for x in batch], outside="keep",  # load_image has painted it
+                patches=self.patches or self.details,
+            ), batch  # fmt: skip
+        except NonFiniteError as error:
+            why, lost = reason(self.metric.dtype), [batch[k].file for k in error.rows]
+            if self.args.on_error == "fail" or error.embedding is None:
+                raise NonFiniteError(f"{shown([path for path, _ in lost])}: {why}", error.rows) from error
+            self.skipped |= dict.fromkeys(lost, why)
+            good = [k for k in range(len(batch)) if k not in error.rows]
+            return error.embedding[good], [batch[k] for k in good]
 
     def _seen(self, x: Loaded, small: NDArray[np.uint8] | None, embedding: Embedding) -> Seen:
         from idmetric.embedding import Embedding
@@ -582,7 +605,8 @@ class Scorer:
         """Image and mask, as `images` takes them, and what they are cached by; with a cache their bytes."""
         if self.cache is None:
             return path, mask, None
-        from idmetric.gallery.read import Named, key_of
+        from idmetric.fingerprint import content_key
+        from idmetric.gallery.read import Named
 
         files = [Path(path), *([] if mask is None else [Path(mask)])]
         try:
@@ -593,7 +617,7 @@ class Scorer:
             return path, mask, None
         cover = masks[0] if masks else None
         named = None if cover is None or mask is None else Named(cover, mask)
-        return Named(image, path), named, (mask is not None, key_of(image, cover))
+        return Named(image, path), named, (mask is not None, content_key(image, cover))
 
     def _mask_of(self, path: str, mask: str | None) -> str | None:
         from idmetric.images import ImageReadError
@@ -615,6 +639,17 @@ class Scorer:
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distances, self.args.prior).mean())
         return row
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Distances that are not finite say of which image."""
+    from idmetric.finite import NonFiniteError
+
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{path}: {error}", error.rows) from error
 
 
 if __name__ == "__main__":

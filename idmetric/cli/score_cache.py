@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from idmetric.evaluate.copies import Print
     from idmetric.images import Outside
     from idmetric.report.matches import Tokens
+    from idmetric.shards import Writer
 
 Key = tuple[bool, str]  # whether there is a mask, and the content
 _PRINTS = 256  # of images compared last: a print is 30 times as large as what it is made from
@@ -112,17 +113,18 @@ class Cache:
     """Embeddings and small pictures in a folder, by the content of image and mask.
 
     Embeddings lie as in a gallery (`idmetric.gallery`), which may be the folder: one for each model, by exactly its
-    weights and settings. A shard that the disk has damaged is deleted, and what it held made again.
+    weights and settings. A shard that the disk has damaged is deleted, and what it held made again. Where the disk is
+    full no more is kept; the scores do not depend on it.
 
     Args:
-        copies: keep small pictures too. say: called with a line for each damaged shard.
+        copies: keep small pictures too. say: called with a line for each damaged shard, and where the disk is full.
     """
 
     def __init__(
         self, folder: Path, metric: Embedder, outside: Outside, patches: bool, copies: bool, say: Callable[[str], None]
     ) -> None:
         from idmetric.evaluate.copies import SIZE
-        from idmetric.gallery.index import about, folder_name
+        from idmetric.fingerprint import about, folder_in
         from idmetric.output import writing
         from idmetric.shards import DamagedShardError, Shards, Writer
 
@@ -134,12 +136,16 @@ class Cache:
             folder.mkdir(parents=True, exist_ok=True)
         whole = about(metric, None)
         stores = {False: whole, True: {**whole, "outside": outside}}
-        self._of = {m: Shards(folder / folder_name(facts), patches, damaged) for m, facts in stores.items()}
+        made_by = metric.model_id
+        self._of = {
+            m: Shards(folder_in(folder, metric, facts), patches, damaged, made_by) for m, facts in stores.items()
+        }
         self._writers = {m: Writer(shards) for m, shards in self._of.items()}
         colour = "".join(f"{x:02x}" for x in metric.background)
         self._small = Shards(folder / f"pictures.{SIZE}.{colour}", damaged=damaged) if copies else None
         self._small_writer = Writer(self._small) if self._small is not None else None
         self._new: set[Key] = set()  # in no file yet, or in one
+        self._say, self._full = say, False
 
     def __contains__(self, key: Key) -> bool:
         return key in self._new or self._is_saved(key)
@@ -148,28 +154,29 @@ class Cache:
         masked, name = key
         return name in self._of[masked] and (self._small is None or name in self._small)
 
-    def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None]]:
-        """What is kept of each, in order.
-
-        Raises:
-            DamagedShardError: naming a shard with other numbers than were written.
-        """
-        from idmetric.evaluate.copies import SIZE
-
+    def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None] | None]:
+        """What is kept of each, in order; None for one that is lost: its shard is damaged, or gone."""
         if not all(map(self._is_saved, keys)):
             self.save()
         found: dict[Key, Embedding] = {}
         for masked, shards in self._of.items():
-            own = list(dict.fromkeys(name for m, name in keys if m == masked))
-            if own:
-                found |= {(masked, name): one for name, one in zip(own, shards.embedding(own), strict=True)}
-        small: list[Any] = [None] * len(keys)
-        if self._small is not None and keys:
-            small = list(self._small.embedding([name for _, name in keys]).cls.numpy().reshape(-1, SIZE, SIZE, 3))
-        return [(found[key], picture) for key, picture in zip(keys, small, strict=True)]
+            own = shards.readable([name for m, name in keys if m == masked])
+            found |= {(masked, name): one for name, one in own.items()}
+        small = {} if self._small is None else self._small.readable([name for _, name in keys])
+        kept: list[tuple[Embedding, NDArray[np.uint8] | None] | None] = []
+        for key in keys:
+            whole = key in found and (self._small is None or key[1] in small)
+            kept.append((found[key], _picture(small.get(key[1]))) if whole else None)
+            if not whole:
+                self._new.discard(key)
+        return kept
 
     def add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
         """Keep images, with their small pictures where copies are looked for; in a file after half a minute."""
+        if not self._full:
+            self._writing(lambda: self._add(keys, embedding, small))
+
+    def _add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
         import numpy as np
         import torch
 
@@ -186,6 +193,28 @@ class Cache:
 
     def save(self) -> None:
         """Write what is in no file yet."""
-        for writer in (*self._writers.values(), self._small_writer):
-            if writer is not None:
-                writer.save()
+        if not self._full:
+            self._writing(lambda: [writer.save() for writer in self._all_writers()])
+
+    def _all_writers(self) -> list[Writer]:
+        return [writer for writer in (*self._writers.values(), self._small_writer) if writer is not None]
+
+    def _writing(self, write: Callable[[], object]) -> None:
+        """Write; where that fails nothing more is kept, for scores matter more than their cache."""
+        try:
+            write()
+        except OSError as error:
+            self._full = True
+            self._new.clear()
+            for writer in self._all_writers():
+                writer.drop()
+            self._say(f"the cache is not complete ({error}); the scores are")
+
+
+def _picture(small: Embedding | None) -> NDArray[np.uint8] | None:
+    from idmetric.evaluate.copies import SIZE
+
+    if small is None:
+        return None
+    picture: NDArray[np.uint8] = small.cls[0].numpy().reshape(SIZE, SIZE, 3)
+    return picture

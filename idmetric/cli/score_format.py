@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric.output import OutputError, check, replacing
 
 Row = dict[str, Any]
@@ -105,12 +105,12 @@ def as_object(scores: Scores) -> dict[str, Any]:
 
 def as_json(scores: Scores) -> str:
     """Everything, as one object's text."""
-    return json.dumps(as_object(scores), indent=2) + "\n"
+    return json_file.text(as_object(scores), indent=2) + "\n"
 
 
 def as_lines(scores: Scores) -> str:
     """An object for each row."""
-    return "".join(json.dumps(row) + "\n" for row in _with_baseline(scores))
+    return "".join(json_file.text(row) + "\n" for row in _with_baseline(scores))
 
 
 def as_csv(scores: Scores) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
-import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,8 @@ from numpy.typing import NDArray
 
 from idmetric.checkpoint import replacing
 from idmetric.embedding import Embedding
+from idmetric.fingerprint import about, folder_name, key_of_file
+from idmetric.finite import NonFiniteError, reason
 from idmetric.images import describe
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from idmetric.embedder import Embedder
 
 _SAVE_EVERY = 2_000  # images; a killed run loses at most so many
-_KEYS = "keys"
+_KEYS, _MADE_BY = "keys", "made-by"
 Vectors = dict[str, NDArray[np.float32]]  # key of an image -> its vector
 
 
@@ -45,7 +45,7 @@ class Embedded:
 
 def cache_path(folder: str | os.PathLike[str], model: Embedder) -> Path:
     """Where embeddings of this model are kept in a folder: one file for all that is mined there."""
-    return Path(folder) / f"embeddings.{re.sub('[^A-Za-z0-9]+', '-', model.model_id).strip('-')}.safetensors"
+    return Path(folder) / f"embeddings.{folder_name(about(model, None))}.safetensors"
 
 
 def embed_rows(
@@ -59,30 +59,26 @@ def embed_rows(
 ) -> Embedded:
     """Embed the images of some rows (default all), except those that the cache file knows.
 
-    An image is known by its file's place, size and time of change, or by its bytes; rows that show the same file are
-    embedded once. From time to time what is new goes into a file beside the cache (`.part-...`); at the end, also where
-    the run is stopped, and in the next run after a kill, the cache takes these in.
+    An image is known by the hash of its bytes, so each file is read in every run, and rows with the same bytes are
+    embedded once. The cache is of one model: exactly its weights as they are in memory, dtype and settings. From time
+    to time what is new goes into a file beside the cache (`.part-...`); at the end, also where the run is stopped, and
+    in the next run after a kill, the cache takes these in.
 
     Raises:
         ValueError: if the cache is of another model, or no cache of this package.
     """
     wanted = range(len(manifest)) if rows is None else [int(r) for r in rows]
-    known, parts = _load_all(Path(cache), model) if cache is not None else ({}, [])
+    made_by = folder_name(about(model, None)) if cache is not None else ""
+    known, parts = _load_all(Path(cache), made_by) if cache is not None else ({}, [])
     sources = {r: manifest.source(r) for r in wanted}
-    problems: dict[int, str] = {}
-    keys: dict[int, str] = {}
-    for r, source in sources.items():
-        try:
-            keys[r] = _key(source)
-        except OSError as error:
-            problems[r] = f"{describe(source)}: {error.strerror or error}"
+    keys, problems = _keys(sources)
     todo = list({key: r for r, key in keys.items() if key not in known}.items())
     failed: dict[str, str] = {}
     fresh: Vectors = {}  # in no file yet
     try:
         images = [sources[r] for _, r in todo]
         for number, (key, (vector, reason)) in enumerate(
-            zip((key for key, _ in todo), _vectors(model, images, batch_size), strict=True), 1
+            zip((key for key, _ in todo), _vectors(model, images, [key for key, _ in todo], batch_size), strict=True), 1
         ):
             if vector is None:
                 failed[key] = reason
@@ -92,11 +88,11 @@ def embed_rows(
                 progress(number, len(todo))
             if len(fresh) >= _SAVE_EVERY and cache is not None:
                 parts.append(_part(Path(cache)))
-                _save(parts[-1], fresh, model)
+                _save(parts[-1], fresh, model, made_by)
                 fresh = {}
     finally:
         if cache is not None and (fresh or parts):
-            _save(Path(cache), known, model)
+            _save(Path(cache), known, model, made_by)
             for part in parts:
                 part.unlink(missing_ok=True)
     problems |= {r: failed[key] for r, key in keys.items() if key in failed}
@@ -108,50 +104,72 @@ def embed_rows(
     return Embedded(vectors, dict(sorted(problems.items())))
 
 
+def _keys(sources: Mapping[int, str | bytes | None]) -> tuple[dict[int, str], dict[int, str]]:
+    """Row -> the key of its image's content; row -> why it cannot be read."""
+
+    def key(source: str | bytes | None) -> tuple[str, str]:
+        try:
+            return key_of_file(source or ""), ""
+        except OSError as error:
+            return "", f"{describe(source)}: {error.strerror or error}"
+
+    different = list(dict.fromkeys(sources.values()))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        found = dict(zip(different, pool.map(key, different), strict=True))
+    keys = {row: found[source][0] for row, source in sources.items() if found[source][0]}
+    return keys, {row: found[source][1] for row, source in sources.items() if found[source][1]}
+
+
 def _vectors(
-    model: Embedder, images: Sequence[Any], batch_size: int
+    model: Embedder, images: Sequence[Any], keys: Sequence[str], batch_size: int
 ) -> Iterator[tuple[NDArray[np.float32] | None, str]]:
     """The vector of each image, or None and why; the next batch is read while one is embedded."""
 
-    def read(source: Any) -> torch.Tensor | str:
+    def read(source: Any, key: str) -> torch.Tensor | str:
         try:
-            return model.load_image(source)[0]
+            pixels = model.load_image(source)[0]
+            changed = not isinstance(source, bytes) and key_of_file(source) != key
+            return f"{describe(source)}: it changed while it was read: run again" if changed else pixels
         except (ValueError, OSError) as error:
             return str(error)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        batches = [images[s : s + batch_size] for s in range(0, len(images), batch_size)]
-        ahead = [pool.submit(read, x) for x in batches[0]] if batches else []
+        pairs = list(zip(images, keys, strict=True))
+        batches = [pairs[s : s + batch_size] for s in range(0, len(pairs), batch_size)]
+        ahead = [pool.submit(read, *x) for x in batches[0]] if batches else []
         for number in range(len(batches)):
             loaded = [f.result() for f in ahead]
-            ahead = [pool.submit(read, x) for x in batches[number + 1]] if number + 1 < len(batches) else []
+            ahead = [pool.submit(read, *x) for x in batches[number + 1]] if number + 1 < len(batches) else []
             pixels = [x for x in loaded if not isinstance(x, str)]
             found: Iterator[NDArray[np.float32]] = iter(())
             if pixels:
-                found = iter(model.embed(pixels, batch_size=batch_size, patches=False).cls.float().cpu().numpy())
+                found = iter(_embedded(model, pixels).cls.float().cpu().numpy())
             for x in loaded:
                 if isinstance(x, str):
                     yield None, x
                 else:
                     vector = np.array(next(found))
-                    usable = np.isfinite(vector).all() and vector.any()
-                    yield (vector, "") if usable else (None, "its embedding is zero or not finite")
+                    finite = np.isfinite(vector).all()
+                    problem = reason(model.dtype) if not finite else "" if vector.any() else "its embedding is zero"
+                    yield (None, problem) if problem else (vector, "")
 
 
-def _key(source: str | bytes | None) -> str:
-    if isinstance(source, bytes):
-        return hashlib.blake2b(source, digest_size=16).hexdigest()
-    stat = os.stat(source or "")
-    text = f"{os.path.realpath(source or '')}\0{stat.st_size}\0{stat.st_mtime_ns}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+def _embedded(model: Embedder, pixels: Sequence[torch.Tensor]) -> Embedding:
+    """One batch, in which some features may not be finite."""
+    try:
+        return model.embed(list(pixels), batch_size=len(pixels), patches=False)
+    except NonFiniteError as error:
+        if error.embedding is None:
+            raise
+        return error.embedding
 
 
-def _load_all(cache: Path, model: Embedder) -> tuple[Vectors, list[Path]]:
+def _load_all(cache: Path, made_by: str) -> tuple[Vectors, list[Path]]:
     """What the cache knows, and the parts beside it that a killed run left."""
     parts = sorted(cache.parent.glob(f"{glob.escape(cache.name)}.part-*")) if cache.parent.is_dir() else []
     known: Vectors = {}
     for path in (cache, *parts):
-        known |= _load(path, model)
+        known |= _load(path, made_by)
     return known, parts
 
 
@@ -160,23 +178,32 @@ def _part(cache: Path) -> Path:
     return cache.with_name(f"{cache.name}.part-{uuid.uuid4().hex}")
 
 
-def _load(path: Path, model: Embedder) -> Vectors:
+def _load(path: Path, made_by: str) -> Vectors:
     from safetensors import safe_open
 
     if not path.is_file():
         return {}
     embedding = Embedding.load(path)
     with safe_open(path, "pt") as file:
-        keys = (file.metadata() or {}).get(_KEYS, "").split()
+        head = file.metadata() or {}
+        keys = head.get(_KEYS, "").split()
     if len(keys) != len(embedding):
         raise ValueError(f"{os.fspath(path)!r} does not say which images it holds: delete it, or name another file")
-    if embedding.model != model.model_id:
-        raise ValueError(f"{os.fspath(path)!r} holds embeddings of {embedding.model}, not of {model.model_id}")
+    if _MADE_BY not in head:
+        raise ValueError(
+            f"{os.fspath(path)!r} was written by idmetric 0.1, which knew images by their files' times, not by their "
+            "content: delete it, or name another file"
+        )
+    if head[_MADE_BY] != made_by:
+        raise ValueError(
+            f"{os.fspath(path)!r} holds embeddings of {embedding.model} as it was then ({head[_MADE_BY]}), not of the "
+            f"model as it is now ({made_by}): name another file"
+        )
     return dict(zip(keys, embedding.cls.float().numpy(), strict=True))
 
 
-def _save(path: Path, vectors: Vectors, model: Embedder) -> None:
+def _save(path: Path, vectors: Vectors, model: Embedder, made_by: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         cls = torch.from_numpy(np.stack(list(vectors.values())))
-        Embedding(cls, model=model.model_id).save(temporary, {_KEYS: " ".join(vectors)})
+        Embedding(cls, model=model.model_id).save(temporary, {_KEYS: " ".join(vectors), _MADE_BY: made_by})

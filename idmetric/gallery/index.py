@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
 
 from idmetric import json_file
 from idmetric.output import replacing
-
-if TYPE_CHECKING:
-    import torch
-
-    from idmetric.embedder import Embedder
-    from idmetric.images import Outside
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line says what the gallery is of
@@ -67,46 +59,7 @@ class Item:
         return (self.place, *self.files)
 
 
-# What embeddings depend on
-
-
-def about(metric: Embedder, outside: Outside | None) -> dict[str, str]:
-    """Everything that a model's embeddings depend on, the exact weights in memory included.
-
-    Args:
-        outside: what becomes of pixels outside masks; None for whole images.
-    """
-    return {
-        **metric.signature(),
-        "weights": weights_digest(metric),
-        "settings": json.dumps(metric.config(), sort_keys=True, default=str),
-        "seen": f"{metric.image_size} {metric.mean} {metric.std} {metric.interpolation} {metric.background}",
-        "outside": outside or "all",
-    }
-
-
-def weights_digest(module: torch.nn.Module) -> str:
-    """Hash over all parameters and buffers, their names and types: a second or so for each gigabyte."""
-    import torch
-
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def marks_of(metric: Embedder) -> tuple[Any, ...]:
-    """What changes, at no cost, when a model's weights or settings are written to; also when it is moved."""
-    tensors = metric.state_dict(keep_vars=True).values()
-    written = tuple((t.data_ptr(), t._version) for t in tensors)
-    return written, metric.label, metric.image_size, metric.mean, metric.std, metric.interpolation, metric.background
-
-
-def folder_name(facts: dict[str, str]) -> str:
-    """The folder of embeddings with these facts: the model's name and a hash."""
-    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
-    return f"{name}.{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
+# Files
 
 
 def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -120,9 +73,6 @@ def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         with _naming(path), path.open(encoding="utf-8") as file:
             found.append(_head(path, file.readline()))
     return found
-
-
-# Files
 
 
 def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import time
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from idmetric.ahead import in_order
+from idmetric.fingerprint import content_key
+from idmetric.finite import NonFiniteError, finite_rows, reason
 from idmetric.gallery.index import Item
 from idmetric.images import ImageReadError, Outside
 from idmetric.shards import Shards, Writer
@@ -45,14 +46,6 @@ class Loaded:
     item: Item
     pixels: Tensor | None = None
     mask: Tensor | None = None
-
-
-def key_of(image: bytes, mask: bytes | None = None) -> str:
-    """The name of exactly this content."""
-    digest = hashlib.blake2b(image, digest_size=16)
-    if mask is not None:
-        digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
-    return digest.hexdigest()
 
 
 def load_pixels(
@@ -154,7 +147,7 @@ def load(
     except OSError as error:
         named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
         return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
-    item = replace(item, key=key_of(image, mask), size=len(image))
+    item = replace(item, key=content_key(image, mask), size=len(image))
     if not image or mask == b"":
         empty = f"{entry.files[-1]}: " if image and entry.files else "" if not image else "its mask: "
         return Loaded(replace(item, problem=f"{empty}{_EMPTY}"))
@@ -181,13 +174,19 @@ def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Em
         Their embedding, on the CPU; the rows of it that are of no use, and why.
     """
     covers = [x.mask for x in loaded]
-    found = metric.embed(
-        [x.pixels for x in loaded if x.pixels is not None], batch_size=len(loaded),
-        masks=None if all(c is None for c in covers) else covers,
-        outside="keep", patches=patches,  # load_pixels has painted it
-    ).cpu()  # fmt: skip
-    usable = found.cls.isfinite().all(1) & found.cls.any(1)
-    return found, dict.fromkeys((~usable).nonzero().flatten().tolist(), "its embedding is zero or not finite")
+    try:
+        found = metric.embed(
+            [x.pixels for x in loaded if x.pixels is not None], batch_size=len(loaded),
+            masks=None if all(c is None for c in covers) else covers,
+            outside="keep", patches=patches,  # load_pixels has painted it
+        ).cpu()  # fmt: skip
+    except NonFiniteError as error:
+        if error.embedding is None:
+            raise
+        found = error.embedding.cpu()
+    finite = finite_rows(found)
+    bad = dict.fromkeys((~found.cls.any(1)).nonzero().flatten().tolist(), "its embedding is zero")
+    return found, bad | dict.fromkeys((~finite).nonzero().flatten().tolist(), reason(metric.dtype))
 
 
 def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedder import split_masks
-from idmetric.embedding import Embedding, concatenate
+from idmetric.embedding import Embedding, concatenate, same_model
+from idmetric.finite import check_distances, check_embedding
+from idmetric.fingerprint import content_key
 from idmetric.gallery.index import GalleryError, Item
-from idmetric.gallery.read import key_of, load_pixels
+from idmetric.gallery.read import load_pixels
 from idmetric.images import describe, split_images
 from idmetric.nearest import Index, nearest
 from idmetric.records import Record, Records
@@ -66,7 +68,7 @@ class Search:
         if not self.by_key:
             raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
         self.table = self.gallery.table()
-        self.stored = Shards(self.gallery.store, True, lambda _: None) if self.patches else None
+        self.stored = Shards(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """All hits of all queries."""
@@ -86,11 +88,13 @@ class Search:
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("masks were given with an Embedding: give them to embed instead")
-            if images.model and images.model != metric.model_id:
+            if not same_model(images.model, metric.model_id):
                 raise ValueError(f"the embedding was made by {images.model}, this gallery's model is {metric.model_id}")
             for start in range(0, len(images), batch_size):
                 part = images[start : start + batch_size]
-                yield [f"query {start + n}" for n in range(1, len(part) + 1)], [""] * len(part), part.cpu()
+                names = [f"query {start + n}" for n in range(1, len(part) + 1)]
+                check_embedding(part, names, part.cls.dtype)
+                yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)
         covers = split_masks(masks, len(singles))
@@ -151,8 +155,10 @@ class Search:
             return []
         theirs = self._patches([item for item, _ in found])
         device = self.gallery.metric.device
-        far = distance_matrix(query.to(device), theirs.to(device), self.distance)[0].double().cpu().tolist()
-        return sorted(((d, item) for d, (item, _) in zip(far, found, strict=True)), key=lambda hit: hit[0])
+        far = distance_matrix(query.to(device), theirs.to(device), self.distance)[0].double()
+        check_distances(far, self.gallery.metric.dtype)
+        hits = ((d, item) for d, (item, _) in zip(far.cpu().tolist(), found, strict=True))
+        return sorted(hits, key=lambda hit: hit[0])
 
     def _patches(self, items: list[Item]) -> Embedding:
         """Embeddings with patches: from the shards that have them, else made now, a few at a time."""
@@ -196,4 +202,4 @@ def _key(image: Any, mask: Any) -> str:
             parts.append(Path(source).read_bytes())
         else:
             return ""
-    return key_of(parts[0] or b"", parts[1])
+    return content_key(parts[0] or b"", parts[1])

@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.fingerprint import about, content_key, folder_in
 from idmetric.gallery.index import (
     IMAGES,
     LOCK,
     GalleryError,
     Item,
-    about,
-    folder_name,
-    marks_of,
     models_of,
     read_index,
     write_index,
     writing,
 )
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
-from idmetric.gallery.read import Reader, key_of
+from idmetric.gallery.read import Reader
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries
 from idmetric.images import Outside
 from idmetric.lock import lock
@@ -112,8 +110,8 @@ class Gallery:
         self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
         self.outside: Outside = outside
         self.opened, self.opened_revision = opened or metric.name, opened_revision
-        self.about, self._marks = about(metric, outside if masked else None), marks_of(metric)
-        self.store = self.folder / folder_name(self.about)
+        self.about = about(metric, outside if masked else None)
+        self.store = folder_in(self.folder, metric, self.about)
         self.sources: list[Source] = []
         self._items: list[Item] | None = None
         self.reload()
@@ -197,7 +195,7 @@ class Gallery:
             image, mask = entry.image(), entry.mask() if self.masked and entry.mask is not None else None
         except OSError as error:
             raise GalleryError(f"{item.place}: {error.strerror or error}: bring the gallery up to date") from error
-        if key_of(image, mask) != item.key:
+        if content_key(image, mask) != item.key:
             raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
         return image, mask
 
@@ -415,11 +413,8 @@ class Gallery:
 
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
-        marks = marks_of(self.metric)
-        if marks != self._marks:  # or it was only moved
-            if about(self.metric, self.outside if self.masked else None) != self.about:
-                raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it anew")
-            self._marks = marks
+        if about(self.metric, self.outside if self.masked else None) != self.about:
+            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it anew")
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

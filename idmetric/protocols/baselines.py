@@ -13,7 +13,6 @@ Images are squashed to these sizes, as our models squash them to theirs.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,7 +186,7 @@ class DreamSim:
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        return {**_signature("dreamsim", _version("dreamsim"), "cls"), "weights": fingerprint(self.model)}
+        return {**_signature("dreamsim", _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Tensor:
         """See `VectorModel`."""
@@ -213,19 +212,6 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
         ImportError: naming what to install.
     """
     return VectorBaseline(name, VECTORS[name]) if name in VECTORS else OPENED[name](device)
-
-
-def fingerprint(model: torch.nn.Module) -> str:
-    """16 hex digits that change with any weight: a hash over the sums of each tensor's bits, exact on any device."""
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    digest = hashlib.sha256()
-    state: Mapping[str, Tensor] = model.state_dict()
-    for name, tensor in state.items():
-        if not isinstance(tensor, Tensor) or tensor.is_complex():
-            continue
-        bits = tensor.detach().contiguous().view(kinds[tensor.element_size()]) if tensor.numel() else tensor
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {int(bits.sum(dtype=torch.int64))}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _signature(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:

@@ -22,10 +22,10 @@ from idmetric._version import __version__
 from idmetric.checkpoint import CONFIG, CheckpointError, Files, Hub, folder, read_json
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
+from idmetric.fingerprint import weights_digest
 from idmetric.hints import install
 from idmetric.images import Outside, read_image
 from idmetric.masks import cut_out
-from idmetric.protocols.baselines import fingerprint
 
 PREFIX = "dual:"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
@@ -84,7 +84,7 @@ class DualEncoder:
         return {
             "model": f"DualEncoder:{self.name}", "revision": self.revision, "distance": "cls",
             "resolution": f"{size}x{size}", "dtype": str(self.model.dtype).removeprefix("torch."),
-            "idmetric": __version__, "weights": fingerprint(self.model),
+            "idmetric": __version__, "weights": weights_digest(self.model)[:16],
         }  # fmt: skip
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> tuple[Tensor, str | None]:

@@ -11,7 +11,6 @@ what an earlier one left; a run that was killed embeds only what is missing.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,8 @@ from PIL import Image
 
 from idmetric.data.manifest import Manifest
 from idmetric.embedding import Embedding
+from idmetric.fingerprint import settings_digest
+from idmetric.finite import NonFiniteError, finite_rows, reason
 from idmetric.images import ImageReadError, Outside, describe, read_image
 from idmetric.protocols.result import slug
 from idmetric.shards import Shards, Writer
@@ -123,7 +124,7 @@ def embed(
     chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
-    shards = {name: Shards(folder / folder_name(model, look), patches) for name, model in models.items()}
+    shards = {name: Shards(folder / folder_name(model, look), patches, model="") for name, model in models.items()}
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         keys = _keys(manifest, chosen, look, pool)
         own = {name: _with_words(keys, words if model.reads_words else None) for name, model in models.items()}
@@ -136,8 +137,7 @@ def folder_name(model: VectorModel, look: Look = Look()) -> str:
     """The folder of a model's embeddings: its name, and a digest of all that they depend on."""
     about = {**model.signature(), "background": str(model.background)}
     about |= {"outside": look.outside} if look.masked else {}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    return f"{slug(about.get('model', 'model'))[:60]}.{digest}"
+    return f"{slug(about.get('model', 'model'))[:60]}.{settings_digest(about)}"
 
 
 # Keys
@@ -262,11 +262,18 @@ class _Work:
         rows = [row for row, prepared in batch.items() if name in prepared]
         if not rows:
             return
-        embedding = model.embed([batch[row][name] for row in rows], self.patches).cpu()
-        usable = embedding.cls.isfinite().all(1) & embedding.cls.any(1)
+        try:
+            embedding = model.embed([batch[row][name] for row in rows], self.patches).cpu()
+        except NonFiniteError as error:
+            if error.embedding is None:
+                raise
+            embedding = error.embedding.cpu()
+        finite = finite_rows(embedding)
+        usable = finite & embedding.cls.any(1)
         for k in (~usable).nonzero().flatten().tolist():
             source = describe(self.manifest.source(rows[k]))
-            self.problems[rows[k]] = f"{source}: its embedding by {name} is zero or not finite"
+            why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"])
+            self.problems[rows[k]] = f"{source}: {why}"
         good = usable.nonzero().flatten()
         if len(good):
             fresh.add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idmetric import json_file
 from idmetric._version import __version__
 from idmetric.checkpoint import replacing
 from idmetric.hints import install
@@ -157,7 +157,7 @@ def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | 
             "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
             "items": dict((files or {}).get(result.model, {})),
         })  # fmt: skip
-    return json.dumps({"idmetric": __version__, "results": found}, indent=2, allow_nan=False, default=str) + "\n"
+    return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
 
 
 FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
@@ -262,6 +262,6 @@ def _write_items(path: Path, columns: Columns, result: Result) -> None:
     except ImportError as error:
         raise ImportError(f"scores of items are kept as Parquet: {install('eval')}") from error
     about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
-    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json.dumps(about, default=str)})
+    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(items, temporary)

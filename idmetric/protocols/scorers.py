@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -30,6 +29,7 @@ from idmetric.data.manifest import Manifest
 from idmetric.distance import distance, distance_matrix, needs_patches
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
+from idmetric.fingerprint import about, settings_digest
 from idmetric.idsim import IDSim
 from idmetric.images import ImageReadError, Outside, describe, read_image
 from idmetric.loading import load
@@ -147,12 +147,11 @@ class EmbedderModel:
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        return {**self.metric.signature(), "interpolation": self.metric.interpolation, "weights": self.weights}
-
-    @cached_property
-    def weights(self) -> str:
-        """Which weights exactly: the revision says what was loaded, not what training has made of it."""
-        return baselines.fingerprint(self.metric)
+        facts = about(self.metric, None)
+        return {
+            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
+            "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
+        }  # fmt: skip
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
         """See `VectorModel`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric import json_file
 from idmetric._version import __version__
 from idmetric.hints import install
 from idmetric.output import check, replacing
@@ -73,7 +73,7 @@ def _text(name: str) -> str:
 
 def _json(value: Any) -> str:
     """JSON that may stand inside a script element, whose end nothing in it can spell."""
-    text = json.dumps(value, separators=(",", ":"))
+    text = json_file.text(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

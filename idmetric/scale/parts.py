@@ -72,7 +72,7 @@ class Layout:
         """
         import torch
 
-        from idmetric.gallery.index import about
+        from idmetric.fingerprint import about
 
         found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
         if not patches:
@@ -202,7 +202,7 @@ class Held:
 
 
 def held(folder: Place, name: str, layout: Layout) -> Held | None:
-    """What a part holds; None if it is not there, or damaged.
+    """What a part holds; None if it is not there, or damaged: all of it is read, and the checksums of its pages tested.
 
     Raises:
         ScaleError: if another model made it.

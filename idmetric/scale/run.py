@@ -207,7 +207,7 @@ def _kept(
     todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
 ) -> Iterator[Done]:
     """Of the chunks whose part holds what they hold now, what it holds; the others are added to `missing`."""
-    from idmetric.gallery.read import key_of
+    from idmetric.fingerprint import content_key
 
     known: dict[str, Held] = {}  # of the chunks that are being read
 
@@ -226,7 +226,7 @@ def _kept(
     def seen(one: tuple[Chunk, Entry]) -> tuple[Chunk, str, str | None]:
         chunk, entry = one
         try:
-            return chunk, as_text(entry.name), key_of(entry.image())
+            return chunk, as_text(entry.name), content_key(entry.image())
         except OSError:
             return chunk, as_text(entry.name), None
 

@@ -30,6 +30,7 @@ from torch import Tensor
 from idmetric.checkpoint import replacing
 from idmetric.data.manifest import Manifest
 from idmetric.embedder import Embedder
+from idmetric.fingerprint import tensors_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
@@ -178,11 +179,8 @@ def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> st
         model: whose preprocessing counts. trunk: its frozen tensors by name.
     """
     settings = {**model.config(), "background": model.background, "precision": precision}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, tensor in sorted(trunk.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:32]
+    text = json.dumps({"settings": settings, "weights": tensors_digest(sorted(trunk.items()))}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:

@@ -22,7 +22,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     model.name = settings.backbone
     if weights:
         _load(model, settings, weights)
-        model.revision = checkpoint.revision_of(weights)
+        model.take_revision(checkpoint.revision_of(weights))
     return model
 
 

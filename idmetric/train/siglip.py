@@ -93,7 +93,7 @@ def _of_files(place: str, revision: str | None) -> NearID:
     found = released.read_siglip(files)
     model = NearID(checkpoint.parse(NearIDConfig, found, NearID.model_type), device="cpu")
     checkpoint.load_state(model, found.state, found.name, torch.float32)
-    model.revision = found.revision
+    model.take_revision(found.revision)
     return model
 
 
@@ -111,7 +111,7 @@ def _of_timm(
     model = NearID(config, device="cpu")
     if file:
         model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
-        model.revision = checkpoint.revision_of(file)
+        model.take_revision(checkpoint.revision_of(file))
     return model
 
 

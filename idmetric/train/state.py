@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from idmetric import json_file
+from idmetric.finite import first_nonfinite
 from idmetric.output import replacing
 
 FORMAT = 1
@@ -217,11 +218,17 @@ def _write(target: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
-        return dict(load_file(folder / _TENSORS))
+        found = dict(load_file(folder / _TENSORS))
     except (OSError, SafetensorError) as error:
         raise TrainError(
             f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
         ) from error
+    if name := first_nonfinite(found):
+        raise TrainError(
+            f"{folder / _TENSORS}: {name} has values that are NaN or infinite; delete this folder to resume from the "
+            "one before"
+        )
+    return found
 
 
 def _delete(folder: Path) -> None:

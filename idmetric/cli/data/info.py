@@ -11,10 +11,10 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from idmetric import json_file
 from idmetric.cli.data import common
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     )
     listed = problems(manifest, found, args.need_masks)
     if args.json:
-        print(json.dumps({**asdict(summarize(manifest)), "problems": [asdict(p) for p in listed]}, indent=2))
+        print(json_file.text({**asdict(summarize(manifest)), "problems": [asdict(p) for p in listed]}, indent=2))
     else:
         print(as_text(summarize(manifest), listed))
     if args.out is None:

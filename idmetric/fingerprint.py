@@ -1,0 +1,159 @@
+"""The identity of a model and of an image: the digests under which embeddings are kept.
+
+A stored embedding may be used again only for the same image, by the same weights, seen in the same way. So its key is
+the hash of the image's bytes (`content_key`), and its folder or file is named by everything that the model's embeddings
+depend on (`about`), the weights in memory included (`weights_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from idmetric.embedder import Embedder
+    from idmetric.images import Outside
+
+_SAMPLED = 3  # of a tensor, that many intervals between the values looked at
+
+
+# Weights
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Hash of a module's weights as they are in memory: 32 hex digits.
+
+    It covers names, shapes, types and bytes of all parameters and saved buffers, in order: about a second for each
+    gigabyte. It is computed again only after the weights were written to (see `Marks`).
+    """
+    marks = Marks.of(module)
+    known = _digests.get(module)
+    if known is None or known[0] != marks:
+        known = _digests[module] = (marks, tensors_digest(module.state_dict().items()))
+    return known[1]
+
+
+_digests: WeakKeyDictionary[nn.Module, tuple[Marks, str]] = WeakKeyDictionary()
+
+
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Hash of named tensors, in order: names, shapes, types and bytes; 32 hex digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in tensors:
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Signs of a write to a module's weights, a thousand times cheaper than their hash.
+
+    Attributes:
+        written: address and version of each tensor. PyTorch counts all writes in place, except those through `.data`
+            (as PEFT merges adapters) and through NumPy views; those are seen by
+        values: four values of each tensor; empty where they were not read.
+    """
+
+    written: tuple[tuple[int, int], ...]
+    values: bytes = b""
+
+    @classmethod
+    def of(cls, module: nn.Module, values: bool = True) -> Marks:
+        """The marks now; reading values waits for the device."""
+        tensors = _saved(module)
+        written = tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors)
+        return cls(written, _sample(tensors) if values else b"")
+
+
+def _saved(module: nn.Module) -> list[Tensor]:
+    """The tensors of `state_dict`, without the names and hooks that make it ten times as slow."""
+    found: list[Tensor] = []
+    for part in module.modules():
+        found += [p for p in part._parameters.values() if p is not None]
+        found += [b for k, b in part._buffers.items() if b is not None and k not in part._non_persistent_buffers_set]
+    return found
+
+
+def _sample(tensors: Iterable[Tensor]) -> bytes:
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.is_contiguous() and tensor.numel() and not tensor.is_meta:
+            step = max(1, (tensor.numel() - 1) // _SAMPLED)
+            by_device.setdefault(tensor.device, []).append(tensor.detach().view(-1)[::step])
+    return b"".join(torch.cat(some).float().cpu().numpy().tobytes() for some in by_device.values())
+
+
+# Models
+
+
+def about(metric: Embedder, outside: Outside | None) -> dict[str, str]:
+    """Everything that a model's embeddings depend on, the exact weights in memory included.
+
+    Args:
+        outside: what becomes of pixels outside masks; None for whole images.
+    """
+    return {
+        **metric.signature(),
+        "weights": weights_digest(metric),
+        "settings": json.dumps(metric.config(), sort_keys=True, default=str),
+        "seen": f"{metric.image_size} {metric.mean} {metric.std} {metric.interpolation} {metric.background}",
+        "outside": outside or "all",
+    }
+
+
+def folder_name(facts: dict[str, str]) -> str:
+    """The name of a folder of embeddings with these facts (`about`): the model's name and a hash."""
+    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
+    return f"{name}.{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def folder_in(parent: Path, metric: Embedder, facts: dict[str, str]) -> Path:
+    """The folder in `parent` for embeddings with these facts.
+
+    idmetric 0.1 named it by the path under which a model was opened ("./run", not "run"): a folder of that name is used
+    where there is one.
+    """
+    own = parent / folder_name(facts)
+    old = parent / folder_name({**facts, "model": facts["model"].replace(metric.short_name, metric.name, 1)})
+    return old if not own.exists() and old.exists() else own
+
+
+def short_name(name: str, local: bool) -> str:
+    """How a model is called whatever the spelling of its path: a folder by its own name, links resolved."""
+    return Path(name).resolve().name or name if local and os.path.isdir(name) else name
+
+
+# Images
+
+
+def content_key(image: bytes, mask: bytes | None = None) -> str:
+    """The name of exactly this content: 32 hex digits."""
+    digest = hashlib.blake2b(image, digest_size=16)
+    if mask is not None:
+        digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
+    return digest.hexdigest()
+
+
+def key_of_file(source: str | bytes | os.PathLike[str]) -> str:
+    """`content_key` of an image given by its file or its bytes.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    return content_key(source if isinstance(source, bytes) else Path(source).read_bytes())
+
+
+def settings_digest(facts: dict[str, Any]) -> str:
+    """16 hex digits of a JSON object."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

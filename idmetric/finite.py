@@ -1,0 +1,99 @@
+"""Numbers that are not finite (NaN, infinity) are refused where they come in: in weights, embeddings and distances.
+
+They would otherwise scramble a ranking silently, since NaN compares false with everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from idmetric.embedding import Embedding
+
+_SHOWN = 3
+
+
+class NonFiniteError(ValueError):
+    """Embeddings or distances that are NaN or infinite; the message names the images and how to fix it.
+
+    Attributes:
+        rows: the images concerned, by their place in the batch.
+        embedding: the whole batch, from `Embedder.embed` on one batch, for callers that leave out some images.
+    """
+
+    def __init__(self, message: str, rows: Sequence[int] = (), embedding: Embedding | None = None) -> None:
+        super().__init__(message)
+        self.rows, self.embedding = list(rows), embedding
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
+
+
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor with numbers that are not finite; None if there is none."""
+    return next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
+
+
+def finite_rows(embedding: Embedding) -> Tensor:
+    """Which images (B,) have finite features; waits for the device only where some have not."""
+    fine = torch.ones(len(embedding), dtype=torch.bool, device=embedding.cls.device)
+    for tensor in (embedding.cls, embedding.patches, embedding.weights):
+        if tensor is not None and not is_finite(tensor):
+            fine &= tensor.detach().flatten(1).isfinite().all(1).to(fine.device)
+    return fine
+
+
+def check_embedding(embedding: Embedding, names: Sequence[str], dtype: torch.dtype | str) -> None:
+    """Refuse a batch with features that are not finite.
+
+    Args:
+        names: of the images, for the message. dtype: of the model.
+
+    Raises:
+        NonFiniteError: naming the images, the dtype and how to fix it.
+    """
+    fine = finite_rows(embedding)
+    if bool(fine.all()):
+        return
+    rows = (~fine).nonzero().flatten().tolist()
+    raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, embedding)
+
+
+def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:
+    """Refuse distances that are not finite.
+
+    Raises:
+        NonFiniteError: naming their places and how to fix it.
+    """
+    if is_finite(distances):
+        return
+    places = [tuple(place) if len(place) > 1 else place[0] for place in (~distances.isfinite()).nonzero().tolist()]
+    rows = sorted({place if isinstance(place, int) else place[0] for place in places})
+    named = shown([str(place) for place in places])
+    raise NonFiniteError(f"the distances at {named} are not finite (NaN or infinite): {_fix(dtype)}", rows)
+
+
+def reason(dtype: torch.dtype | str) -> str:
+    """Why an image with such an embedding cannot be used, and how to fix it."""
+    return f"its embedding in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
+
+
+def _fix(dtype: torch.dtype | str | None) -> str:
+    if str(dtype).endswith("float16") and not str(dtype).endswith("bfloat16"):
+        return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
+    return "the weights may be damaged or the training diverged: open another checkpoint, and embed again"
+
+
+def shown(names: Sequence[str]) -> str:
+    """A list of names, cut to the first few."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
