@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from idmetric import calibration as calibrations
-from idmetric import checkpoint
+from idmetric import checkpoint, inputs
 from idmetric._version import __version__
 from idmetric.ahead import in_order
 from idmetric.calibration import Calibration, CalibrationError
@@ -240,9 +240,11 @@ class Embedder(nn.Module):
         """Embed images of any kind, in batches, without building a graph.
 
         Args:
-            images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `idmetric.images`).
+            images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `idmetric.images`). A
+                folder or a pattern ("photos/cat", "gen/*.png") is the list of its images, in natural order.
             batch_size: images per pass; results do not depend on it beyond float rounding.
-            masks: subject mask of each image (or None for an image without one), in the same kinds, white = subject.
+            masks: subject mask of each image (or None for an image without one), in the same kinds, white = subject. A
+                folder holds the masks at the images' paths, whole or without their first folders (`inputs.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
@@ -274,7 +276,7 @@ class Embedder(nn.Module):
         singles = split_images(images)
         if not singles:
             raise ValueError("no images given")
-        covers = split_masks(masks, len(singles))
+        covers = split_masks(masks, singles)
         return in_batches(
             lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
             self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
@@ -431,7 +433,7 @@ class Embedder(nn.Module):
 
         Args:
             a, b: images (anything `embed` takes) or embeddings, equally many, or one on one side: it is embedded once
-                and compared with all.
+                and compared with all. Two folders or patterns must hold images of equal names.
             distance: "cls" (default), "patch", "joint" or a variant of the table in `idmetric.distance`.
             mask_a, mask_b, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
@@ -448,6 +450,7 @@ class Embedder(nn.Module):
         if b is None:
             embedding: Embedding = super().__call__(a)
             return embedding
+        inputs.check_partners(a, b)
         patches = needs_patches(distance)
         x = self._side(a, mask_a, outside, patches, batch_size)
         y = self._side(b, mask_b, outside, patches, batch_size)
@@ -687,14 +690,17 @@ def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: in
     yield from in_order(loaded, places, threads=workers, waiting=workers)
 
 
-def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:
-    """A mask, or None, for each of `count` images.
+def split_masks(masks: Masks, images: Sequence[Any]) -> list[ImageLike | None]:
+    """A mask, or None, for each image; of a folder of masks those that lie in it as the images do.
 
     Raises:
-        ValueError: if there are more or fewer.
+        ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.
+        ImageReadError: naming an image without a mask in the folder.
     """
     if masks is None:
-        return [None] * count
+        return [None] * len(images)
+    if isinstance(masks, str | os.PathLike) and os.path.isdir(masks):
+        return [*_masks_in(masks, images)]
     if isinstance(masks, list | tuple):
         found = list(masks)
     elif isinstance(masks, Tensor) and masks.ndim in (3, 4):
@@ -702,6 +708,21 @@ def split_masks(masks: Masks, count: int) -> list[ImageLike | None]:
         found = list(masks)
     else:
         found = [masks]
-    if len(found) != count:
-        raise ValueError(f"{len(found)} masks for {count} images: give one for each (None where there is none)")
+    if len(found) != len(images):
+        raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
+    return found
+
+
+def _masks_in(folder: str | os.PathLike[str], images: Sequence[Any]) -> list[str]:
+    paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+    if len(paths) != len(images):
+        raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
+    inputs.check_masks(folder, paths)
+
+    found = []
+    for path in paths:
+        mask = inputs.mask_of(folder, path)
+        if mask is None:
+            raise ImageReadError(*inputs.absent_mask(folder, path))
+        found.append(mask)
     return found

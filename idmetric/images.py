@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from idmetric import inputs
 from idmetric.endings import IMAGE_FORMATS
 
-# str: a path. File objects are read from where they stand to their end, and left open.
+# str: a path; where several images are asked for, also a folder or a pattern (see `idmetric.inputs`). File objects are
+# read from where they stand to their end, and left open.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
@@ -185,11 +187,19 @@ def load_batch(
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
 
+    A folder or a pattern is the list of its images, see `idmetric.inputs.listed`.
+
     Raises:
+        ImageReadError: for a folder or pattern that names no image.
         TypeError: for lists within lists, and for what is no image.
     """
     if isinstance(images, Tensor | np.ndarray):
         return list(images) if images.ndim == 4 else [images]
+    if inputs.names_several(images):
+        try:
+            return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
+        except inputs.InputError as error:
+            raise ImageReadError(error.source, error.reason) from error
     if _is_image(images):
         return [images]  # type: ignore[list-item]  # _is_image says so
     if not isinstance(images, Iterable):
@@ -203,8 +213,10 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
 
 
 def is_single(images: Any) -> bool:
-    """Whether this is one image, not a batch or a list of them (which may hold one)."""
-    return images.ndim < 4 if isinstance(images, Tensor | np.ndarray) else _is_image(images)
+    """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
+    if isinstance(images, Tensor | np.ndarray):
+        return images.ndim < 4
+    return _is_image(images) and not inputs.names_several(images)
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:

@@ -6,8 +6,9 @@ import contextlib
 import errno
 import glob
 import os
+import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -99,6 +100,45 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
+    """Equal exactly for names of one regular file: links count, and other spellings where the disk ignores case.
+
+    None for what is not there, or is a folder, a pipe or a device.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.normcase(os.path.realpath(path))
+
+
+def refuse_inputs(
+    outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]]
+) -> None:
+    """Refuse to write over a file that is read, to be asked before the work.
+
+    Args:
+        outputs: the file that each option names; None where it is not given.
+        inputs: files to be read. They are only looked at where an output exists.
+
+    Raises:
+        OutputError: naming the option and the file.
+    """
+    there = {file_id(path): (option, path) for option, path in outputs.items() if path is not None}
+    there.pop(None, None)
+    for path in inputs if there else ():
+        if (found := there.get(file_id(path))) is not None:
+            option, output = found
+            read = "" if os.fspath(output) == os.fspath(path) else f" ({os.fspath(path)!r})"
+            raise OutputError(
+                errno.EEXIST,
+                f"{option} {os.fspath(output)!r} is an input{read} and would be overwritten: name another file",
+                os.fspath(output),
+            )
 
 
 def _is_device(path: Path) -> bool:

@@ -335,7 +335,7 @@ class VisIDEmbed(Embedder):
             raise ValueError(f"{len(written)} texts for {len(singles)} images: give one for each, or one for all")
         if images is None and masks is not None:
             raise ValueError("masks were given without images")
-        covers = split_masks(masks, len(singles))
+        covers = split_masks(masks, singles)
         words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written]
 
         Items = tuple[list[tuple[Tensor | None, Tensor | None]], list[str]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric.cli.score import _expand
 from idmetric.data.importers.folders import pictures
 from idmetric.endings import IMAGE_ENDINGS
 from idmetric.gallery.sources import Source, entries
+from idmetric.inputs import listed
 from idmetric.scale.chunks import chunks
 from idmetric.train.photo_groups import photo_files
 
@@ -18,7 +18,7 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     expected = sorted(NAMES)
     for name in (*NAMES, "notes.txt", "a.npy", "jpg"):
         (tmp_path / name).write_bytes(b"")  # the names alone matter
-    assert sorted(Path(path).name for path in _expand([str(tmp_path)])) == expected  # idmetric-score
+    assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric-score
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
     assert sorted(path.name for path in photo_files([str(tmp_path)])) == expected  # idmetric-train tiny

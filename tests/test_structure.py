@@ -16,7 +16,7 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 
 # a module may import modules of its own rank or lower
 RANK = {
-    "config": 0, "json_file": 0, "output": 0, "endings": 0, "text_file": 0, "toml_file": 0,
+    "config": 0, "json_file": 0, "output": 0, "endings": 0, "inputs": 0, "decimals": 0, "text_file": 0, "toml_file": 0,
     "_version": 0, "curves": 0, "images": 1, "sinkhorn": 1, "checkpoint": 1, "calibration": 2, "embedding": 2,
     "shards": 3, "distance": 3, "embedder": 4, "patchmap": 5, "backbone": 5, "released": 6, "idsim": 7, "nearid": 7,
     "visid": 7, "loading": 8, "losses": 9, "evaluate": 9, "protocols": 10, "data": 10, "train": 11, "report": 11,

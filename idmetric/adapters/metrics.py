@@ -207,7 +207,7 @@ class IdentitySimilarity(_WithEmbedder):
         lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
         if len(lists) != count or not all(lists):
             raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        covers = [split_masks(m, len(x)) for m, x in zip(masks or [None] * count, lists, strict=True)]
+        covers = [split_masks(m, x) for m, x in zip(masks or [None] * count, lists, strict=True)]
         flat = [image for images in lists for image in images]
         ends = np.cumsum([len(images) for images in lists])
         groups = [list(range(end - len(images), end)) for end, images in zip(ends.tolist(), lists, strict=True)]

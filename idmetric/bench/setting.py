@@ -18,6 +18,7 @@ from idmetric.bench.timing import Clock
 from idmetric.embedder import Embedder, auto_device
 from idmetric.idsim import IDSim, IDSimConfig
 from idmetric.images import read_image
+from idmetric.inputs import listed
 from idmetric.loading import load
 from idmetric.nearid import NearID, NearIDConfig
 
@@ -62,14 +63,10 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
         ValueError: if it holds none.
         ImageReadError: naming one that cannot be read.
     """
-    from idmetric.endings import IMAGE_ENDINGS
-
-    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
-    if not found:
-        raise ValueError(f"the folder {os.fspath(folder)!r} holds no images")
+    found = listed(folder)
     for path in found[:count]:
         read_image(path)
-    return tuple(found[k % len(found)].read_bytes() for k in range(count))
+    return tuple(Path(found[k % len(found)]).read_bytes() for k in range(count))
 
 
 def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.cli.score_format import File, UsageError
+from idmetric.cli.score_format import COLUMNS, File, UsageError
 from idmetric.text_file import MOST
 
-_ALIASES = {"image_a": "a", "ref": "a", "reference": "a", "image_b": "b", "gen": "b", "image": "b"}
-_COLUMNS = ["a", "b", "mask_a", "mask_b"]
+_SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
+_CANDIDATES = ("gen", "image")  # only these headers say which of the two images a column `mask` belongs to
+_COLUMNS = ("a", "b", "mask_a", "mask_b")  # without a header
+
+
+def _aliases() -> dict[str, str]:
+    """Headers of images and masks, and which of `_COLUMNS` they mean."""
+    found = {name: side for side, names in _SIDES.items() for name in names}
+    for side, names in _SIDES.items():
+        found |= {mask: f"mask_{side}" for name in names for mask in (f"mask_{name}", f"{name}_mask")}
+    return found
+
+
+_ALIASES = _aliases()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images to compare, with their masks' files."""
+    """Two images to compare, with their masks' files, and the other columns of their line."""
 
     a: str
     b: str
     mask_a: str | None = None
     mask_b: str | None = None
+    other: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> tuple[File, File]:
@@ -40,9 +53,11 @@ class Pairs:
 
     Attributes:
         masked: which there are: images with a mask (True), images without one (False).
+        other: names of the columns that are carried through to the scores. One that has the name of a column of scores
+            is called `input_NAME`.
 
     Raises:
-        UsageError: naming the file, and the pair that lacks an image.
+        UsageError: naming the file, and the pair that lacks an image, or two columns that mean the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,9 +70,12 @@ class Pairs:
         except OSError as error:
             raise UsageError(f"cannot read {str(path)!r}: {error}") from error
         self._count, self.masked = 0, set[bool]()
+        self.other: tuple[str, ...] = ()
         for pair in self:
             self._count += 1
             self.masked |= {mask is not None for _, mask in pair.files}
+            if len(pair.other) > len(self.other):
+                self.other = tuple(name for name, _ in pair.other)
         if not self._count:
             raise UsageError(f"{str(path)!r} holds no pairs")
 
@@ -73,19 +91,73 @@ class Pairs:
             raise UsageError(f"cannot read {str(self._path)!r}: {error}") from error
 
     def _of(self, lines: Iterator[list[str]]) -> Iterator[Pair]:
-        number, names = 0, _COLUMNS
+        number, header = 0, None
         for k, line in enumerate(lines):
-            if k == 0:
-                found = [_ALIASES.get(cell.strip().lower(), cell.strip().lower()) for cell in line]
-                if {"a", "b"} <= set(found):
-                    names = found
-                    continue
+            if k == 0 and (header := self._header(line)) is not None:
+                continue
             number += 1
-            cells = {name: cell.strip() for name, cell in zip(names, line, strict=False) if cell.strip()}
-            if not {"a", "b"} <= cells.keys():
-                raise UsageError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}")
-            at = {name: str(self._path.parent / cell) for name, cell in cells.items()}  # absolute paths stay
-            yield Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"))
+            names = header or [*_COLUMNS, *(f"column_{n}" for n in range(len(_COLUMNS) + 1, len(line) + 1))]
+            yield self._pair(number, names, line)
+
+    def _pair(self, number: int, names: Sequence[str], line: list[str]) -> Pair:
+        if any(cell.strip() for cell in line[len(names) :]):
+            raise UsageError(
+                f"{str(self._path)!r}, pair {number} has {len(line)} cells, the header {len(names)}: quote cells that "
+                "hold commas"
+            )
+        cells = dict(zip(names, line, strict=False))
+        at = {name: str(self._path.parent / cells[name].strip())  # absolute paths stay
+              for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
+        if not {"a", "b"} <= at.keys():
+            raise UsageError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}")
+        other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
+        return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
+
+    def _header(self, line: list[str]) -> list[str] | None:
+        """What the columns are called here, the four of images and masks by `_COLUMNS`; None if it is no header."""
+        plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
+        names = [_ALIASES.get(name, name) for name in plain]
+        if not {"a", "b"} <= set(names):
+            self._refuse_half_a_header(line, names)
+            return None
+        if "mask" in plain:
+            own_mask = self._whose_mask(plain)
+            names = [own_mask if name == "mask" else name for name in names]
+        own: dict[str, str] = {}
+        for cell, name in zip(line, names, strict=True):
+            if name in _COLUMNS:
+                self._refuse_twice(own, name, cell)
+        kept = [name if name in _COLUMNS else _free(cell) for name, cell in zip(names, line, strict=True)]
+        for cell, name in zip(line, kept, strict=True):
+            if name not in _COLUMNS:
+                self._refuse_twice(own, name, cell)
+        return kept
+
+    def _refuse_half_a_header(self, line: list[str], names: list[str]) -> None:
+        for side, other in (("a", "b"), ("b", "a")):
+            if side not in names or other in names:
+                continue
+            cell = line[names.index(side)]
+            if not (self._path.parent / cell.strip()).exists():
+                raise UsageError(
+                    f"{str(self._path)!r}: the header names the column {cell!r}, but none for the other image: call it "
+                    f"{' or '.join(_SIDES[other])}"
+                )
+
+    def _whose_mask(self, plain: list[str]) -> str:
+        if not set(plain) & set(_CANDIDATES):
+            raise UsageError(
+                f"{str(self._path)!r}: the column 'mask' may belong to either image: call it mask_a or mask_b, and "
+                "name both if there are two"
+            )
+        return "mask_b"
+
+    def _refuse_twice(self, own: dict[str, str], name: str, cell: str) -> None:
+        if name in own:
+            raise UsageError(
+                f"{str(self._path)!r}: the columns {own[name]!r} and {cell!r} mean the same: rename or remove one"
+            )
+        own[name] = cell
 
     def windows(self, files: int) -> Iterator[list[Pair]]:
         """The pairs in runs of neighbours that name at most `files` different images (a pair may name two)."""
@@ -100,6 +172,13 @@ class Pairs:
             named = more
         if part:
             yield part
+
+
+def _free(name: str) -> str:
+    """The name under which a column is carried through: its own, unless scores have a column of that name."""
+    while name in (*COLUMNS, *_COLUMNS):
+        name = f"input_{name}"
+    return name
 
 
 def _copied(path: Path) -> tuple[Path, Any]:

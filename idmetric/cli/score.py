@@ -7,13 +7,12 @@ usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) 
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric import inputs
 from idmetric._version import __version__
 from idmetric.ahead import in_order
 from idmetric.cli import embed, gallery
@@ -39,12 +39,15 @@ from idmetric.cli.score_format import (
     Skipped,
     UsageError,
     as_object,
+    check_not_read,
     check_output,
+    check_stdout,
     write,
 )
 from idmetric.cli.subcommands import Parser
-from idmetric.endings import IMAGE_ENDINGS
+from idmetric.decimals import rounded
 from idmetric.hints import did_you_mean, need
+from idmetric.output import file_id
 from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
@@ -72,12 +75,16 @@ def build_parser() -> argparse.ArgumentParser:
         description="Distance of images to a reference: lower = more surely the same object, animal or person.",
         epilog="Exit status: 0 scored, 1 error, 2 wrong usage, 3 a distance exceeds --threshold, 4 files were skipped.",
     )
-    parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; "
-                        "with --ref all are candidates")  # fmt: skip
-    parser.add_argument("--ref", action="append", default=[], metavar="FILE", help="a reference; may be repeated")
+    parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; all images "
+                        "of the first are references; with --ref all are candidates")  # fmt: skip
+    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, or a folder or pattern "
+                        "of them; may be repeated")  # fmt: skip
+    parser.add_argument("--include-refs", action="store_true", help="also score references that are among the "
+                        "candidates (default: they are left out)")  # fmt: skip
     parser.add_argument("--aggregate", choices=("best", "mean"), default="best",
                         help="distance to several references: to the nearest (default) or the mean")  # fmt: skip
-    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file: columns a,b[,mask_a,mask_b]")
+    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file, in its order: columns "
+                        "a,b[,mask_a,mask_b], or ref,gen[,mask_ref,mask_gen]; others are kept")  # fmt: skip
     parser.add_argument("--model", default="dinov3_vitl16",
                         help="published model, 'tiny' (in the package, no download), 'timm:NAME', folder or Hub "
                         "repository (default: %(default)s)")  # fmt: skip
@@ -94,7 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: what is kept in memory "
                         "of images that may come again (default: 1 GiB; the decoded images of three batches come on "
                         "top)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image, same file stem")
+    parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image: at the image's own path "
+                        "(DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
     parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
@@ -142,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--prior lies between 0 and 1, and needs --calibration")
     if args.html_details < 0:
         parser.error("--html-details must be at least 0")
-    if args.html and args.output and os.path.abspath(args.html) == os.path.abspath(args.output):
+    if args.html and args.output and _is_same_file(args.html, args.output):
         parser.error("--html and --output name one file: give each its own")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
@@ -158,7 +166,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.html:
         need("report", "--html", jinja2="jinja2")
     # paths first: a mistyped name should not wait for the model
+    check_stdout(args.output)
     work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
+    check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
+    if args.mask_dir is not None:
+        _check_masks(args.mask_dir, work)
     from idmetric.checkpoint import CheckpointError
     from idmetric.images import ImageReadError
 
@@ -184,17 +196,28 @@ def _run(args: argparse.Namespace) -> int:
     if not rows:
         print("idmetric-score: error: no image could be scored", file=sys.stderr)
         return 1
-    rows.sort(key=lambda row: row["distance"])
-    for rank, row in enumerate(rows, 1):
-        row["rank"] = rank
-    references = len(work.references) if isinstance(work, Cross) else 0
-    scores = Scores(rows, scorer.signature, skipped, scorer.baseline, references)
-    write(FORMATS[args.format](scores), args.output)
-    if scorer.album is not None:
-        _write_page(args, scores, scorer, messages)
+    scores = _scores(rows, work, scorer, args.threshold)
+    try:
+        write(FORMATS[args.format](scores), args.output)
+    finally:  # also where nobody reads stdout any more
+        if scorer.album is not None:
+            _write_page(args, scores, scorer, messages)
     if args.threshold is not None and any(not row["distance"] <= args.threshold for row in rows):
         return 3
     return 4 if skipped else 0
+
+
+def _scores(rows: list[Row], work: Cross | Pairs, scorer: Scorer, threshold: float | None) -> Scores:
+    """The rows ranked and in order: by distance, pairs as in their file."""
+    for row in rows:
+        row.update(rounded(row))
+    ranked = sorted(rows, key=lambda row: row["distance"])
+    for rank, row in enumerate(ranked, 1):
+        row["rank"] = rank
+    if isinstance(work, Pairs):
+        return Scores(rows, scorer.signature, scorer.skipped, None, 0, threshold, other=work.other)
+    references = len(work.references)
+    return Scores(ranked, scorer.signature, scorer.skipped, scorer.baseline, references, threshold, work.left_out)
 
 
 def _warn(message: str, messages: list[str], quiet: bool) -> None:
@@ -224,7 +247,7 @@ def _write_page(args: argparse.Namespace, scores: Scores, scorer: Scorer, messag
         offered.append(("farthest real photo", scores.baseline.max))
     for one in scorer.calibration.thresholds if scorer.calibration is not None else ():
         offered.append((f"false accepts {100 * one['false_accept_rate']:g} %", float(one["distance"])))
-    entries = scorer.album.finish(scores.rows)
+    entries = scorer.album.finish(sorted(scores.rows, key=lambda row: row["rank"]))
     page = score_page(as_object(scores), entries, scorer.album, thresholds=offered, messages=messages)
     try:
         write_page(page, args.html)
@@ -278,37 +301,61 @@ def list_models() -> str:
 
 @dataclass(frozen=True)
 class Cross:
-    """Every candidate against all references."""
+    """Every candidate against all references.
+
+    Attributes:
+        left_out: references among the candidates, which are not scored.
+    """
 
     references: list[str]
     candidates: list[str]
+    left_out: tuple[str, ...] = ()
 
 
 def _cross(args: argparse.Namespace) -> Cross:
-    references = list(args.ref) if args.ref else args.paths[:1]
-    candidates = list(dict.fromkeys(_expand(args.paths if args.ref else args.paths[1:])))
+    try:
+        references = inputs.all_listed(args.ref or args.paths[:1])
+        candidates = inputs.all_listed(args.paths if args.ref else args.paths[1:])
+    except inputs.InputError as error:
+        raise UsageError(str(error)) from error
     for path in references:
         if not os.path.isfile(path):
-            raise UsageError(f"the reference {path!r} is not a file")
+            raise UsageError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
+
+    left_out: list[str] = []
+    if not args.include_refs:
+        own = {file_id(path) for path in references} - {None}
+        left_out = [path for path in candidates if file_id(path) in own]
+        candidates = [path for path in candidates if file_id(path) not in own]
     if not candidates:
-        raise UsageError("no candidate images found")
-    return Cross(references, candidates)
+        raise UsageError("all candidates are references: name others, or score them too with --include-refs")
+    return Cross(references, candidates, tuple(left_out))
 
 
-def _expand(paths: Sequence[str]) -> Iterator[str]:
-    for path in paths:
-        if os.path.isdir(path):
-            found = [str(p) for p in sorted(Path(path).rglob("*")) if p.suffix.lower() in IMAGE_ENDINGS and p.is_file()]
-            if not found:
-                raise UsageError(f"the folder {path!r} holds no images")
-            yield from found
-        elif not os.path.exists(path) and glob.has_magic(path):
-            found = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
-            if not found:
-                raise UsageError(f"nothing matches {path!r}")
-            yield from found
-        else:
-            yield path  # a missing file is reported when it is read, under --on-error
+def _check_masks(folder: str, work: Cross | Pairs) -> None:
+    """Refuse --mask-dir where two images would share a mask."""
+    if isinstance(work, Cross):
+        images: Iterable[str] = [*work.references, *work.candidates]
+    else:
+        images = (path for pair in work for path, mask in pair.files if mask is None)
+    try:
+        inputs.check_masks(folder, images)
+    except inputs.InputError as error:
+        raise UsageError(f"--mask-dir: {error}") from error
+
+
+def _read_files(args: argparse.Namespace, work: Cross | Pairs) -> Iterator[str]:
+    """The files that a run reads: options, images and masks."""
+    yield from (path for path in (args.pairs, args.calibration) if path)
+    if os.path.isdir(args.model):
+        yield from (entry.path for entry in os.scandir(args.model))
+    if isinstance(work, Cross):
+        images: Iterable[tuple[str, str | None]] = ((path, None) for path in [*work.references, *work.candidates])
+    else:
+        images = (file for pair in work for file in pair.files)
+    for path, mask in images:
+        mask = mask or (inputs.mask_of(args.mask_dir, path) if args.mask_dir else None)
+        yield from (path, mask) if mask else (path,)
 
 
 # Scoring
@@ -341,10 +388,7 @@ def _small(picture: Image.Image) -> NDArray[np.uint8]:
 
 
 def _is_same_file(a: str, b: str) -> bool:
-    try:
-        return os.path.samefile(a, b)
-    except OSError:
-        return False
+    return os.path.realpath(a) == os.path.realpath(b) or (file_id(a) is not None and file_id(a) == file_id(b))
 
 
 class Scorer:
@@ -449,7 +493,7 @@ class Scorer:
         with _naming(pair.b):
             far = float(self.metric(a.embedding.to(device), b.embedding.to(device), self.args.distance)[0])
         own, other = (self.prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
-        row = self._looked_at(self._row(pair.a, pair.b, [far]), pair.b, own, {pair.a: other})
+        row = self._looked_at(self._row(pair.a, pair.b, [far]), pair.b, own, {pair.a: other}) | dict(pair.other)
         if self.album is not None:
             image, reference = pair.files[1], pair.files[0]
             self.album.add(row, image, reference, b.tokens, a.tokens)
@@ -624,12 +668,10 @@ class Scorer:
 
         if mask is not None or self.args.mask_dir is None:
             return mask
-        folder = Path(self.args.mask_dir)
-        for extension in (".png", *IMAGE_ENDINGS):
-            candidate = folder / (Path(path).stem + extension)
-            if candidate.is_file():
-                return str(candidate)
-        raise ImageReadError(str(folder / f"{Path(path).stem}.png"), f"there is no such file, the mask of {path}")
+        found = inputs.mask_of(self.args.mask_dir, path)
+        if found is None:
+            raise ImageReadError(*inputs.absent_mask(self.args.mask_dir, path))
+        return found
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Row:
         s = self.signature

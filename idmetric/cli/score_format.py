@@ -5,18 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import os
+import statistics
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric import json_file
-from idmetric.output import OutputError, check, replacing
+from idmetric.decimals import four, in_csv, rounded
+from idmetric.output import OutputError, check, refuse_inputs, replacing
 
 Row = dict[str, Any]
 # an image and its mask; of those that could not be read, the reason
 File = tuple[str, str | None]
 Skipped = dict[File, str]
+# of a row, whatever the options: other columns of --pairs may not have these names
+COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
+           "idmetric", "probability", "real_percentile", "real_mean", "real_max", "copy", "copy_agreement")  # fmt: skip
 NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
@@ -52,13 +58,40 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Scores:
-    """What is printed. `references`: how many were given; 0 for pairs."""
+    """What is printed.
+
+    Attributes:
+        rows: in the order to print: by distance, pairs as in their file.
+        references: how many were given; 0 for pairs.
+        threshold: that of --threshold.
+        left_out: references among the images, which are in no row.
+        other: columns of --pairs that are carried through.
+    """
 
     rows: list[Row]
     signature: dict[str, str]
     skipped: Skipped
     baseline: Baseline | None
     references: int
+    threshold: float | None = None
+    left_out: Sequence[str] = ()
+    other: Sequence[str] = ()
+
+
+def summary_of(rows: Sequence[Row], threshold: float | None) -> dict[str, Any]:
+    """How many distances there are, their mean, their sample standard deviation (n - 1; None for one), who passes.
+
+    Returns:
+        n, mean, std; with a threshold also threshold, passing (how many are not above it) and share_passing in [0, 1].
+    """
+    far = [row["distance"] for row in rows]
+    found: dict[str, Any] = {
+        "n": len(far), "mean": statistics.fmean(far), "std": statistics.stdev(far) if len(far) > 1 else None
+    }  # fmt: skip
+    if threshold is not None:
+        passing = sum(value <= threshold for value in far)
+        found |= {"threshold": threshold, "passing": passing, "share_passing": passing / len(far)}
+    return found
 
 
 def table(scores: Scores) -> str:
@@ -67,10 +100,10 @@ def table(scores: Scores) -> str:
     several = len({row["reference"] for row in rows}) > 1
     columns: list[tuple[str, list[str]]] = [
         ("rank", [f"{row['rank']:>4}" for row in rows]),
-        ("distance", [f"{row['distance']:8.4f}" for row in rows]),
+        ("distance", [f"{four(row['distance']):>8}" for row in rows]),
     ]
     if "probability" in rows[0]:
-        columns.append(("P(same)", [f"{row['probability']:7.3f}" for row in rows]))
+        columns.append(("P(same)", [f"{four(row['probability']):>7}" for row in rows]))
     if "real_percentile" in rows[0]:
         columns.append(("percentile", [f"{row['real_percentile']:10.0f}" for row in rows]))
     columns.append(("image", [row["image"] for row in rows]))
@@ -88,19 +121,36 @@ def table(scores: Scores) -> str:
         found = scores.baseline
         lines.append(
             f"real to real, leave-one-out ({found.aggregate}) over {len(found.distances)} references: mean "
-            f"{found.mean:.4f}, max {found.max:.4f}; percentile = real ones that are nearer, in percent"
+            f"{four(found.mean)}, max {four(found.max)}; percentile = real ones that are nearer, in percent"
         )
+    if scores.left_out:
+        lines.append(f"left out: {', '.join(scores.left_out)} (given as a reference; --include-refs scores it too)")
+    if scores.other:
+        lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
     lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
+    lines.append(_summary_line(summary_of(rows, scores.threshold)))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def _summary_line(found: dict[str, Any]) -> str:
+    spread = "" if found["std"] is None else f"  std={four(found['std'])}"
+    line = f"summary: n={found['n']}  mean={four(found['mean'])}{spread}"
+    if "passing" in found:
+        line += f"  passing={four(found['share_passing'])} ({found['passing']} at most {found['threshold']:g})"
+    return line
+
+
 def as_object(scores: Scores) -> dict[str, Any]:
-    """Everything, as one object."""
+    """Everything, as one object; numbers with nine significant digits."""
     lost = [{"image": path, "reason": reason} for (path, _), reason in scores.skipped.items()]
     found = scores.baseline
     baseline = None if found is None else {**asdict(found), "mean": found.mean, "max": found.max}
     note = {"baseline_note": NEEDS_TWO} if scores.references == 1 else {}
-    return {"signature": scores.signature, "rows": scores.rows, "baseline": baseline, **note, "skipped": lost}
+    left_out = {"references_left_out": list(scores.left_out)} if scores.left_out else {}
+    found_all = {"signature": scores.signature, "rows": scores.rows, "baseline": baseline, **note, "skipped": lost,
+                 **left_out, "summary": summary_of(scores.rows, scores.threshold)}  # fmt: skip
+    answer: dict[str, Any] = rounded(found_all)
+    return answer
 
 
 def as_json(scores: Scores) -> str:
@@ -110,16 +160,17 @@ def as_json(scores: Scores) -> str:
 
 def as_lines(scores: Scores) -> str:
     """An object for each row."""
-    return "".join(json_file.text(row) + "\n" for row in _with_baseline(scores))
+    return "".join(json_file.text(rounded(row)) + "\n" for row in _with_baseline(scores))
 
 
 def as_csv(scores: Scores) -> str:
-    """A line for each row."""
+    """A line for each row; numbers with four decimals."""
     rows = _with_baseline(scores)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(in_csv(row) for row in rows)
     return text.getvalue()
 
 
@@ -145,6 +196,16 @@ def check_output(output: str | None) -> None:
             raise UsageError(_says(error, output)) from error
 
 
+def check_stdout(output: str | None) -> None:
+    """Whether there is a stdout, where results go to it.
+
+    Raises:
+        UsageError: if the shell has closed it.
+    """
+    if output is None and sys.stdout is None:
+        raise UsageError("stdout is closed: name a file with --output")
+
+
 def write(text: str, output: str | None) -> None:
     """To stdout, or a file, whole or not at all; where a file fails after all the work, to stdout.
 
@@ -157,17 +218,35 @@ def write(text: str, output: str | None) -> None:
         return
     try:
         with replacing(Path(output)) as temporary:
-            # names of files may be no UTF-8
-            temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
     except OSError as error:
         _print(text)
         raise LostOutputError(f"{_says(error, output)}; the result is on stdout instead") from error
 
 
-def _print(text: str) -> None:
+def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
+    """Whether no output is one of the inputs, to be asked before the work.
+
+    Raises:
+        UsageError: naming the first that is.
+    """
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        refuse_inputs(outputs, inputs)
+    except OutputError as error:
+        raise UsageError(str(error)) from error
+
+
+def _print(text: str) -> None:
+    stream = sys.stdout
+    if stream is None:
+        raise LostOutputError("stdout is closed: name a file with --output")
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # nothing of it is written then
+            encoding = stream.encoding or "utf-8"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

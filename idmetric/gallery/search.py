@@ -97,7 +97,7 @@ class Search:
                 yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)
-        covers = split_masks(masks, len(singles))
+        covers = split_masks(masks, singles)
         for start in range(0, len(singles), batch_size):
             part_of, cover = singles[start : start + batch_size], covers[start : start + batch_size]
             embedding = metric.embed(

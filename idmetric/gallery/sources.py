@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric import inputs
 from idmetric.endings import IMAGE_ENDINGS
 from idmetric.gallery.index import GalleryError
 from idmetric.text_file import MOST
@@ -22,7 +23,7 @@ MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 @dataclass(frozen=True)
 class Source:
-    """A folder, an image file or a manifest, and the folder of its masks (same file stem); absolute paths."""
+    """A folder, an image file or a manifest, and the folder of its masks (`inputs.mask_of`); absolute paths."""
 
     path: str
     mask_dir: str | None = None
@@ -57,13 +58,17 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
     """All images of all sources, each (with its mask) once, in the order of their names.
 
     Raises:
-        GalleryError: for a source that is not there or holds no image.
+        GalleryError: for a source that is not there or holds no image, and for a mask in a folder that two images
+            would share.
     """
     seen: set[tuple[str, ...]] = set()
+    taken: dict[str, str] = {}  # masks of folders, and the images that have them
     for source in sources:
         count = 0
         for entry in _of(source, masked):
             count += 1
+            if source.mask_dir is not None and entry.place in entry.files[:-1]:
+                _claim(taken, entry, source.mask_dir)
             if entry.where not in seen:
                 seen.add(entry.where)
                 yield entry
@@ -71,11 +76,18 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
 
 
+def _claim(taken: dict[str, str], entry: Entry, folder: str) -> None:
+    try:
+        inputs.claim(taken, entry.place, entry.files[-1], folder)
+    except inputs.InputError as error:
+        raise GalleryError(str(error)) from error
+
+
 def _of(source: Source, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         for file in walk(path):
-            if file.suffix.lower() in IMAGE_ENDINGS:
+            if inputs.is_image(file):
                 yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
     elif path.suffix in MANIFESTS and path.is_file():
         from idmetric.data.manifest import read
@@ -89,27 +101,18 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
         raise GalleryError(f"there is no folder, image or manifest at {source.path!r}: name the place it has now")
 
 
-def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Files below a folder by name, through links to folders; hidden ones are passed over.
+def walk(folder: Path) -> Iterator[Path]:
+    """`inputs.walk`, with errors of galleries.
 
     Raises:
         GalleryError: naming a folder that cannot be listed.
     """
-    real = os.path.realpath(folder)
-    if real in above:  # a link to a folder above
-        return
     try:
-        with os.scandir(folder) as listing:
-            found = sorted(listing, key=lambda entry: entry.name)
+        yield from inputs.walk(folder)
     except OSError as error:
-        raise GalleryError(f"cannot list the folder {str(folder)!r}: {error.strerror or error}") from error
-    for entry in found:
-        if entry.name.startswith(".") or entry.name == "__MACOSX":
-            continue
-        if entry.is_dir():
-            yield from walk(folder / entry.name, above | {real})
-        else:  # also a link that leads nowhere, so that reading it says so
-            yield folder / entry.name
+        raise GalleryError(
+            f"cannot list the folder {str(error.filename or folder)!r}: {error.strerror or error}"
+        ) from error
 
 
 def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
@@ -132,12 +135,8 @@ def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
 
 
 def mask_of(folder: str, image: str) -> str:
-    """The file in a folder of masks with an image's stem; the .png that should be there, if none is."""
-    stem = Path(image).stem
-    for extension in (".png", *IMAGE_ENDINGS):
-        if (path := Path(folder, stem + extension)).is_file():
-            return str(path)
-    return str(Path(folder, stem + ".png"))
+    """An image's mask in a folder of masks, see `inputs.mask_of`; the .png that should be there, if none is."""
+    return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
 
 
 def _file(path: Path, name: str, masked: Source | None) -> Entry:

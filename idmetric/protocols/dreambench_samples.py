@@ -17,6 +17,7 @@ from typing import Any
 from idmetric.data.importers.dreambench import Ratings, method_of
 from idmetric.data.manifest import Manifest, Row
 from idmetric.endings import IMAGE_ENDINGS
+from idmetric.inputs import is_hidden, is_image
 from idmetric.protocols.dreambench_ratings import Item, category_of, humans
 
 NAME = "dreambench_pp"
@@ -42,7 +43,8 @@ def read(folder: str | Path) -> Manifest:
     """
     root = Path(folder)
     runs = [root] if (root / "tgt_image").is_dir() else sorted(p.parent for p in root.glob("*/tgt_image"))
-    files = [p for run in runs for p in sorted((run / "tgt_image").glob("*/*")) if p.suffix.lower() in IMAGE_ENDINGS]
+    below = (p for run in runs for p in sorted((run / "tgt_image").glob("*/*")))
+    files = [p for p in below if is_image(p) and not is_hidden(p.name)]
     if not files:
         raise ValueError(f"{root}: no METHOD/tgt_image/COLLECTION/PROMPT_IMAGE.jpg below it")
     return Manifest.from_rows((row for path in files for row in _rows(path)), name=str(root))

@@ -13,6 +13,7 @@ from typing import Any
 
 from idmetric.gallery.index import GalleryError
 from idmetric.gallery.sources import content, walk
+from idmetric.inputs import is_hidden
 from idmetric.output import replacing, writing
 from idmetric.text_file import MOST
 
@@ -107,7 +108,7 @@ class Place:
             raise ScaleError(f"cannot list {self.name!r}: {error}") from error
         base = len(self.path.rstrip("/")) + 1
         names = [info.path[base:] for info in found if info.type == FileType.File]
-        return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+        return sorted(name for name in names if not any(is_hidden(part) for part in name.split("/")))
 
     def hidden(self) -> dict[str, float | None]:
         """The hidden files of a folder itself, and when they were written last (seconds of Unix time), if known."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from idmetric.ahead import in_order
 from idmetric.endings import IMAGE_ENDINGS
 from idmetric.images import read_image
+from idmetric.inputs import is_image, walk
 from idmetric.output import replacing, take_space
 
 CROP_AREA = (0.2, 1.0)  # of the photo
@@ -47,8 +48,8 @@ def photo_files(folders: Sequence[str]) -> list[Path]:
     """
     found = []
     for folder in folders:
-        below = [Path(folder)] if Path(folder).is_file() else sorted(Path(folder).rglob("*"))
-        files = [p for p in below if p.suffix.lower() in IMAGE_ENDINGS and p.name[0] != "." and p.is_file()]
+        path = Path(folder)
+        files = [path] if path.is_file() else [file for file in walk(path) if is_image(file)]
         if not files:
             raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
         found += files

@@ -21,7 +21,7 @@ from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest import Row
-from idmetric.endings import IMAGE_ENDINGS
+from idmetric.inputs import is_hidden, is_image
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
@@ -80,7 +80,7 @@ def _captions(path: Path) -> list[str]:
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
     if not folder.is_dir():
         raise SourceError(f"{folder}: no such folder; it holds one folder of generated images per method")
-    files = sorted(p for p in folder.glob("*/tgt_image/*/*") if p.suffix.lower() in IMAGE_ENDINGS)
+    files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg below it")
     for path in job.progress(files, len(files), folder.name):

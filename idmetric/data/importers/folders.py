@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
-from idmetric.data.importers.walk import files
 from idmetric.data.manifest import Row
 from idmetric.endings import IMAGE_ENDINGS
+from idmetric.inputs import is_image, walk
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 _SHOWN = 5
@@ -68,8 +68,8 @@ def pictures(root: Path) -> list[Picture]:
     """
     masks: dict[PurePosixPath, PurePosixPath] = {}
     images = []
-    for file in files(root):
-        if file.suffix.lower() not in IMAGE_ENDINGS:
+    for file in walk(root):
+        if not is_image(file):
             continue
         path = PurePosixPath(file.relative_to(root).as_posix())
         masked = _masked(path)

@@ -19,8 +19,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from idmetric import json_file
-from idmetric.data.importers.walk import files as files_below
 from idmetric.hints import install
+from idmetric.inputs import walk as files_below
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`

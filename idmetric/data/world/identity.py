@@ -162,7 +162,7 @@ class Assets:
         """Textured objects: the first OBJ file of a folder that has a texture image."""
         found = []
         for folder in filter(Path.is_dir, self._files("meshes/*")):
-            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES]
+            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
             for path in sorted(folder.glob("*.obj")):
                 mesh = load_obj(path)
                 if mesh is not None and images:
