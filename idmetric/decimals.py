@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 DIGITS = 9  # which tell any two float32 numbers apart
@@ -32,5 +33,9 @@ def rounded(value: Any) -> Any:
 
 
 def in_csv(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for CSV: its floats by `four`."""
-    return {key: four(value) if isinstance(value, float) else value for key, value in row.items()}
+    """A row for CSV: its floats by `four`; undefined ones (NaN) are empty."""
+    return {key: _cell(value) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else four(value)

@@ -24,8 +24,8 @@ from idmetric.calibration import Calibration, CalibrationError
 from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedding import Embedding, concatenate, same_model
-from idmetric.finite import check_distances, check_embedding
 from idmetric.fingerprint import Marks, short_name, weights_digest
+from idmetric.finite import check_distances, check_embedding
 from idmetric.images import (
     ImageLike,
     ImageReadError,

@@ -26,7 +26,7 @@ _NUMBERS = re.compile("([0-9]+)")
 
 
 class InputError(ValueError):
-    """A path, folder or pattern that names no image. `source` is what was given, `reason` says why and how to fix it."""
+    """A path, folder or pattern that cannot be used. `source` names it, `reason` says why and how to fix it."""
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f"{source!r}: {reason}")
@@ -39,7 +39,7 @@ class InputError(ValueError):
 def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
-    A link that leads nowhere counts as a file, so that reading it says so.
+    A link that leads nowhere, a pipe and a device count as files, so that reading them says so.
 
     Raises:
         OSError: naming a folder that cannot be listed.
@@ -54,7 +54,7 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
             continue
         if entry.is_dir():
             yield from walk(folder / entry.name, above | {real})
-        elif entry.is_file() or entry.is_symlink():
+        else:
             yield folder / entry.name
 
 
@@ -128,8 +128,8 @@ def check_partners(a: Any, b: Any) -> None:
     names = [[os.path.splitext(os.path.relpath(path, base or "."))[0] for path in files] for files, base in sides]
     if names[0] != names[1]:
         raise ValueError(
-            f"{os.fspath(a)!r} ({len(left)} images) and {os.fspath(b)!r} ({len(right)}) are compared image by image, but "
-            "their images have different names: pairwise() compares all with all; give two lists to choose the pairs"
+            f"{os.fspath(a)!r} ({len(left)} images) and {os.fspath(b)!r} ({len(right)}) are compared image by image, "
+            "but their images have different names: pairwise() compares all with all; give two lists to choose pairs"
         )
 
 
@@ -143,7 +143,7 @@ def _below(folder: str) -> list[str]:
         hidden = any(is_image(name) for _, _, names in os.walk(folder) for name in names)
         hint = f" (files ending in {' '.join(IMAGE_ENDINGS)})"
         if hidden:
-            hint = " but hidden ones (their names, or their folder's, begin with a dot): name those files to have them read"
+            hint = " but hidden ones (their names, or their folder's, begin with a dot): name those files to use them"
         raise InputError(folder, f"the folder holds no images{hint}")
     return sorted(found, key=natural)
 
@@ -249,8 +249,8 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
     one, two = (Path(folder, part) for part in _apart(other, image))
     raise InputError(
         mask,
-        f"it would be the mask of both {other} and {image}: name their masks {one} and {two}, or give each image its mask "
-        "in the columns mask_a,mask_b of --pairs",
+        f"it would be the mask of both {other} and {image}: name their masks {one} and {two}, or give each image its "
+        "mask in the columns mask_a,mask_b of --pairs",
     )
 
 

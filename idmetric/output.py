@@ -10,6 +10,7 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -139,6 +140,15 @@ def refuse_inputs(
                 f"{option} {os.fspath(output)!r} is an input{read} and would be overwritten: name another file",
                 os.fspath(output),
             )
+
+
+def files_among(values: Iterable[Any]) -> Iterator[str | os.PathLike[str]]:
+    """The paths among a command's options, those in lists too."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from files_among(value)
+        elif isinstance(value, str | os.PathLike):
+            yield value
 
 
 def _is_device(path: Path) -> bool:

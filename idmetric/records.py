@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import json_file
+from idmetric.decimals import in_csv, rounded
 from idmetric.output import replacing
 
 Record = dict[str, Any]
@@ -55,20 +56,20 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """CSV text with a header; the field of a missing or undefined value (NaN) is empty."""
+        """CSV text with a header, numbers with four decimals; the field of a missing or undefined value is empty."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: None if v != v else v for k, v in row.items()} for row in self.rows)
+        writer.writerows(in_csv(row) for row in self.rows)
         return text.getvalue()
 
     def to_json(self) -> str:
-        """A JSON list."""
-        return json_file.text(self.rows, indent=2) + "\n"
+        """A JSON list; numbers with nine significant digits."""
+        return json_file.text(rounded(self.rows), indent=2) + "\n"
 
     def to_jsonl(self) -> str:
-        """A JSON object for each row."""
-        return "".join(json_file.text(row) + "\n" for row in self.rows)
+        """A JSON object for each row; numbers with nine significant digits."""
+        return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a .csv, .json or .jsonl file, whole or not at all.
@@ -83,4 +84,4 @@ class Records(Sequence[Record]):
         text = forms[target.suffix]()
         with replacing(target) as temporary:
             # names of files may be no UTF-8
-            temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

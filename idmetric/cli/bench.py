@@ -9,6 +9,7 @@ before an error or a stop are written.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric._version import __version__
 from idmetric.cli.exits import ended
 from idmetric.cli.score_format import UsageError
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
@@ -100,12 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(args: argparse.Namespace) -> int:
-    from idmetric.output import OutputError, check
+    from idmetric.inputs import walk
+    from idmetric.output import check, refuse_inputs
 
     try:
         if args.json:
+            below = walk(Path(args.images)) if args.images and os.path.isdir(args.images) else ()
+            refuse_inputs({"the file": args.json}, below)
             check(args.json)
-    except OutputError as error:
+    except OSError as error:
         raise UsageError(f"--json: {error}") from error
     from idmetric.checkpoint import CheckpointError
 

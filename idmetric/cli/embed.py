@@ -17,8 +17,10 @@ from typing import Any
 
 from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.hints import need
+from idmetric.inputs import matches
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -80,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
@@ -91,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give a folder, images, a Parquet file, or --list")
     if not args.ray and (args.address or args.actors or args.cpus is not None or args.gpus is not None):
         parser.error("--address, --actors, --cpus and --gpus are of a cluster: add --ray")
+    args.sources = [path for source in args.sources for path in matches(source) or [source]]
     for path in [*args.sources, *args.list]:
         if "://" not in path and not os.path.exists(path):
             parser.error(f"there is no {path!r}")  # before the model is waited for

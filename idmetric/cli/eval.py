@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import drop_stdout, ended
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.hints import need
 
@@ -108,6 +109,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
         module.add_arguments(parser.add_argument_group(name))
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
@@ -154,6 +156,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
                 raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
             if args.plots and args.out is None:
                 raise ValueError("--plots needs --out DIR: the folder that the plots go to")
+            _keep_inputs(args, args.name or name)
             if args.out is not None:
                 with writing(args.out):
                     args.out.mkdir(parents=True, exist_ok=True)
@@ -194,6 +197,21 @@ def _need(name: str, args: argparse.Namespace) -> None:
         need("report", "--html", jinja2="jinja2", matplotlib="matplotlib")
     if not args.quiet and sys.stderr.isatty():
         need("eval", "the progress bar (or --quiet)", tqdm="tqdm")
+
+
+def _keep_inputs(args: argparse.Namespace, name: str) -> None:
+    """Refuse outputs that are inputs.
+
+    Raises:
+        OutputError: naming the first.
+    """
+    from idmetric.output import files_among, refuse_inputs
+
+    outputs: dict[str, Path | None] = {"--html": args.html, "--save": getattr(args, "save", None)}
+    if args.out is not None:
+        outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
+    given = (value for option, value in vars(args).items() if option not in ("html", "save", "out"))
+    refuse_inputs(outputs, files_among(given))
 
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:

@@ -11,16 +11,20 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import ended
 from idmetric.cli.progress import Progress
-from idmetric.cli.score_format import UsageError, check_output, write
+from idmetric.cli.score_format import UsageError, check_not_read, check_output, check_stdout, write
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
+from idmetric.decimals import four
 from idmetric.hints import need
+from idmetric.inputs import InputError, listed, matches, walk
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -130,6 +134,7 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
         parser.add_argument("--output", "-o", metavar="FILE", help="write there instead of stdout")
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
@@ -155,9 +160,18 @@ def _run(args: argparse.Namespace) -> int:
         need("data", "--parquet", pyarrow="pyarrow")
     if getattr(args, "index", None) == "faiss":
         need("scale", "--index faiss", faiss="FAISS")
-    for path in [*getattr(args, "sources", []), *getattr(args, "images", [])]:
+    sources, images = (getattr(args, name, []) for name in ("sources", "images"))
+    try:
+        args.sources = [path for source in sources for path in matches(source) or [source]]
+        args.images = [path for image in images for path in listed(image)]
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    for path in [*args.sources, *args.images]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")  # before the model is waited for
+    if hasattr(args, "output"):
+        check_stdout(args.output)
+    _keep_inputs(args)
     for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
         check_output(output)
     from idmetric.checkpoint import CheckpointError
@@ -178,6 +192,22 @@ def _run(args: argparse.Namespace) -> int:
         except (CheckpointError, GalleryError, ImageReadError, ImportError, ValueError, RuntimeError, OSError) as error:
             _say(f"error: {' '.join(str(error).split())}")
             return 1
+
+
+def _keep_inputs(args: argparse.Namespace) -> None:
+    """Refuse outputs that are inputs, those remembered by the gallery too."""
+    from idmetric.gallery import GalleryError, models_of
+
+    outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}
+    sources, folders = list(args.sources), [getattr(args, "mask_dir", None), getattr(args, "query_mask_dir", None)]
+    with suppress(GalleryError):  # which is said where the gallery is opened
+        known = models_of(args.gallery) if args.gallery else []
+        for source in (one for model in known for one in model["sources"]):
+            sources.append(source["path"])
+            folders.append(source["mask_dir"])
+    given: list[str] = [*args.images, *(path for path in (getattr(args, "calibration", None), *sources) if path)]
+    below = (str(x) for folder in [*sources, *folders] if folder and os.path.isdir(folder) for x in walk(Path(folder)))
+    check_not_read(outputs, chain(given, below))
 
 
 def _say(line: str) -> None:
@@ -344,4 +374,4 @@ def _table(found: Records, shown: Sequence[str]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
-    return f"{round(value, 4) + 0.0:.4f}" if isinstance(value, float) else str(value)  # no -0.0000
+    return four(value) if isinstance(value, float) else str(value)

@@ -44,6 +44,7 @@ from idmetric.cli.score_format import (
     check_stdout,
     write,
 )
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.decimals import rounded
 from idmetric.hints import did_you_mean, need
@@ -77,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; all images "
                         "of the first are references; with --ref all are candidates")  # fmt: skip
-    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, or a folder or pattern "
+    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, a folder or pattern "
                         "of them; may be repeated")  # fmt: skip
     parser.add_argument("--include-refs", action="store_true", help="also score references that are among the "
                         "candidates (default: they are left out)")  # fmt: skip
@@ -101,8 +102,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: what is kept in memory "
                         "of images that may come again (default: 1 GiB; the decoded images of three batches come on "
                         "top)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image: at the image's own path "
-                        "(DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
+    parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image: at the "
+                        "image's own path (DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
     parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
@@ -126,6 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)

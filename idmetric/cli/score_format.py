@@ -232,7 +232,7 @@ def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> 
     """
     try:
         refuse_inputs(outputs, inputs)
-    except OutputError as error:
+    except OSError as error:
         raise UsageError(str(error)) from error
 
 
@@ -241,11 +241,7 @@ def _print(text: str) -> None:
     if stream is None:
         raise LostOutputError("stdout is closed: name a file with --output")
     try:
-        try:
-            stream.write(text)
-        except UnicodeEncodeError:  # nothing of it is written then
-            encoding = stream.encoding or "utf-8"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write(text)
         stream.flush()
     except BrokenPipeError:
         raise

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import ended
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.hints import need
 from idmetric.train.options import add_options, from_file, values_of
@@ -230,6 +231,7 @@ def _setting_up() -> Iterator[None]:
         raise SetupError(str(error)) from error
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)

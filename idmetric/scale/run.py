@@ -155,7 +155,8 @@ def check_apart(sources: Source | Sequence[Source], out: Source, filesystem: Any
     """Refuse an output folder inside a source, where the next run would find it among the images."""
     folder = place(out, out_filesystem)
     for at in (place(source, filesystem) for source in _several(sources)):
-        if f"{folder.name}/".startswith(f"{at.name}/") and filesystem is out_filesystem:
+        names = [x.name if x.system is not None else os.path.realpath(x.path) for x in (folder, at)]
+        if f"{names[0]}/".startswith(f"{names[1]}/") and filesystem is out_filesystem:
             raise ScaleError(f"{folder.name!r} lies in the source {at.name!r}: keep the embeddings elsewhere")
 
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from idmetric._version import __version__
 from idmetric.cli.exits import ended
+from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
+from idmetric.data.importers import KINDS
 from idmetric.hints import need
+from idmetric.inputs import walk
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
@@ -63,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     parser = build_parser()
@@ -75,6 +81,7 @@ def _run(args: argparse.Namespace) -> int:
     extra, packages = NEEDS[args.command]
     need(extra, f"idmetric-data {args.command}", **packages)
     try:
+        _keep_inputs(args)
         return int(args.run(args))
     except BrokenPipeError:
         raise
@@ -83,6 +90,20 @@ def _run(args: argparse.Namespace) -> int:
             raise  # a bug, and shown
         print(f"idmetric-data: error: {error}", file=sys.stderr)
         return 1
+
+
+def _keep_inputs(args: argparse.Namespace) -> None:
+    """Refuse an output that is one of the inputs, or among the tables of a folder that is one.
+
+    Raises:
+        OutputError: naming it.
+    """
+    from idmetric.output import files_among, refuse_inputs
+
+    given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
+    if args.command == "import" and not KINDS[args.kind].local:
+        given += [path for folder in args.sources if os.path.isdir(folder) for path in walk(Path(folder))]
+    refuse_inputs({"-o": getattr(args, "out", None)}, given)
 
 
 def _is_mendable(error: Exception) -> bool:
