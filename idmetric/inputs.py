@@ -97,8 +97,11 @@ def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
     Raises:
         InputError: as `listed`.
     """
-    found = {os.path.normpath(path): path for source in reversed(list(sources)) for path in reversed(listed(source))}
-    return list(found.values())[::-1]
+    found: dict[str, str] = {}
+    for source in sources:
+        for path in listed(source):
+            found.setdefault(os.path.realpath(path) if ".." in path else os.path.normpath(path), path)
+    return list(found.values())
 
 
 def natural(path: str) -> tuple[Any, ...]:

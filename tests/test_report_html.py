@@ -191,14 +191,16 @@ def test_one_reference_says_what_it_cannot(folder: Path) -> None:
 
 
 def test_a_reference_among_the_images_is_no_copy(folder: Path) -> None:
-    score(folder, "ref2.png", "ref2.png", "gen/copied.png", "./gen/../ref2.png", "--html", "own.html")
+    (folder / "link.png").symlink_to("ref2.png")
+    score(folder, "ref2.png", "ref2.png", "gen/copied.png", "link.png", "--include-refs", "--html", "own.html")
     own = Page((folder / "own.html").read_text(encoding="utf-8"))
     cards = own.all("li", **{"class": "card"})
     assert [(c["data-path"], c["data-copy"], "data-itself" in c) for c in cards] == [
-        ("ref2.png", "0", True), ("./gen/../ref2.png", "0", True), (str(Path("gen") / "copied.png"), "1", False)
+        ("ref2.png", "0", True), ("link.png", "0", True), (str(Path("gen") / "copied.png"), "1", False)
     ]  # fmt: skip
     assert "Copies 1 " in own.visible
     assert own.visible.count("the reference itself") == 2
+    (folder / "link.png").unlink()
 
 
 def test_dots_stand_in_columns_only_where_there_are_many() -> None:
@@ -223,7 +225,8 @@ def test_pairs_keep_each_its_reference(folder: Path) -> None:
     assert status == 0
     pairs = Page((folder / "pairs.html").read_text(encoding="utf-8"))
     captions = [img["alt"] for img in pairs.all("img") if img.get("id", "").startswith("r")]
-    for card, row in zip(pairs.all("li", **{"class": "card"}), json.loads(out)["rows"], strict=True):
+    rows = sorted(json.loads(out)["rows"], key=lambda row: row["rank"])  # printed in the order of the file
+    for card, row in zip(pairs.all("li", **{"class": "card"}), rows, strict=True):
         assert captions[int(card["data-reference"])] == f"Reference {Path(row['reference']).name}"
         assert float(card["data-distance"]) == row["distance"]
     assert all(pairs.data("matches")["items"])
