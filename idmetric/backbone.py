@@ -240,6 +240,7 @@ class Backbone(Embedder):
 
     model_type = "backbone"
 
+    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
     def __init__(
         self,
         source: str | os.PathLike[str],

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -280,6 +281,7 @@ class Embedder(nn.Module):
         return in_batches(
             lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
             self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
+            names_of(singles),
         )  # fmt: skip
 
     def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
@@ -448,6 +450,11 @@ class Embedder(nn.Module):
                 not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
         """
         if b is None:
+            if not isinstance(a, Tensor):
+                raise TypeError(
+                    f"metric(a) takes pixels, a tensor (B, 3, H, W), got {type(a).__name__}: compare two images by "
+                    "metric(a, b), or embed one by metric.embed(a)"
+                )
             embedding: Embedding = super().__call__(a)
             return embedding
         inputs.check_partners(a, b)
@@ -652,6 +659,7 @@ def in_batches(
     progress: Callable[[int, int], None] | None,
     workers: int = 0,
     check: Callable[[Embedding, slice], None] | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> Embedding:
     """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
@@ -673,7 +681,13 @@ def in_batches(
             parts.append(part)
             if progress is not None:
                 progress(where.stop, count)
-    return concatenate(parts)
+    return replace(concatenate(parts), names=names)
+
+
+def names_of(images: Sequence[Any]) -> tuple[str, ...] | None:
+    """The path of each image, empty for one that has none; None if no image has one."""
+    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else getattr(x, "filename", "") for x in images]
+    return tuple(name if isinstance(name, str) else "" for name in names) if any(names) else None
 
 
 def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:

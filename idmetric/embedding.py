@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from idmetric.output import writing
 _FORMAT = "idmetric-embedding/1"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
     """The global and local features of B images.
 
@@ -31,6 +32,7 @@ class Embedding:
             sum; None means every patch counts the same. A subject mask sets them.
         model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
             unknown, and then not checked.
+        names: of the images, for the reader alone; `Embedder.embed` sets the paths, empty for an image without one.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -41,11 +43,14 @@ class Embedding:
     grid: tuple[int, int] | None = None
     weights: Tensor | None = None
     model: str = ""
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
         batch = self.cls.shape[0]
+        if self.names is not None and len(self.names) != batch:
+            raise ValueError(f"Embedding.names holds {len(self.names)} names for {batch} images")
         if self.patches is None:
             if self.grid is not None or self.weights is not None:
                 raise ValueError("Embedding.grid and Embedding.weights need patches")
@@ -61,6 +66,16 @@ class Embedding:
     def __len__(self) -> int:
         return self.cls.shape[0]
 
+    def __repr__(self) -> str:
+        """One line: shapes instead of values, and the first names."""
+        parts = [f"{len(self)} image{'s' * (len(self) != 1)}", f"cls {tuple(self.cls.shape)}"]
+        if self.patches is not None:
+            parts.append(f"patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}")
+        parts += [f"{str(self.cls.dtype).removeprefix('torch.')} on {self.cls.device}", f"model={self.model!r}"]
+        if self.names is not None:
+            parts.append(f"names=[{', '.join(map(repr, self.names[:3]))}{', ...' * (len(self) > 3)}]")
+        return f"Embedding({', '.join(parts)})"
+
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
         """Select images; an integer gives an Embedding of one image."""
         if isinstance(index, int):
@@ -71,7 +86,14 @@ class Embedding:
         elif not isinstance(index, slice | Tensor):
             index = torch.as_tensor(index, dtype=torch.long)
         picked = index
-        return self._map(lambda tensor: tensor[picked.to(tensor.device) if isinstance(picked, Tensor) else picked])
+        found = replace(self, names=None)._map(
+            lambda tensor: tensor[picked.to(tensor.device) if isinstance(picked, Tensor) else picked]
+        )
+        if self.names is None:
+            return found
+        if isinstance(picked, slice):
+            return replace(found, names=self.names[picked])
+        return replace(found, names=tuple(self.names[i] for i in torch.arange(len(self))[picked.cpu()].tolist()))
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
@@ -111,7 +133,8 @@ class Embedding:
     def header(self) -> dict[str, str]:
         """The metadata that `save` adds to a file."""
         grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
-        return {"format": _FORMAT, "grid": grid, "model": self.model}
+        names = {} if self.names is None else {"names": json.dumps(self.names)}
+        return {"format": _FORMAT, "grid": grid, "model": self.model, **names}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Embedding:
@@ -153,7 +176,14 @@ class Embedding:
         rows, _, columns = header.get("grid", "").partition("x")
         if rows and not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", header["grid"]):
             raise ValueError(f"its grid is {header['grid'][:40]!r}, not ROWSxCOLUMNS")
+        try:
+            names = json.loads(header["names"]) if "names" in header else None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"its names are not JSON: {error}") from error
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("its names are not a list of strings")
         return cls(
+            names=None if names is None else tuple(names),
             cls=tensors["cls"],
             patches=tensors.get("patches"),
             grid=(int(rows), int(columns)) if rows else None,
@@ -180,7 +210,7 @@ def _by_folder(model: str) -> str:
 def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     """Join embeddings of one model along the batch.
 
-    Where only some have subject weights, the others get uniform ones.
+    Where only some have subject weights, the others get uniform ones; where only some have names, empty ones.
 
     Raises:
         ValueError: if the list is empty, or models, grids or the presence of patches differ.
@@ -197,11 +227,13 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
             )
     patches = [e.patches for e in embeddings if e.patches is not None]
     weighted = any(e.weights is not None for e in embeddings)
+    names = [name for e in embeddings for name in (e.names or [""] * len(e))]
     return replace(
         first,
         cls=torch.cat([e.cls for e in embeddings]),
         patches=torch.cat(patches) if patches else None,
         weights=torch.cat([_weights(e) for e in embeddings]) if weighted else None,
+        names=tuple(names) if any(e.names is not None for e in embeddings) else None,
     )
 
 

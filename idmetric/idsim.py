@@ -109,6 +109,7 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
+    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
     def __init__(
         self,
         source: str | os.PathLike[str] | IDSimConfig = "dinov3_vitl16",

@@ -55,6 +55,7 @@ class NearID(Embedder):
 
     model_type = "nearid"
 
+    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
     def __init__(
         self,
         source: str | os.PathLike[str] | NearIDConfig = "nearid",

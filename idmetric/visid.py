@@ -32,7 +32,7 @@ from torch import Tensor
 from idmetric import checkpoint, released
 from idmetric import config as configs
 from idmetric.checkpoint import CheckpointError, Files, Hub
-from idmetric.embedder import Embedder, Images, Masks, in_batches, split_masks
+from idmetric.embedder import Embedder, Images, Masks, in_batches, names_of, split_masks
 from idmetric.embedding import Embedding
 from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
@@ -150,6 +150,7 @@ class VisIDEmbed(Embedder):
 
     model_type = "visid"
 
+    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
     def __init__(
         self,
         source: str | os.PathLike[str] = "3b",
@@ -352,7 +353,7 @@ class VisIDEmbed(Embedder):
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
         check = partial(self._check, singles)
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
+        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check, names_of(singles))
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.

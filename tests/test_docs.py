@@ -337,3 +337,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
             f"{name} is on no page of docs/api"
         )
     assert not list((tmp_path / "site").rglob("*.py"))
+
+
+def test_pip_lines_install_from_a_copy_of_the_repository() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            from_index = re.search(r"pip install (-e )?'?idmetric", line)
+            assert not from_index or "Once the package is installed" in line, f"{page.name}: {line}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -391,3 +392,33 @@ def test_further_views_in_half_precision_compiled_masked_and_as_a_loss() -> None
             higher, lower = (loss((leaf + sign * step).clamp(0, 1)).item() for sign in (1, -1))
         assert leaf.grad is not None
         assert (higher - lower) / 2e-2 == pytest.approx(leaf.grad.norm().item(), rel=0.05)
+
+
+def test_embeddings_carry_the_paths_of_their_images(tmp_path: Path) -> None:
+    metric = IDSim("tiny", device="cpu")
+    files = [tmp_path / "a.png", str(tmp_path / "b.png")]
+    for file in files:
+        Image.new("RGB", (8, 8), "red").save(file)
+    assert metric.embed(files, batch_size=1).names == tuple(map(str, files))
+    with Image.open(files[0]) as opened:
+        assert metric.embed([torch.zeros(3, 8, 8), opened, files[1]]).names == ("", *map(str, files))
+    assert metric.embed(torch.zeros(2, 3, 8, 8)).names is None
+
+
+@pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])
+def test_one_image_alone_gets_an_error_that_names_both_ways_to_call(image: object) -> None:
+    metric = IDSim("tiny", device="cpu")
+    with pytest.raises(TypeError, match=r"metric\(a, b\), or embed one by metric.embed\(a\)"):
+        metric(image)
+
+
+@pytest.mark.parametrize("open_model", [lambda: IDSim("tiny", device="cpu"), lambda: load("tiny", device="cpu")])
+def test_a_model_loaded_in_inference_mode_can_be_a_loss(open_model: Callable[[], IDSim]) -> None:
+    with torch.inference_mode():
+        metric = open_model()
+        metric.embed(torch.full((3, 32, 32), 0.5))  # so that whatever is computed once, is
+    assert not any(tensor.is_inference() for tensor in (*metric.parameters(), *metric.buffers()))
+    image = torch.rand(1, 3, 32, 32, requires_grad=True)
+    metric(image, image.detach().flip(3), "joint").sum().backward()
+    assert image.grad is not None
+    assert image.grad.abs().sum() > 0

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from idmetric.embedding import Embedding, concatenate
 
@@ -104,3 +106,51 @@ def test_moving_and_detaching() -> None:
 def test_shapes_that_do_not_fit_are_refused(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Embedding(*arguments)  # type: ignore[arg-type]
+
+
+# Names and repr
+
+
+def named(count: int = 3) -> Embedding:
+    return replace(make(count), names=tuple(f"{i}.png" for i in range(count)))
+
+
+def test_names_follow_their_images() -> None:
+    e = named(4)
+    assert e[-1].names == ("3.png",)
+    assert e[1:3].names == ("1.png", "2.png")
+    assert e[[2, 0]].names == ("2.png", "0.png")
+    assert e[torch.tensor([True, False, False, True])].names == ("0.png", "3.png")
+    assert [x.names for x in e] == [("0.png",), ("1.png",), ("2.png",), ("3.png",)]
+    assert e.cpu().detach().names == e.names
+    assert concatenate([named(2), make(1), named(1)]).names == ("0.png", "1.png", "", "0.png")
+    assert concatenate([make(2), make(1)]).names is None
+    with pytest.raises(ValueError, match="2 names for 3 images"):
+        replace(e[:3], names=("a", "b"))
+
+
+def test_names_are_kept_in_files_and_older_files_have_none(tmp_path: Path) -> None:
+    file = tmp_path / "e.safetensors"
+    names = ("a.png", "ü/\udcff.png", "")  # the second is not UTF-8
+    replace(make(3), names=names).save(file)
+    assert Embedding.load(file).names == names
+    save_file({"cls": torch.zeros(2, 5)}, file, {"format": "idmetric-embedding/1", "grid": "", "model": "m"})
+    assert Embedding.load(file).names is None
+
+
+@pytest.mark.parametrize("names", ["[1, 2]", '{"a": 1}', "[", '["only one"]', "[" * 100_000])
+def test_damaged_names_are_refused(tmp_path: Path, names: str) -> None:
+    file = tmp_path / "e.safetensors"
+    save_file({"cls": torch.zeros(2, 5)}, file, {"format": "idmetric-embedding/1", "names": names})
+    with pytest.raises(ValueError, match=r"e\.safetensors.*names"):
+        Embedding.load(file)
+
+
+def test_the_repr_is_one_line() -> None:
+    e = replace(named(3), weights=torch.ones(3, 6))
+    assert repr(e) == (
+        "Embedding(3 images, cls (3, 5), patches (3, 6, 3) weighted, float32 on cpu, model='m', "
+        "names=['0.png', '1.png', '2.png'])"
+    )
+    assert repr(Embedding(torch.zeros(1, 2))) == "Embedding(1 image, cls (1, 2), float32 on cpu, model='')"
+    assert len(repr(named(1000))) < 200
