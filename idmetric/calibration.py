@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,10 @@ KIND = "idmetric-calibration"
 
 class CalibrationError(ValueError):
     """A calibration that cannot be read, or is not for what it is used on; the message says why, and the way out."""
+
+
+class CalibrationWarning(UserWarning):
+    """Probabilities that do not rest on photos."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Calibration:
         thresholds: for each false-accept rate asked for: `false_accept_rate`, `distance` with its interval `low` and
             `high`, and what was measured there.
         held_out: how good it is on identities that it was not made from.
-        data: which images and pairs it was made from. versions: of the package and scikit-learn.
+        data: which images and pairs it was made from; `origin` is "photos", "rendered" or "generated", and is absent in
+            files of earlier versions. versions: of the package and scikit-learn.
     """
 
     curve: Curve
@@ -111,6 +117,27 @@ class Calibration:
         if prior is not None:
             odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
         return from_log_odds(odds)
+
+    @property
+    def rests_on_photos(self) -> bool:
+        """Whether it was made from photos; False where its file does not record the origin."""
+        return self.data.get("origin") == "photos"
+
+    @property
+    def basis(self) -> str:
+        """The sentence that goes with every probability: which images it rests on."""
+        if self.rests_on_photos:
+            return f"P(same) rests on photos: {self.data.get('about') or 'of a data set without a description'}"
+        kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
+        on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
+        return (
+            f"P(same) rests on {on}; it may be far off for yours: calibrate on labelled photos, idmetric-eval calibrate"
+        )
+
+    def warn(self, stacklevel: int = 1) -> None:
+        """Warn with `basis` unless it rests on photos; Python shows the warning once for each calling line."""
+        if not self.rests_on_photos:
+            warnings.warn(self.basis, CalibrationWarning, stacklevel=stacklevel + 2)
 
     def check_model(self, model: Model) -> None:
         """Refuse a model that it was not made for.

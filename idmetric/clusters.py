@@ -285,6 +285,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
             f"the calibration has no threshold at a false-accept rate of {false_accept_rate}, only at "
             f"{', '.join(map(str, sorted(rates))) or 'none'}: make one, idmetric-eval calibrate --rates"
         )
+    found.warn()
     return rates[round(false_accept_rate, 9)]
 
 

@@ -512,7 +512,8 @@ class Embedder(nn.Module):
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
-        It is as good as the pairs it was calibrated on are like yours: see `idmetric-eval calibrate`.
+        It is as good as the pairs it was calibrated on are like yours: see `idmetric-eval calibrate`. A
+        `CalibrationWarning` says so where these were no photos; `calibration.basis` is the same sentence.
 
         Args:
             a, b, mask_a, mask_b, outside, batch_size: as for a distance.
@@ -537,6 +538,7 @@ class Embedder(nn.Module):
         for images, mask in ((a, mask_a), (b, mask_b)):
             if not isinstance(images, Embedding):  # of these it is not known
                 found.check_outside("all" if mask is None else outside)
+        found.warn()
         with torch.no_grad():
             far = self(a, b, found.distance, mask_a=mask_a, mask_b=mask_b, outside=outside, batch_size=batch_size)
         return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)

@@ -316,7 +316,10 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
         exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
     )  # fmt: skip
     shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image")
-    _print(args, hits, shown, "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items()))
+    note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
+    if args.calibration and gallery.metric.calibration is not None:
+        note = f"{gallery.metric.calibration.basis}\n{note}"
+    _print(args, hits, shown, note)
     return status
 
 

@@ -240,15 +240,19 @@ def _album(metric: Embedder, args: argparse.Namespace, work: Cross | Pairs) -> A
 
 
 def _write_page(args: argparse.Namespace, scores: Scores, scorer: Scorer, messages: list[str]) -> None:
-    from idmetric.report.html import score_page
+    from idmetric.evaluate.references import ENOUGH
+    from idmetric.report.html import Offer, score_page
     from idmetric.report.page import write_page
 
     assert scorer.album is not None
-    offered = [] if args.threshold is None else [("given", args.threshold)]
+    offered = [] if args.threshold is None else [Offer("given", args.threshold)]
     if scores.baseline is not None:
-        offered.append(("farthest real photo", scores.baseline.max))
-    for one in scorer.calibration.thresholds if scorer.calibration is not None else ():
-        offered.append((f"false accepts {100 * one['false_accept_rate']:g} %", float(one["distance"])))
+        firm = len(scores.baseline.distances) >= ENOUGH
+        offered.append(Offer("farthest real photo", scores.baseline.max, firm))
+    if (curve := scorer.calibration) is not None:
+        for one in curve.thresholds:
+            label = f"false accepts {100 * one['false_accept_rate']:g} %"
+            offered.append(Offer(label, float(one["distance"]), curve.rests_on_photos))
     entries = scorer.album.finish(sorted(scores.rows, key=lambda row: row["rank"]))
     page = score_page(as_object(scores), entries, scorer.album, thresholds=offered, messages=messages)
     try:
@@ -682,6 +686,7 @@ class Scorer:
                "resolution": s["resolution"], "dtype": s["dtype"], "idmetric": s["idmetric"]}  # fmt: skip
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distances, self.args.prior).mean())
+            row["probability_basis"] = self.calibration.basis
         return row
 
 

@@ -127,6 +127,8 @@ def table(scores: Scores) -> str:
         lines.append(f"left out: {', '.join(scores.left_out)} (given as a reference; --include-refs scores it too)")
     if scores.other:
         lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
+    if "probability_basis" in rows[0]:
+        lines.append(rows[0]["probability_basis"])
     lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
     lines.append(_summary_line(summary_of(rows, scores.threshold)))
     return "\n".join(line.rstrip() for line in lines) + "\n"

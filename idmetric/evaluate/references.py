@@ -9,6 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import numbers
 
+# References from which the farthest of them is a threshold: one more genuine photo, exchangeable with n of them, lies
+# beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
+ENOUGH = 19
+
 Array = NDArray[np.float64]
 Aggregate = Literal["best", "mean"]
 

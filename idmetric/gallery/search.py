@@ -77,7 +77,7 @@ class Search:
             for name, one, found in zip(names, embedding, self._shortlists(keys, embedding), strict=True):
                 ranked = [(far, item) for item, far in found] if self.rerank is None else self._reranked(one, found)
                 rows += [self._row(name, rank, *hit) for rank, hit in enumerate(ranked[: self.k], 1)]
-        columns = (*COLUMNS[:3], "probability", *COLUMNS[3:]) if self.calibration else COLUMNS
+        columns = (*COLUMNS[:3], "probability", *COLUMNS[3:], "probability_basis") if self.calibration else COLUMNS
         return Records([{name: row[name] for name in columns} for row in rows], columns)
 
     def _queries(
@@ -189,6 +189,7 @@ class Search:
                "dtype": s["dtype"], "idmetric": s["idmetric"]}  # fmt: skip
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distance))
+            row["probability_basis"] = self.calibration.basis
         return row
 
 

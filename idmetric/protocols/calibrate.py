@@ -56,6 +56,7 @@ from idmetric.protocols.scorers import Bound, Settings, bind
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
+RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
 STORED = "stored"  # as --check: the calibration beside the model's weights
 
 
@@ -182,7 +183,7 @@ def checked(
             rows[0]["AUC"] = area
         rows += [_held(one, scores, pairs, settings) for one in calibration.thresholds]
         about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
-        notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}"]
+        notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
         notes += [*bound.notes, *_notes(pairs, unseen=False)]
         items = _items(bound.manifest, pairs, scores, p)
         results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
@@ -325,10 +326,19 @@ def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, f
     used = np.unique([pairs.a, pairs.b])
     names = np.array(data.column("dataset"), dtype=object)[used]
     return {
-        "about": options.about, "datasets": sorted({str(n) for n in names if n}), "images": len(used),
+        "about": options.about, "origin": _origin(data, used), "datasets": sorted({str(n) for n in names if n}),
+        "images": len(used),
         "identities": len(set(np.array(data.column("identity"), dtype=object)[used])), "families": families,
         "pairs": pairs.counts(), "seed": settings.seed,
     }  # fmt: skip
+
+
+def _origin(data: Manifest, used: Ints) -> str:
+    """Where the images come from, by the engines that the manifest names; images without one count as photos."""
+    engines = set(np.array(data.column("engine"), dtype=object)[used].tolist())
+    if not any(engines):
+        return "photos"
+    return "rendered" if engines == {RENDERER} else "generated"
 
 
 def _notes(pairs: Pairs, unseen: bool = True) -> list[str]:

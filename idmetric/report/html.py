@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from idmetric.evaluate.references import ENOUGH
 from idmetric.report.heatmap import colours
 from idmetric.report.page import render
 
@@ -27,12 +28,21 @@ _DOT = 9.0  # from one to the next above it, in pixels, where there is room
 _STRIP = 96  # its height in pixels, at most, where many share a bin
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A threshold that the page offers; without `firm` it splits the images, but the page gives no verdict by it."""
+
+    label: str
+    distance: float
+    firm: bool = True
+
+
 def score_page(
     found: Mapping[str, Any],
     entries: Sequence[Entry],
     album: Album,
     *,
-    thresholds: Sequence[tuple[str, float]] = (),
+    thresholds: Sequence[Offer] = (),
     messages: Sequence[str] = (),
 ) -> str:
     """The page of scores.
@@ -41,7 +51,7 @@ def score_page(
         found: what `idmetric-score --format json` prints: signature, rows, baseline, skipped.
         entries: of the rows, in their order; see `Album.finish`.
         album: the pictures.
-        thresholds: label and distance of those to offer; the page starts at the first.
+        thresholds: those to offer; the page starts at the first.
         messages: warnings to show.
 
     Raises:
@@ -52,7 +62,7 @@ def score_page(
     finite = [e.row["distance"] for e in entries if math.isfinite(e.row["distance"])] or [math.nan]
     baseline = found.get("baseline")
     real = baseline["distances"] if baseline else {}
-    axis = _axis([e.row["distance"] for e in entries], real, [value for _, value in thresholds])
+    axis = _axis([e.row["distance"] for e in entries], real, [offer.distance for offer in thresholds])
     number = {file: k for k, file in enumerate(references)}
     beside = Counter(entry.reference for entry in entries)
     cards = [
@@ -75,7 +85,8 @@ def score_page(
         signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
         baseline=baseline, baseline_note=found.get("baseline_note"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
-        thresholds=[{"label": label, "value": value} for label, value in thresholds],
+        thresholds=thresholds, enough=ENOUGH,
+        basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),
         nearest=min(finite), farthest=max(finite), median=statistics.median(finite),
         copies=sum(card["copied"] for card in cards),
         has={"probability": any("probability" in row for row in rows),

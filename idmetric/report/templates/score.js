@@ -27,22 +27,31 @@
   function setThreshold(value, from) {
     if (!Number.isFinite(value)) return;
     limit = value;
+    // too few references, or a calibration without photos: images are split, but not judged
+    const neutral = [...document.querySelectorAll(".chip[data-neutral]")].some((chip) => Number(chip.dataset.threshold) === value);
+    const [near, far, count] = neutral ? ["nearer", "farther", "nearer"] : ["pass", "fail", "pass"];
+    document.documentElement.classList.toggle("neutral", neutral);
     let passes = 0;
     for (const card of cards) {
       card.pass = card.distance <= value;
       passes += card.pass;
       card.el.classList.toggle("pass", card.pass);
       card.dot.classList.toggle("pass", card.pass);
-      card.state.textContent = card.pass ? "pass" : "fail";
+      card.state.textContent = card.pass ? near : far;
     }
     document.documentElement.classList.remove("undecided");
     for (const option of $("status").options) option.disabled = false;
     document.documentElement.style.setProperty("--cut", cut(value) + "%");
     $("passes").textContent = `${passes} of ${cards.length}`;
-    $("count").textContent = `${passes} of ${cards.length} pass at ${Number(value.toFixed(4))}`;
+    $("passes-title").textContent = neutral ? "Nearer" : "Pass";
+    for (const option of $("status").options) {
+      if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";
+      if (option.value === "fail") option.text = neutral ? "Farther" : "Fail";
+    }
+    $("count").textContent = `${passes} of ${cards.length} ${count} at ${Number(value.toFixed(4))}`;
     if (from !== "slider") $("slider").value = String(value);
     if (from !== "number") $("threshold").value = String(Number(value.toFixed(6)));  // `limit` stays exact
-    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${cards.length} pass`);
+    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${cards.length} ${count}`);
     for (const chip of document.querySelectorAll(".chip")) {
       chip.setAttribute("aria-pressed", String(Number(chip.dataset.threshold) === value));
     }
@@ -154,7 +163,7 @@
 
   function about(card) {
     const facts = [["Distance", String(card.distance)], ["Rank", `${card.rank} of ${cards.length}`]];
-    if (limit !== null) facts.push(["Threshold", `${card.pass ? "passes" : "fails"} at ${Number(limit.toFixed(4))}`]);
+    if (limit !== null) facts.push(["Threshold", `${card.state.textContent} at ${Number(limit.toFixed(4))}`]);
     if (!Number.isNaN(card.probability)) facts.push(["P(same)", card.probability.toFixed(4)]);
     if (!Number.isNaN(card.percentile)) facts.push(["Real nearer", `${card.percentile.toFixed(0)} %`]);
     if (card.itself) facts.push(["Note", "the reference itself, among the images"]);
