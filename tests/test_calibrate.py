@@ -171,3 +171,20 @@ def test_it_must_be_told_where_the_file_goes(folder: Path, capsys: pytest.Captur
     options = ["--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu"]
     assert cli.main(["calibrate", *options]) == 1
     assert "--save FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engines", "origin"),
+    [({None}, "photos"), ({"idmetric.data.world"}, "rendered"), ({None, "idmetric.data.world"}, "generated"),
+     ({"flux"}, "generated")],
+)  # fmt: skip
+def test_a_calibration_records_where_its_images_come_from(
+    folder: Path, metric: IDSim, engines: set[str | None], origin: str
+) -> None:
+    data = table(folder)
+    cycle = sorted(engines, key=str)
+    data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
+    model = load(folder / "model", device="cpu")
+    [(found, _)] = calibrate.calibrations(data, {"m": model}, QUICK, Options(folds=3)).values()
+    assert found.data["origin"] == origin
+    assert found.rests_on_photos == (origin == "photos")

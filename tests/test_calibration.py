@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from sklearn.metrics import brier_score_loss
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from idmetric import IDSim, load
-from idmetric.calibration import Calibration, CalibrationError, Model, read
+from idmetric.calibration import Calibration, CalibrationError, CalibrationWarning, Model, read
 from idmetric.curves import Isotonic, Platt, from_log_odds, log_odds
 from idmetric.evaluate import calibration as fitting
 
@@ -325,3 +326,23 @@ def test_log_odds_and_back() -> None:
     p = np.array([1e-12, 0.2, 0.5, 1 - 1e-9])
     assert from_log_odds(log_odds(p)) == pytest.approx(p, rel=1e-6)
     assert from_log_odds([-1000.0, 1000.0]).tolist() == [0, 1]
+
+
+def test_every_probability_says_which_images_it_rests_on() -> None:
+    metric = IDSim("tiny", device="cpu")
+    found = metric.calibration
+    assert found is not None
+    assert found.basis.startswith("P(same) rests on rendered objects, not on photos")
+    image = torch.rand(2, 3, 16, 16)
+    with pytest.warns(CalibrationWarning, match="rests on rendered objects") as caught:
+        metric.probability(image[:1], image[1:])
+    assert [Path(w.filename).name for w in caught] == ["test_calibration.py"]
+    older = replace(found, data={key: value for key, value in found.data.items() if key != "origin"})
+    assert "images of unrecorded origin" in older.basis
+    photos = metric.calibrate_with(replace(found, data={**found.data, "origin": "photos", "about": "my own"}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        photos.probability(image[:1], image[1:])
+    assert found != photos.calibration
+    assert photos.calibration is not None
+    assert photos.calibration.basis == "P(same) rests on photos: my own"

@@ -232,6 +232,9 @@ def test_a_calibration_adds_probabilities(run: Run, folder: Path) -> None:
         [made.probability(r["distance"], 0.1).item() for r in found["rows"]]
     )
     assert "P(same)" in run("ref.png", "gen", "--calibration", "c.json")[1]
+    assert {row["probability_basis"] for row in found["rows"]} == {made.basis}
+    for form in ("table", "csv", "jsonl"):
+        assert made.basis in run("ref.png", "gen", "--calibration", "c.json", "--format", form)[1]
     assert "probability" not in json.loads(run("ref.png", "gen", "--format", "json")[1])["rows"][0]
     several = ("--ref", "ref.png", "--ref", "ref2.png", "gen/a.png", "--calibration", "c.json", "--format", "json")
     values = [made.probability(model(folder / r, folder / "gen/a.png").item()) for r in ("ref.png", "ref2.png")]

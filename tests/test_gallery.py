@@ -233,6 +233,7 @@ def test_a_query_can_leave_itself_out_and_tell_a_probability(
     hits = gallery.query(own, k=3, probability=True)
     expected = found.probability([h["distance"] for h in hits])
     assert [h["probability"] for h in hits] == pytest.approx(expected.tolist())
+    assert {h["probability_basis"] for h in hits} == {found.basis}
 
 
 # Tables

@@ -149,18 +149,18 @@ def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, 
     page = visit(path)
     distances = [row["distance"] for row in found["rows"]]
 
-    def check(limit: float) -> None:
+    def check(limit: float, word: str = "pass") -> None:
         passes = sum(d <= limit for d in distances)
         assert page.inner_text("#passes") == f"{passes} of {len(distances)}"
-        assert page.inner_text("#count").startswith(f"{passes} of {len(distances)} pass at ")
+        assert page.inner_text("#count").startswith(f"{passes} of {len(distances)} {word} at ")
         assert page.locator(".card.pass").count() == page.locator(".dots i.pass").count() == passes
-        assert page.locator(".card.pass .state").all_inner_texts() == ["pass"] * passes
+        assert page.locator(".card.pass .state").all_inner_texts() == [word] * passes
 
-    check(found["baseline"]["max"])  # where the page starts, to the last digit
+    check(found["baseline"]["max"], "nearer")  # where the page starts, to the last digit
     page.fill("#threshold", repr(distances[2]))
     check(distances[2])  # equal passes, as for --threshold
     page.click("text=false accepts 5 %")
-    check(0.125)
+    check(0.125, "nearer")
     slider = page.locator("#slider")
     slider.focus()
     for _ in range(40):
@@ -176,6 +176,22 @@ def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, 
     check(float(slider.input_value()))
     middle = (float(slider.get_attribute("min")) + float(slider.get_attribute("max"))) / 2
     assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
+
+
+def test_the_farthest_of_three_references_is_no_verdict(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    page = visit(report[0])
+
+    def colours(selector: str) -> set[str]:
+        return set(page.eval_on_selector_all(selector, "all => all.map(e => getComputedStyle(e).backgroundColor)"))
+
+    near, far = colours(".card.pass .bar > span, .dots i.pass"), colours(".card:not(.pass) .bar > span")
+    states = page.eval_on_selector_all(".card .state", "all => all.map(e => getComputedStyle(e).color)")
+    assert set(page.locator(".card .state").all_inner_texts()) <= {"nearer", "farther"}
+    assert len(set(states)) == 1
+    page.fill("#threshold", "0.05")  # a threshold of the reader's own is judged by
+    judged = colours(".card .bar > span, .dots i")
+    assert judged.isdisjoint(near | far)
+    assert set(page.locator(".card .state").all_inner_texts()) <= {"pass", "fail"}
 
 
 def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) -> None:

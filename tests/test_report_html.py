@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim, load
+from idmetric import calibration as calibrations
 from idmetric.cli import eval as eval_cli
 from idmetric.embedding import Embedding
 from idmetric.masks import read_mask
@@ -180,6 +182,30 @@ def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, 
     score(folder, *EVERYTHING, "--threshold", "0.0625", "--html", "given.html")
     given = Page((folder / "given.html").read_text(encoding="utf-8"))
     assert given.all("input", id="threshold")[0]["value"] == "0.0625"
+    assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
+
+
+def test_three_references_and_a_calibration_without_photos_give_no_verdict(page: Page) -> None:
+    assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
+    assert (
+        "The farthest of 3 is no verdict: another real photo of the subject would lie beyond it in about 25 of 100"
+        in (page.visible)
+    )
+    assert "With 19 references it would in 5." in page.visible
+    assert "P(same) rests on images of unrecorded origin" in page.visible
+
+
+def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) -> None:
+    made = calibrations.read(folder / "calibration.json")
+    replace(made, data={"origin": "photos"}).write(folder / "photos.json")
+    names = [f"many{k}.png" for k in range(19)]
+    for k, name in enumerate(names):
+        picture(100 + k).save(folder / name)
+    given = [word for name in names for word in ("--ref", name)]
+    score(folder, *given, "gen/sample2.png", "--calibration", "photos.json", "--html", "many.html")
+    many = Page((folder / "many.html").read_text(encoding="utf-8"))
+    assert ["data-neutral" in b for b in many.all("button") if "data-threshold" in b] == [False, False]
+    assert "no verdict" not in many.visible
 
 
 def test_one_reference_says_what_it_cannot(folder: Path) -> None:
