@@ -341,6 +341,6 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
 
 def test_pip_lines_install_from_a_copy_of_the_repository() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
-        for line in page.read_text(encoding="utf-8").splitlines():
-            from_index = re.search(r"pip install (-e )?'?idmetric", line)
-            assert not from_index or "Once the package is installed" in line, f"{page.name}: {line}"
+        for found in re.finditer(r"pip\s+install\s+(?:-e )?'?idmetric", page.read_text(encoding="utf-8")):
+            before = found.string[: found.start()]
+            assert before.endswith("Once the package is installed, `"), f"{page.name}: {found[0]}"
