@@ -19,8 +19,8 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 

@@ -189,7 +189,6 @@ def test_three_references_and_a_calibration_without_photos_give_no_verdict(page:
     assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
     assert "The farthest of 3 is no verdict" in page.visible
     assert "another real photo of the subject would lie beyond it in about 25 of 100 cases" in page.visible
-    )
     assert "With 19 references it would in 5." in page.visible
     assert "P(same) rests on images of unrecorded origin" in page.visible
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedder import split_masks
 from idmetric.embedding import Embedding, concatenate, same_model
-from idmetric.finite import check_distances, check_embedding
 from idmetric.fingerprint import content_key
+from idmetric.finite import check_distances, check_embedding
 from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
 from idmetric.images import describe, split_images
