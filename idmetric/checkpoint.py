@@ -29,6 +29,7 @@ from idmetric import config as configs
 from idmetric import json_file
 from idmetric._version import __version__
 from idmetric.finite import first_nonfinite, is_finite
+from idmetric.name_pattern import NamePatterns, PatternError
 from idmetric.output import replacing as replacing  # part of this module
 from idmetric.output import writing
 
@@ -37,7 +38,6 @@ WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"  # optional, see idmetric.calibration
 FORMAT = 1
 _SETTINGS = 2**24  # bytes of a JSON file
-_PATTERNS = 1000  # of an adapter: each is tried on every module
 
 
 class CheckpointError(RuntimeError):
@@ -436,7 +436,7 @@ def fold_lora(
         if match is None:
             raise CheckpointError(f"the adapter holds {key!r}, which is no LoRA matrix: cannot fold it")
         modules.setdefault(match[1], {})[match[2]] = adapter[key]
-    alphas = _alphas(config)
+    alphas = _Alphas(config)
     for module, parts in modules.items():
         name = f"{module}.weight"
         if name not in state:
@@ -449,29 +449,33 @@ def fold_lora(
     return state
 
 
-def _lora_scale(
-    module: str, lora_a: Tensor, alphas: Sequence[tuple[re.Pattern[str], float]], config: Mapping[str, Any]
-) -> float:
-    alpha = next((value for pattern, value in alphas if pattern.match(module)), float(config.get("lora_alpha", 8)))
+def _lora_scale(module: str, lora_a: Tensor, alphas: _Alphas, config: Mapping[str, Any]) -> float:
     rank = lora_a.shape[0]
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return alphas.of(module) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _alphas(config: Mapping[str, Any]) -> list[tuple[re.Pattern[str], float]]:
-    """PEFT's alpha_pattern: each matches a whole module path or its end at a dot."""
-    given = config.get("alpha_pattern") or {}
-    if len(given) > _PATTERNS:
-        raise CheckpointError(f"the adapter's alpha_pattern has {len(given)} entries, more than {_PATTERNS}")
-    for pattern in given:
-        _check_pattern(pattern)
-    return [(re.compile(rf"(.*\.)?({pattern})$"), float(value)) for pattern, value in given.items()]
+class _Alphas:
+    """The alpha of each module: of PEFT's alpha_pattern the first that matches, else lora_alpha."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        given = config.get("alpha_pattern") or {}
+        self._default = float(config.get("lora_alpha", 8))
+        self._values = [float(value) for value in given.values()]
+        with _naming_patterns():
+            self._patterns = NamePatterns(list(given))
+
+    def of(self, module: str) -> float:
+        with _naming_patterns():
+            found = self._patterns.first(module)
+        return self._default if found is None else self._values[found]
 
 
-def _check_pattern(pattern: str) -> None:
-    """Refuse regular expressions that may take for ever: long ones, many choices, and repetitions of repetitions."""
-    repeated, choices = (len(re.findall(signs, pattern)) for signs in (r"[*+{]", r"[?|]"))
-    if len(pattern) > 200 or repeated > 3 or choices > 8 or re.search(r"\)[*+{]", pattern):
-        raise CheckpointError(f"the adapter's alpha_pattern {pattern[:80]!r} is too involved: name modules plainly")
+@contextlib.contextmanager
+def _naming_patterns() -> Iterator[None]:
+    try:
+        yield
+    except PatternError as error:
+        raise CheckpointError(f"the adapter's alpha_pattern: {error}") from error
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
