@@ -20,6 +20,8 @@ from idmetric.embedder import Embedder
 
 Pool = Literal["auto", "cls", "avg", "head"]
 _SPARE = 100  # parameters that two modules share are saved once
+# bytes of buffers that a model may have beyond the size of its weights; no model of timm has 7 MB at its own size
+_TABLES = 2**25
 
 
 def build(
@@ -58,18 +60,21 @@ def build(
     except CheckpointError:
         raise
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
-        raise CheckpointError(
-            f"timm cannot build {name!r} with {configs.shown(options)}: {str(error) or type(error).__name__}"
-        ) from error
+        raise _refused(name, options, error) from error
     if weights is not None:
         checkpoint.check_finite(model.state_dict(), weights)
     return model
 
 
+def _refused(name: str, options: Mapping[str, Any], error: Exception) -> CheckpointError:
+    reason = str(error) or type(error).__name__
+    return CheckpointError(f"timm cannot build {name!r} with {configs.shown(options)}: {reason}")
+
+
 def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size: int, args: Mapping[str, Any]) -> None:
     """Check that a checkpoint's settings describe its weights, before memory is taken for a model of that size.
 
-    The model is made without memory (torch's device "meta"); of those that cannot be made so nothing is checked here.
+    The model is laid out without memory (torch's device "meta").
 
     Args:
         name, image_size, args: as for `build`.
@@ -77,19 +82,20 @@ def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size
         source: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: naming tensors that differ.
+        CheckpointError: naming tensors that differ, or buffers much larger than the weights; if it cannot be laid out.
     """
     own = {key: value for key, value in state.items() if key.startswith("backbone.")}
     options: dict[str, Any] = {"num_classes": 0, **args}
     if pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
-    with torch.device("meta"), checkpoint.weightless(len(own) + _SPARE):
+    size = sum(value.numel() * value.element_size() for value in own.values())
+    with torch.device("meta"), checkpoint.weightless(len(own) + _SPARE, _TABLES + size):
         try:
             model = nn.ModuleDict({"backbone": timm.create_model(name, **options)})
         except CheckpointError as error:
             raise CheckpointError(f"the settings of {source!r} do not describe its weights: {error}") from error
-        except Exception:  # arguments that do not fit are named when it is built
-            return
+        except Exception as error:  # a model that cannot be laid out is not built: its memory would have no bound
+            raise _refused(name, options, error) from error
     checkpoint.check_state(model, own, source)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from idmetric import backbone as backbones
 from idmetric import checkpoint
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
+from idmetric.pth_file import load_pickled_tensors
 
 
 @dataclass(frozen=True)
@@ -186,12 +187,9 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor]:
     try:
-        # the one pickle we read: published so; weights_only admits tensors and plain containers alone
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files end in errors of many kinds
+        state = load_pickled_tensors(path)  # the one pickle we read: published so
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"{str(path)!r} does not hold a table of tensors")
     checkpoint.check_finite(state, path)
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}

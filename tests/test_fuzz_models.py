@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -187,6 +188,32 @@ def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
             load(path.parent, device="cpu")
         assert _status("VmHWM") - before < 200 * 2**20
         assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("swin_tiny_patch4_window7_224", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
+        ("swinv2_tiny_window8_256", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
+        ("levit_128s", {"depth": [1] * 3, "embed_dim": [16] * 3, "num_heads": [1] * 3, "key_dim": 4}),
+    ],
+)
+def test_a_small_file_with_settings_of_large_tables_takes_no_memory(
+    name: str, args: dict[str, Any], tmp_path: Path
+) -> None:
+    """The tensors fit the settings; the tables that the architecture makes beside them have 2 to 13 GB."""
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=0, img_size=2880, **args)
+    save_file({f"backbone.{k}": torch.zeros(v.shape) for k, v in model.state_dict().items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    config = {"model_type": "backbone", "format": 1, "backbone": name, "image_size": 2880, "mean": [0, 0, 0],
+              "std": [1, 1, 1], "backbone_args": args}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert (tmp_path / "model.safetensors").stat().st_size < 2**20
+    before = _begin()
+    with pytest.raises(CheckpointError, match="would hold tables of"):
+        load(tmp_path, device="cpu")
+    assert _status("VmHWM") - before < 100 * 2**20
 
 
 def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:
