@@ -20,7 +20,7 @@ from idmetric.embedder import Embedder
 
 Pool = Literal["auto", "cls", "avg", "head"]
 _SPARE = 100  # parameters that two modules share are saved once
-# bytes of buffers that a model may have beyond the size of its weights; no model of timm has 7 MB at its own size
+# bytes of buffers that a model may have beyond the size of its weights (those of timm have a sixth of it at most)
 _TABLES = 2**25
 
 

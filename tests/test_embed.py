@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+import idmetric
 from idmetric import IDSim
 from idmetric.ahead import in_order
 from idmetric.cli import embed as command
@@ -136,6 +140,7 @@ def test_what_is_of_no_use_is_an_error(
 KILLED = """
 import sys, time
 from pathlib import Path
+import idmetric
 from idmetric import IDSim
 from idmetric.scale import embed_dataset
 
@@ -429,11 +434,111 @@ def test_addresses_in_tables_that_nobody_opens_are_their_rows_errors(
     done = embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric)
     assert (done.images, done.embedded) == (6, 1)
     reasons = [done.unreadable[f"{tmp_path}/t.parquet#{k}"] for k in range(1, 6)]
-    says = ("neither pyarrow", "not fetched", "Is a directory", "Is a directory", "no image, but None")
+    says = ("nowhere is not allowed there", "not fetched", "Is a directory", "Is a directory", "no image, but None")
     for reason, part in zip(reasons, says, strict=True):
         assert part in reason
     with pytest.raises(ScaleError, match="s3://' names no bucket"):
         place("s3://")
+
+
+class Listener:
+    """A local port, with the number of connections that were made to it, and of other connections that were tried."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._server = 0, socket.create_server(("127.0.0.1", 0))
+        self.at = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+        monkeypatch.setattr(socket.socket, "connect", self._connect)
+        monkeypatch.setattr(socket.socket, "connect_ex", self._connect)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self.count += 1
+            connection.close()
+
+    def _connect(self, *_: Any) -> None:
+        self.count += 1
+        raise ConnectionRefusedError("no connection in this test")
+
+    def close(self) -> None:
+        self._server.close()
+
+
+# {at}: a host and port that must not be asked
+HOSTILE = [
+    "webhdfs://{at}/d.png", "WebHDFS://{at}/d.png", "hdfs://{at}/d.png", "http://{at}/d.png", "HTTP://{at}/d.png",
+    "https://{at}/d.png", "ftp://{at}/d.png", "sftp://{at}/d.png", "smb://{at}/d.png", "dask://{at}/d.png",
+    "fsspec+http://{at}/d.png", "simplecache::ftp://{at}/d.png", "simplecache::http://{at}/d.png",
+    "filecache::http://{at}/d.png", "filecache::webhdfs://{at}/d.png", "blockcache::sftp://{at}/d.png",
+    "zip://*::http://{at}/a.zip", "simplecache::zip://d.png::http://{at}/a.zip", "tar://d.png::ftp://{at}/a.tar",
+    "dir::webhdfs://{at}/d.png", "file::http://{at}/d.png", "file://d.png::http://{at}/d.png",
+    "github://owner:name@main/d.png", "git://{at}/d.png", "gist://0123@main/d.png", "jupyter://{at}/d.png",
+    "jlab://{at}/d.png", "reference://{at}/d.png", "generic://{at}/d.png", "hf://owner/name/d.png",
+    "webdav://{at}/d.png", "wandb://owner/name/d.png", "s3://{at}/d.png", "gs://{at}/d.png", "abfss://c@{at}/d.png",
+    "s3://bucket?endpoint_override={at}&scheme=http/d.png", "data://{at}/d.png", "://{at}/d.png", "file ://d.png",
+]  # fmt: skip
+
+
+def test_rows_with_protocols_that_nobody_named_open_no_connection(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(monkeypatch)
+    try:
+        bad = [address.format(at=listener.at) for address in HOSTILE]
+        rows = [str(images(photos)[0]), *bad, f"file://{images(photos)[1]}"]
+        pq.write_table(pa.table({"path": rows}), tmp_path / "t.parquet")
+        done = embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric)
+        assert (done.images, done.embedded) == (len(rows), 2)
+        assert set(done.unreadable) == {f"{tmp_path}/t.parquet#{k + 1}" for k in range(len(bad))}
+        assert not any("\n" in reason for reason in done.unreadable.values())
+        assert "add --allow webhdfs" in done.unreadable[f"{tmp_path}/t.parquet#1"]
+
+        for address in bad:
+            (tmp_path / "list.txt").write_text(f"{images(photos)[0]}\n{address}\n")
+            with pytest.raises(ScaleError, match=r"list\.txt'"):
+                embed_dataset([], tmp_path / "other", model=metric, lists=[tmp_path / "list.txt"])
+        assert listener.count == 0
+    finally:
+        listener.close()
+
+
+def test_a_protocol_that_the_user_allows_is_opened_from_rows(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for name in "abc":  # fsspec's files in memory are not for two threads at a time
+        memory.pipe(f"/bucket/{name}.png", images(photos)[0].read_bytes())
+    try:
+        rows = ["memory://bucket/a.png", "simplecache::memory://bucket/b.png", "jupyter://127.0.0.1:1/a.png"]
+        pq.write_table(pa.table({"path": rows}), tmp_path / "t.parquet")
+        table, out = tmp_path / "t.parquet", tmp_path / "out"
+        assert embed_dataset(table, out, model=metric).embedded == 0
+        assert set(embed_dataset(table, out, model=metric, allow="memory").unreadable) == {f"{table}#1", f"{table}#2"}
+        done = embed_dataset(table, out, model=metric, allow=["memory", "simplecache", "jupyter"])
+        assert list(done.unreadable) == [f"{table}#2"]  # a row's error whatever fsspec's package raises
+        # a table's own protocol needs no leave
+        with memory.open("/bucket/t.parquet", "wb") as file:
+            pq.write_table(pa.table({"path": ["a.png", "memory://bucket/c.png", str(images(photos)[0])]}), file)
+        done = embed_dataset("memory://bucket/t.parquet", tmp_path / "inside", model=metric)
+        assert list(done.unreadable) == ["memory://bucket/t.parquet#2"]  # a path in the store, not on this machine
+        for name in ("http", "reference", "a b", ""):
+            with pytest.raises(ValueError, match="allow="):
+                embed_dataset(table, out, model=metric, allow=[name])
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_no_other_module_opens_addresses() -> None:
+    package = Path(idmetric.__file__).parent
+    names = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"import fsspec|fsspec\.|from pyarrow import fs|from_uri|url_to_fs", path.read_text())
+    }
+    assert names == {"scale/places.py"}
 
 
 def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_path: Path) -> None:

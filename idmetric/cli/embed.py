@@ -50,6 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("sources", nargs="*", help="folders, images, Parquet files, or addresses (s3://, gs://, ...)")
     parser.add_argument("--list", action="append", default=[], metavar="FILE", help="a text file with a path on each "
                         "line, relative to its folder; may be repeated")  # fmt: skip
+    parser.add_argument("--allow", action="append", default=[], metavar="PROTOCOL", help="open addresses of this "
+                        "protocol (s3, gs, ...) that stand in tables and lists; may be repeated (default: only local "
+                        "files and the protocol of the table or list itself)")  # fmt: skip
     parser.add_argument("--out", "-o", required=True, metavar="DIR", help="folder or address to keep the embeddings in")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for idmetric-score (default: %(default)s)")
     parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
@@ -137,7 +140,8 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     shared: dict[str, Any] = {
         "model": model, "lists": args.list, "patches": args.patches, "stored": "float16" if args.half else "float32",
         "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,
-        "rows": args.rows, "quick": args.quick, "on_error": args.on_error, "progress": progress,
+        "rows": args.rows, "quick": args.quick, "on_error": args.on_error, "allow": args.allow,
+        "progress": progress,
     }  # fmt: skip
     if not args.ray:
         return embed_dataset(args.sources, args.out, **shared)

@@ -52,6 +52,7 @@ def chunks(
     column: str | None = None,
     column_id: str | None = None,
     rows: int = ROWS,
+    allow: Sequence[str] = (),
 ) -> list[Chunk]:
     """All images of the sources, each file once.
 
@@ -65,9 +66,11 @@ def chunks(
         filesystem: in which sources and lists are paths, see `places.place`.
         column, column_id: of Parquet tables; default: the first of image_bytes, image, bytes, path; and id, path.
         rows: images of a chunk, on average.
+        allow: protocols that addresses in lists may have, see `places.place`.
 
     Raises:
-        ScaleError: for a source that is not there, holds no image, or a table without such a column.
+        ScaleError: for a source that is not there, holds no image, or a table without such a column; for an address in
+            a list that is not allowed there.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
@@ -96,7 +99,7 @@ def chunks(
         else:
             raise ScaleError(f"there is no folder, image or Parquet file at {at.name!r}: name the place it has now")
     for listed in lists:
-        files += _listed(place(listed, filesystem))
+        files += _listed(place(listed, filesystem, allow))
     different = {at.name: (name, at) for name, at in reversed(files)}
     found += _runs(list(reversed(different.values())), rows)
     unique = list({chunk.part: chunk for chunk in found}.values())
@@ -113,15 +116,20 @@ def places(chunk: Chunk, filesystem: Any = None) -> list[str]:
     return [place(path, filesystem).name for path in chunk.paths]
 
 
-def entries(todo: Iterable[Chunk], filesystem: Any = None, batch: int = 32) -> Iterator[tuple[Chunk, Entry]]:
+def entries(
+    todo: Iterable[Chunk], filesystem: Any = None, batch: int = 32, allow: Sequence[str] = ()
+) -> Iterator[tuple[Chunk, Entry]]:
     """The images of chunks, in order; neighbours of one table are read in one go, bytes a batch at a time.
+
+    Args:
+        allow: protocols that addresses in tables may have; a row with another cannot be read.
 
     Raises:
         ScaleError: for a table that cannot be read, or has fewer rows than it had.
     """
     for table, some in groupby(todo, key=lambda chunk: chunk.table):
         if table:
-            yield from _rows(place(table, filesystem), some, batch)
+            yield from _rows(place(table, filesystem, allow), some, batch)
             continue
         for chunk in some:
             for name, path in zip(chunk.names, chunk.paths, strict=True):
@@ -254,5 +262,8 @@ def _listed(at: Place) -> list[tuple[str, Place]]:
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise ScaleError(f"the list {at.name!r} names no image")
-    # find's ./a.jpg is a.jpg
-    return [(name, at.parent.child(re.sub(r"^(\./+)+", "", name) or name)) for name in names]
+    try:
+        # find's ./a.jpg is a.jpg
+        return [(name, at.parent.child(re.sub(r"^(\./+)+", "", name) or name)) for name in names]
+    except ScaleError as error:
+        raise ScaleError(f"the list {at.name!r}: {error}") from error

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.hints import install
 from idmetric.scale.chunks import ROWS, Chunk, chunks
 from idmetric.scale.parts import Layout, Stored, own_folder
-from idmetric.scale.places import ScaleError, place
+from idmetric.scale.places import ScaleError, checked_protocols, place
 from idmetric.scale.run import (
     Done,
     OnError,
@@ -101,6 +101,7 @@ def embed_on_ray(
     on_error: OnError = "skip",
     filesystem: Any = None,
     out_filesystem: Any = None,
+    allow: str | Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """As `embed_dataset`, on a Ray cluster; the rows are the same, their numbers up to float rounding.
@@ -121,11 +122,12 @@ def embed_on_ray(
         import ray.data
     except ImportError as error:
         raise ImportError(f"a cluster needs Ray: {install('scale')}") from error
-    settings = Settings(batch_size, workers or max(1, round(cpus)), quick, filesystem, out_filesystem)
+    threads = workers or max(1, round(cpus))
+    settings = Settings(batch_size, threads, quick, filesystem, out_filesystem, checked_protocols(allow))
     check_apart(sources, out, filesystem, out_filesystem)
     todo = chunks(
         [sources] if isinstance(sources, str | os.PathLike) else sources, lists=lists, filesystem=filesystem,
-        column=column, column_id=column_id, rows=rows,
+        column=column, column_id=column_id, rows=rows, allow=settings.allow,
     )  # fmt: skip
     layout, folder = Layout.of(open_model(model), patches, stored), place(out, out_filesystem)
     with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)), _connected(address):

@@ -1,12 +1,18 @@
-"""Where images and results lie: local paths, and addresses of object stores, as pyarrow's file systems."""
+"""Where images and results lie: local paths, and addresses of object stores, as pyarrow's file systems.
+
+An address that the user gives is opened. One that stands in a table or a list is data of whoever wrote it: it is opened
+if each of its protocols is that of the table or list itself, or one that the user allowed. No other module opens
+addresses.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +27,11 @@ from idmetric.text_file import MOST
 _WHOLE = ("s3", "gcs", "abfs")
 _BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 _WEB = ("http", "https", "ftp", "ftps")
+_INDIRECT = ("reference", "generic")  # their contents name other addresses, of any protocol
+_LOCAL = frozenset({"file", "local"})
+_PROTOCOL = "[a-z][a-z0-9.-]*"  # no +: pyarrow reads fsspec+http:// as http://
+# chained protocols (simplecache::s3://), host or bucket, path; a host with ? or # would carry options to pyarrow
+_ADDRESS = re.compile(rf"({_PROTOCOL}(?:::{_PROTOCOL})*)://([^/?#]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 
 
 class ScaleError(RuntimeError):
@@ -34,25 +45,37 @@ class Place:
     Attributes:
         path: in the file system. system: pyarrow's; None for this machine's files.
         name: what people call it: an absolute path or an address.
+        allow: protocols that addresses found in it may have.
     """
 
     path: str
     name: str
     system: Any = None
+    allow: frozenset[str] = _LOCAL
 
     def child(self, path: str) -> Place:
-        """What lies in this folder under a relative path; an absolute path or an address stands for itself."""
+        """The file under a relative path in this folder; an absolute path or an address stands for itself.
+
+        Raises:
+            ScaleError: for an address with a protocol that is not in `allow`, before anything is opened.
+        """
         if "://" in path:
-            return place(path)
+            protocols = _parsed(path)[0].split("::")
+            if refused := [protocol for protocol in protocols if protocol not in self.allow]:
+                raise ScaleError(
+                    f"{path!r} is not opened: a table or list names it, and {refused[0]} is not allowed there; if you "
+                    f"trust it, add --allow {refused[0]} (in Python allow=[{refused[0]!r}])"
+                )
+            return place(path, allow=self.allow)
         if path.startswith("/") or (self.system is None and os.path.isabs(path)):
             own = self.name[: -len(self.path)] if self.system is not None and self.name.endswith(self.path) else ""
-            return Place(path, own + path, self.system)
-        return Place(f"{self.path.rstrip('/')}/{path}", f"{self.name.rstrip('/')}/{path}", self.system)
+            return replace(self, path=path, name=own + path)
+        return replace(self, path=f"{self.path.rstrip('/')}/{path}", name=f"{self.name.rstrip('/')}/{path}")
 
     @property
     def parent(self) -> Place:
         """The folder that it lies in."""
-        return Place(self.path.rpartition("/")[0], self.name.rpartition("/")[0], self.system)
+        return replace(self, path=self.path.rpartition("/")[0], name=self.name.rpartition("/")[0])
 
     @property
     def local(self) -> Path | None:
@@ -66,7 +89,8 @@ class Place:
             return kind, os.path.getsize(self.path) if kind == "file" else 0
         from pyarrow.fs import FileType
 
-        found = self.system.get_file_info(self.path)
+        with self._naming():
+            found = self.system.get_file_info(self.path)
         kinds = {FileType.Directory: "folder", FileType.File: "file"}
         return kinds.get(found.type, "nothing"), found.size or 0
 
@@ -74,11 +98,8 @@ class Place:
         """All bytes; OSError if it cannot be read, has more than `most`, or may have no end (a pipe, a device)."""
         if self.system is None:
             return content(self.path, most)
-        try:
-            with self.system.open_input_stream(self.path) as file:
-                data: bytes = file.read(most + 1)
-        except ValueError as error:  # pyarrow's way to say that there can be no such name
-            raise OSError(str(error)) from error
+        with self._naming(), self.system.open_input_stream(self.path) as file:
+            data: bytes = file.read(most + 1)
         if len(data) > most:
             raise OSError(f"it has more than {most} bytes")
         return data
@@ -87,7 +108,8 @@ class Place:
         """What pyarrow's Parquet reader takes."""
         if self.system is None:
             return self.path
-        return self.system.open_input_file(self.path)
+        with self._naming():
+            return self.system.open_input_file(self.path)
 
     def files(self) -> list[str]:
         """Files below a folder, hidden ones left out, as paths relative to it, in order.
@@ -103,7 +125,8 @@ class Place:
         from pyarrow.fs import FileSelector, FileType
 
         try:
-            found = self.system.get_file_info(FileSelector(self.path, recursive=True))
+            with self._naming():
+                found = self.system.get_file_info(FileSelector(self.path, recursive=True))
         except OSError as error:
             raise ScaleError(f"cannot list {self.name!r}: {error}") from error
         base = len(self.path.rstrip("/")) + 1
@@ -123,7 +146,8 @@ class Place:
     def make(self) -> None:
         """Make the folder."""
         if self.system is not None:
-            self.system.create_dir(self.path, recursive=True)
+            with self._naming():
+                self.system.create_dir(self.path, recursive=True)
             return
         with writing(self.name):
             os.makedirs(self.path, exist_ok=True)
@@ -155,50 +179,92 @@ class Place:
                 self.system.delete_file(beside)
             raise
 
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors of any kind, which fsspec's packages raise, as OSError."""
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self.name}: {type(error).__name__}: {error}") from error
 
-def place(address: str | os.PathLike[str], system: Any = None) -> Place:
-    """Where an address leads.
+
+def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[str] = ()) -> Place:
+    """Where an address leads that the user gave.
 
     Args:
         address: a local path, or `scheme://...` that pyarrow or an installed fsspec knows (`s3://`, `gs://`, `file://`).
         system: a file system of pyarrow or fsspec, in which the address is a path.
+        allow: protocols that addresses in this table or list may have in addition to its own.
 
     Raises:
         ScaleError: for a scheme that nobody knows, a store that cannot be opened, and addresses of web servers.
     """
-    text = os.fspath(address)
+    text, more = os.fspath(address), frozenset(allow)
     if system is not None:
-        return Place(text.rstrip("/"), text.rstrip("/"), _of_pyarrow(system))
+        return Place(text.rstrip("/"), text.rstrip("/"), _of_pyarrow(system), more)
     if "://" not in text:
-        return Place(os.path.abspath(text), os.path.abspath(text))
-    scheme, _, rest = text.partition("://")
-    host, _, below = rest.partition("/")
-    if scheme in _WEB:
-        raise ScaleError(f"{text!r}: addresses of web servers are not fetched: download it and name the file")
-    if not host and scheme in _BUCKETS:
-        raise ScaleError(f"{text!r} names no bucket: {scheme}://bucket/folder")
-    found, base = _opened(scheme, host)
-    return Place((base + below).rstrip("/") or "/", text.rstrip("/"), found)
+        return Place(os.path.abspath(text), os.path.abspath(text), None, _LOCAL | more)
+    protocols, host, below = _parsed(text)
+    if not host and protocols in _BUCKETS:
+        raise ScaleError(f"{text!r} names no bucket: {protocols}://bucket/folder")
+    found, base = _opened(protocols, host)
+    return Place((base + below).rstrip("/") or "/", text.rstrip("/"), found, more | set(protocols.split("::")))
+
+
+def checked_protocols(allow: str | Iterable[str]) -> tuple[str, ...]:
+    """Protocols that the user allows in tables and lists, such as "s3".
+
+    Raises:
+        ValueError: for a protocol that is never opened, or text that cannot name one.
+    """
+    names = tuple(name.removesuffix("://").lower() for name in ([allow] if isinstance(allow, str) else allow))
+    for name in names:
+        if not re.fullmatch(_PROTOCOL, name):
+            raise ValueError(f"allow={name!r} is not the name of a protocol, such as s3")
+        if name in _WEB + _INDIRECT:
+            raise ValueError(f"allow={name!r}: addresses of this protocol are never opened")
+    return names
+
+
+def _parsed(text: str) -> tuple[str, str, str]:
+    """Protocols (chained by ::), host and path of an address; nothing is opened.
+
+    Raises:
+        ScaleError: for an address that is never opened.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None or "::" in found[2]:  # zip://a.png::http://host
+        raise ScaleError(f"{text!r} is not an address of the form protocol://host/path")
+    protocols = found[1].lower()
+    for protocol in protocols.split("::"):
+        if protocol in _WEB:
+            raise ScaleError(f"{text!r}: addresses of web servers are not fetched: download it and name the file")
+        if protocol in _INDIRECT:
+            raise ScaleError(f"{text!r}: {protocol}:// leads to other addresses, and is not opened: name these")
+    return protocols, found[2], found[3] or ""
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, host: str) -> tuple[Any, str]:
+def _opened(protocols: str, host: str) -> tuple[Any, str]:
     """The file system of an address's beginning, and what stands before its paths in it."""
     from pyarrow import fs
 
-    text = f"{scheme}://{host}/x"  # what follows is a name and no URI: it may hold spaces, %, ? and #
+    text = f"{protocols}://{host}/x"  # what follows is a name and no URI: it may hold spaces, %, ? and #
     try:
         found, path = fs.FileSystem.from_uri(text)
-    except (ValueError, OSError) as unknown:
+    except Exception as unknown:
         try:
             import fsspec
 
             inner, path = fsspec.core.url_to_fs(text)
             found = _of_pyarrow(inner)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # fsspec's packages raise errors of many kinds
+            reason = str(error) or type(error).__name__
             raise ScaleError(
-                f"{scheme}://{host}: neither pyarrow ({unknown}) nor fsspec ({error}) opens it: check its name, the "
-                "network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
+                f"{protocols}://{host}: neither pyarrow ({unknown}) nor fsspec ({reason}) opens it: check its name, "
+                "the network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
             ) from error
     return found, path[:-1]
 

@@ -25,7 +25,7 @@ from idmetric.scale.parts import (
     unfinished,
     writing,
 )
-from idmetric.scale.places import Place, ScaleError, place
+from idmetric.scale.places import Place, ScaleError, checked_protocols, place
 
 if TYPE_CHECKING:
     from idmetric.embedder import Embedder
@@ -77,6 +77,7 @@ class Settings:
     quick: bool = False
     filesystem: Any = None
     out_filesystem: Any = None
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "workers"):
@@ -107,6 +108,7 @@ def embed_dataset(
     on_error: OnError = "skip",
     filesystem: Any = None,
     out_filesystem: Any = None,
+    allow: str | Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Embed all images of the sources into a folder of Parquet files; see `parts` for their columns.
@@ -124,6 +126,8 @@ def embed_dataset(
         batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
         rows: images of a part, on average. A chunk of which anything has changed is embedded anew.
         quick: trust parts that hold the names that they should; else each image is read to see whether it has changed.
+        allow: protocols, such as "s3", that addresses in tables and lists may have in addition to the protocol of the
+            table or list itself; a row with another is an error, as is the whole list.
         on_error: "fail" stops at the first chunk with an image that cannot be read; what is written stays.
         progress: called with (images done, images in all).
 
@@ -131,10 +135,13 @@ def embed_dataset(
         ScaleError: if a source or `out` cannot be used. Images that cannot be read are rows with an `error`.
         OSError: if nothing can be written. ImportError: without pyarrow.
     """
-    settings = Settings(batch_size, workers, quick, filesystem, out_filesystem)
+    settings = Settings(batch_size, workers, quick, filesystem, out_filesystem, checked_protocols(allow))
     need_pyarrow()
     check_apart(sources, out, filesystem, out_filesystem)
-    todo = chunks(_several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows)
+    todo = chunks(
+        _several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows,
+        allow=settings.allow,
+    )  # fmt: skip
     metric = open_model(model)
     layout, folder = Layout.of(metric, patches, stored), place(out, out_filesystem)
     with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)):
@@ -187,7 +194,7 @@ def embed_chunks(
     def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Loaded]:
         return one[0], _load(metric, one[1])
 
-    wanted = entries(missing, settings.filesystem, size)
+    wanted = entries(missing, settings.filesystem, size, settings.allow)
     with closing(in_order(read, wanted, threads=settings.threads, waiting=2 * size)) as ahead:
         for name, group in groupby(ahead, key=lambda one: one[0].part):
             with writing(folder, name, layout) as part:
@@ -234,7 +241,7 @@ def _kept(
     if settings.quick:
         yield from map(done, candidates())
         return
-    here = entries(candidates(), settings.filesystem, settings.batch_size)
+    here = entries(candidates(), settings.filesystem, settings.batch_size, settings.allow)
     with closing(in_order(seen, here, threads=settings.threads, waiting=2 * settings.batch_size)) as now:
         for _, group in groupby(now, key=lambda one: one[0].part):
             chunks_, names, keys = zip(*group, strict=True)
