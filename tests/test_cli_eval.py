@@ -4,7 +4,6 @@ import csv
 import importlib
 import json
 import re
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -144,18 +143,21 @@ def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
     assert any(f"\nidmetric-eval {name} " in page.read_text(encoding="utf-8") for page in pages)
 
 
-def test_progress_tells_images_done_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    with ExitStack() as stack:
-        update = cli._progress(stack, quiet=False)
-        for done in range(0, 11, 5):  # embedding, then other work of as many images
-            update(done, 10)
-        for done in range(0, 11, 2):
-            update(done, 10)
-    shown = capsys.readouterr().err
-    assert shown.count("100%") == 2
-    assert "10/10" in shown
-    assert re.search(r"\[\d\d:\d\d<\d\d:\d\d", shown)  # time gone and time left
-    assert cli._progress(ExitStack(), quiet=True) is None
+def test_pairs_beyond_the_limit_are_an_error_that_says_how_long_they_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        (tmp_path / "photos" / f"{k % 3}").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{k % 3}" / f"{k}.png")
+    given = ["folder", "--data", str(tmp_path / "photos"), "--model", "ssim", "--out", str(tmp_path / "out"), *QUICK]
+    assert cli.main([*given, "--max-pairs", "20"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"ssim .*: 21 pairs would take about \d+ minutes here, and --max-pairs .* allows 20", error)
+    assert cli.main([*given, "--max-pairs", "21"]) == 0  # 15 pairs of two images, and each with itself
+    assert cli.main([*given, "--max-pairs", "1"]) == 0  # what is known does not count
+    assert list((tmp_path / "out" / "embeddings").glob("ssim.*/pairs-*.safetensors"))
 
 
 def test_the_world_is_rendered_once_into_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

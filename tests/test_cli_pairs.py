@@ -19,11 +19,11 @@ import torch
 
 from idmetric import Embedding, IDSim, embedder, load
 from idmetric.cli.pairs import Pair, Pairs
-from idmetric.cli.progress import Progress
 from idmetric.cli.score import main
 from idmetric.cli.score_cache import Memory, Seen
 from idmetric.cli.score_format import UsageError
 from idmetric.gallery import Gallery
+from idmetric.progress import Progress
 from idmetric.shards import Shards
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures

@@ -22,6 +22,7 @@ from idmetric.cli.exits import ended
 from idmetric.cli.score_format import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
+from idmetric.progress import Progress
 
 if TYPE_CHECKING:
     from idmetric.bench.rows import Row
@@ -81,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     text = "pairs that slow loops are run on, in place of all (default: %(default)s)"
     pairs.add_argument("--sample", type=int, default=20, metavar="K", help=text)
     parser.add_argument("--json", metavar="FILE", help="also write everything there, each run's seconds too")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
     return parser
 
@@ -174,14 +176,20 @@ def _sections(args: argparse.Namespace, setting: Setting) -> Iterator[list[Row]]
 
     wanted = [name for name in SECTIONS if name in args.only or not args.only]
     models = [name for name in wanted if SECTIONS[name][1]]
+    sources = (args.model or ["tiny"]) if models else []
+    # tables come on stdout, so that a terminal needs no more
+    progress = Progress("sections", not args.quiet and not sys.stderr.isatty(), verb="measured")
+    total, done = len(wanted) - len(models) + len(models) * len(sources), 0
     for name in (name for name in wanted if name not in models):
         yield _shown(name, "", _function(name)(setting))
-    for source in (args.model or ["tiny"]) if models else []:
+        progress(done := done + 1, total)
+    for source in sources:
         metric = open_model(
             source, random_weights=args.random_weights, device=setting.clock.device, dtype=setting.dtype
         )
         for name in models:
             yield _shown(name, _weights(metric), _function(name)(metric, setting))
+            progress(done := done + 1, total)
 
 
 def _function(name: str) -> Callable[..., Iterator[Row]]:

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from idmetric.cli.exits import ended
-from idmetric.cli.progress import Progress
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.hints import need
 from idmetric.inputs import matches
+from idmetric.progress import Progress
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -114,7 +114,7 @@ def _run(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _say(str(message))
         try:
-            with Progress("images", not args.quiet) as progress:
+            with Progress("images", not args.quiet, verb="embedded") as progress:
                 done = _embed(args, progress)
         except (CheckpointError, ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
             _say(f"error: {' '.join(str(error).split())}")

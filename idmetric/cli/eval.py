@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.data.common import positive
 from idmetric.cli.exits import drop_stdout, ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.hints import need
+from idmetric.progress import Progress
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
@@ -104,7 +106,9 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     run.add_argument("--workers", type=int, metavar="N", help="threads that read images (default: one per core)")
     run.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     run.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
-    run.add_argument("--quiet", action="store_true", help="no progress bar")
+    text = "the most pairs of images that SSIM and LPIPS may compare; more are an error (default: %(default)s)"
+    run.add_argument("--max-pairs", type=positive, default=1_000_000, metavar="N", help=text)
+    run.add_argument("--quiet", action="store_true", help="no progress")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser.add_argument_group(name))
 
@@ -168,11 +172,14 @@ def _run(name: str, args: argparse.Namespace) -> int:
                     args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
                 check_page(args.html, plots=True)
             data = None if args.data is None else _data(module, args)
-            settings = _settings(args, stack)
+            settings = _settings(args)
             models = _models(args, optional)
             for judge, model in models.items():
                 if hasattr(model, "report"):  # what it cost is said however the run ends
                     stack.callback(_report, judge, model)
+            images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
+            pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
+            settings = replace(settings, progress=images, pair_progress=pairs)
             results: list[Result] = [_traced(r, args) for r in module.command(args, data, models, settings)]
         except (ValueError, OSError, ImportError, CheckpointError) as error:
             raise SetupError(str(error)) from error
@@ -279,7 +286,7 @@ def read_data(path: Path) -> Manifest:
     return import_dataset("folder", path, name=path.resolve().name)
 
 
-def _settings(args: argparse.Namespace, stack: ExitStack) -> Settings:
+def _settings(args: argparse.Namespace) -> Settings:
     from idmetric.protocols.embeddings import Look
     from idmetric.protocols.scorers import Settings
 
@@ -287,26 +294,10 @@ def _settings(args: argparse.Namespace, stack: ExitStack) -> Settings:
         raise ValueError(f"--workers {args.workers}: at least 1")
     look = Look() if args.subject is None else Look(True, args.subject)
     store = None if args.out is None else args.out / "embeddings"
-    show = partial(_progress, stack, args.quiet or not sys.stderr.isatty())
     return Settings(
-        args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers, show()
-    )
-
-
-def _progress(stack: ExitStack, quiet: bool) -> Any:
-    """A callback (done, total) that draws a bar with the time left, if there is anything to do."""
-    if quiet:
-        return None
-    from tqdm import tqdm
-
-    bars: list[Any] = []
-
-    def update(done: int, total: int) -> None:
-        if not bars or bars[-1].total != total or done < bars[-1].n:  # another piece of work
-            bars.append(stack.enter_context(tqdm(total=total, unit="img", file=sys.stderr)))
-        bars[-1].update(done - bars[-1].n)
-
-    return update
+        args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers,
+        max_pairs=args.max_pairs,
+    )  # fmt: skip
 
 
 def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]:

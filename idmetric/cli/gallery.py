@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.exits import ended
-from idmetric.cli.progress import Progress
 from idmetric.cli.score_format import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.decimals import four
 from idmetric.hints import need
 from idmetric.inputs import InputError, listed, matches, walk
+from idmetric.progress import Progress
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -265,7 +265,7 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
 
 
 def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool = True) -> Update:
-    with Progress("images", not args.quiet) as progress:
+    with Progress("images", not args.quiet, verb="embedded") as progress:
         done = gallery.update(
             *getattr(args, "sources", []), mask_dir=args.mask_dir, add=getattr(args, "add", False), quick=quick,
             batch_size=args.batch_size, workers=args.workers, progress=progress, wait=wait,
@@ -327,7 +327,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     from idmetric.clusters import near_duplicates
 
     status = _refresh(args, gallery)
-    with Progress("pairs", not args.quiet) as progress:
+    with Progress("pairs", not args.quiet, verb="compared") as progress:
         found = near_duplicates(
             gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep, progress=progress
         )

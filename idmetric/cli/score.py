@@ -27,7 +27,6 @@ from idmetric.ahead import in_order
 from idmetric.cli import embed, gallery
 from idmetric.cli.exits import ended
 from idmetric.cli.pairs import Pair, Pairs
-from idmetric.cli.progress import Progress
 from idmetric.cli.score_cache import Cache, Key, Memory, Prints, Seen
 from idmetric.cli.score_format import (
     FORMATS,
@@ -49,6 +48,7 @@ from idmetric.cli.subcommands import Parser
 from idmetric.decimals import rounded
 from idmetric.hints import did_you_mean, need
 from idmetric.output import file_id
+from idmetric.progress import Progress
 from idmetric.text_file import MOST
 
 if TYPE_CHECKING:
@@ -410,7 +410,7 @@ class Scorer:
         self.signature = metric.signature(args.distance)
         self.calibration = metric.calibration if args.calibration else None
         self.baseline: Baseline | None = None  # with several references
-        self.progress = Progress("pairs" if args.pairs else "images", not args.quiet)
+        self.progress = Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored")
         self.details = album is not None and album.details > 0  # they need patches
         self.prints = Prints()
         self.threads = args.workers or min(8, os.cpu_count() or 1)

@@ -21,6 +21,7 @@ from idmetric.cli.exits import ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.hints import need
+from idmetric.progress import Progress
 from idmetric.train.options import add_options, from_file, values_of
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     text = "before the first step, read all images (default), or only see that the files are there"
     files.add_argument("--check", choices=("full", "files"), default="full", help=text)
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
+    text = "only the lines of the log: no progress of the check, and none between them where stderr is not a terminal"
+    files.add_argument("--quiet", action="store_true", help=text)
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, module.Config)
     run = parser.add_argument_group("run")
@@ -130,7 +133,10 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
             return
         from idmetric.train.loop import fit
 
-        fit(recipe, args.out, settings, processes)
+        # on a terminal the lines of the log say as much
+        show = processes.main and not args.quiet and not sys.stderr.isatty()
+        with Progress("steps", show, verb="trained") as progress:
+            fit(recipe, args.out, settings, processes, progress=progress)
     processes.close()
 
 
@@ -173,7 +179,7 @@ def _readable(
     from idmetric.cli.data.common import progress
     from idmetric.train.batches import check
 
-    shown = partial(progress, quiet=not sys.stderr.isatty())
+    shown = partial(progress, quiet=args.quiet)
     decode = args.check == "full"
     return check(data, None, args.on_error, masks=masks, decode=decode, most_ratio=most_ratio, progress=shown)
 

@@ -4,7 +4,7 @@
 |---|---|---|
 | `hsv` | square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels | cosine |
 | `pixels` | the image at 32 x 32 pixels, its mean subtracted | cosine |
-| `ssim` | structural similarity at 128 x 128 pixels (torchmetrics: Gaussian window, sigma 1.5) | SSIM, -1..1 |
+| `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
 | `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
 | `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
 
@@ -13,7 +13,8 @@ Images are squashed to these sizes, as our models squash them to theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from torch import Tensor
 from idmetric._version import __version__
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
-from idmetric.hints import install
 from idmetric.images import Colour, Outside, read_image, to_pixels
 from idmetric.masks import cut_out
 
@@ -92,69 +92,119 @@ class VectorBaseline:
 
 
 class Ssim:
-    """Structural similarity (Wang et al. 2004) as torchmetrics computes it, mean over pixels and colours."""
+    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and colours, -1..1; 1 = equal.
+
+    SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
+    c2 = 0.03², and means m, variances and covariance s under a Gaussian window of sigma 1.5 and 11 pixels, mirrored at
+    edges. The values are those of torchmetrics 1.9 (`structural_similarity_index_measure`); but means and variances of
+    an image are computed once for all its pairs, and the window acts on rows and columns in turn.
+    """
 
     background = WHITE
 
     def __init__(self, device: torch.device | str | None = None) -> None:
-        try:
-            from torchmetrics.functional.image import structural_similarity_index_measure as ssim
-        except ImportError as error:
-            raise ImportError(f"SSIM needs torchmetrics: {install('eval')}") from error
-        self._ssim: Callable[..., Any] = ssim
         self.device = auto_device() if device is None else torch.device(device)
+        # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        self._window = _gaussian_window(SSIM_SIDE, 1.5, 11).to(self.device, dtype)
 
     def signature(self) -> dict[str, str]:
         """What to report beside a score."""
-        return _signature("ssim", _version("torchmetrics"), "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
+        return _signature("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
         """Pixels (3, H, W), uint8."""
         return _small(_subject(image, mask, outside), SSIM_SIDE)
 
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
+        x = images.to(self.device, self._window.dtype) / 255
+        mean = self._blur(x)
+        return x, mean, (self._blur(x * x) - mean * mean).clamp_min_(0)
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        c1, c2 = 0.01**2, 0.03**2
+        means = a[1] * b[1]
+        covariance = self._blur(a[0] * b[0]).sub_(means)
+        above = means.mul_(2).add_(c1).mul_(covariance.mul_(2).add_(c2))
+        below = (a[1].square() + b[1].square()).add_(c1).mul_((a[2] + b[2]).add_(c2))
+        return above.div_(below).flatten(1).mean(1)
+
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
-        # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
-        kind = torch.float32 if self.device.type == "mps" else torch.float64
-        x, y = (t.to(self.device, kind) / 255 for t in (a, b))
-        with torch.no_grad():
-            found: Tensor = self._ssim(x, y, data_range=1.0, reduction="none").reshape(len(a))
-        return found
+        return self.between(self.features(a), self.features(b))
+
+    def _blur(self, x: Tensor) -> Tensor:
+        return self._window @ x @ self._window.T
 
 
 class Lpips:
     """LPIPS (Zhang et al. 2018) by its authors' package, as the similarity 1 - LPIPS.
 
     Args:
-        network: their module, for other backbones than AlexNet.
+        network: their module (`lpips.LPIPS`), for other backbones than AlexNet.
     """
 
     background = WHITE
 
     def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
+        try:
+            import lpips
+        except ImportError as error:
+            raise ImportError("the baseline lpips needs a package of that name: pip install lpips") from error
         if network is None:
-            try:
-                import lpips
-            except ImportError as error:
-                raise ImportError("the baseline lpips needs a package of that name: pip install lpips") from error
             network = lpips.LPIPS(net="alex", verbose=False)
         self.device = auto_device() if device is None else torch.device(device)
         self.network = network.to(self.device).eval()
+        self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
 
     def signature(self) -> dict[str, str]:
         """What to report beside a score."""
-        return _signature("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
+        about = _signature("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
+        return {**about, "weights": self.weights}
+
+    @cached_property
+    def weights(self) -> str:
+        """Which weights exactly."""
+        return weights_digest(self.network)[:16]
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
         """Pixels (3, H, W), uint8."""
         return _small(_subject(image, mask, outside), LPIPS_SIDE)
 
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Unit-length activations (B, C, h, w) of each layer for prepared images."""
+        x = images.to(self.device).float() / 127.5 - 1
+        with torch.no_grad():
+            if self.network.version == "0.1":  # 0.0 was released without the scaling
+                x = self.network.scaling_layer(x)
+            return tuple(self._unit(layer) for layer in self.network.net(x))
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        far = torch.zeros(len(b[0]), device=self.device)
+        with torch.no_grad():
+            for k, (x, y) in enumerate(zip(a, b, strict=True)):
+                apart = (x - y).square_()
+                weighed = self.network.lins[k](apart) if self.network.lpips else apart.sum(1, keepdim=True)
+                far += weighed.mean((1, 2, 3))
+        return 1 - far
+
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
-        x, y = (t.to(self.device).float() / 127.5 - 1 for t in (a, b))
-        with torch.no_grad():
-            found: Tensor = 1 - self.network(x, y).flatten()
-        return found
+        return self.between(self.features(a), self.features(b))
+
+
+def _gaussian_window(side: int, sigma: float, width: int) -> Tensor:
+    """The matrix (side, side), float64, that averages rows under a Gaussian window, mirrored at the edges."""
+    offsets = torch.arange(width) - width // 2
+    weights = torch.exp(-(offsets.double() / sigma).square() / 2)
+    columns = torch.arange(side)[:, None] + offsets
+    columns = (side - 1) - ((side - 1) - columns.abs()).abs()  # the edge itself is not repeated
+    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(
+        1, columns, (weights / weights.sum()).expand(side, -1)
+    )
 
 
 class DreamSim:

@@ -126,16 +126,16 @@ def embed(
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
     shards = {name: Shards(folder / folder_name(model, look), patches, model="") for name, model in models.items()}
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        keys = _keys(manifest, chosen, look, pool)
+        keys = content_keys(manifest, chosen, look, pool)
         own = {name: _with_words(keys, words if model.reads_words else None) for name, model in models.items()}
         work = _Work(manifest, models, shards, own, look, words or {}, patches, batch_size)
         work.run(pool, progress)
     return {name: Stored(shards[name], own[name], temporary) for name in models}
 
 
-def folder_name(model: VectorModel, look: Look = Look()) -> str:
+def folder_name(model: Any, look: Look = Look()) -> str:
     """The folder of a model's embeddings: its name, and a digest of all that they depend on."""
-    about = {**model.signature(), "background": str(model.background)}
+    about = {**model.signature(), "background": str(getattr(model, "background", ""))}
     about |= {"outside": look.outside} if look.masked else {}
     return f"{slug(about.get('model', 'model'))[:60]}.{settings_digest(about)}"
 
@@ -143,7 +143,7 @@ def folder_name(model: VectorModel, look: Look = Look()) -> str:
 # Keys
 
 
-def _keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
+def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
     """A key of each row, equal where image (and mask) have the same bytes; all files that are missing are named."""
     sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
     different = list(dict.fromkeys(sources.values()))

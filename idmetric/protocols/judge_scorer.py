@@ -91,7 +91,7 @@ class JudgeModel:
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
-        scorer = JudgeScorer(self.judge, manifest, settings.look, settings.progress)
+        scorer = JudgeScorer(self.judge, manifest, settings.look, settings.pair_progress)
         chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
         with ThreadPoolExecutor(settings.workers or min(8, os.cpu_count() or 1)) as pool:
             found = dict(zip(chosen, pool.map(lambda row: _problem(scorer, row), chosen), strict=True))

@@ -5,14 +5,13 @@
     scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
 
 Models that give vectors are embedded together, each image once. Metrics of pairs (SSIM, LPIPS) see each image once too,
-and compare when they are asked.
+and compare when they are asked, see `pairwise`.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -21,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from idmetric.checkpoint import CheckpointError
 from idmetric.data.check import without
@@ -31,17 +29,16 @@ from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
 from idmetric.fingerprint import about, settings_digest
 from idmetric.idsim import IDSim
-from idmetric.images import ImageReadError, Outside, describe, read_image
+from idmetric.images import Outside
 from idmetric.loading import load
-from idmetric.protocols import baselines, dual_encoder
-from idmetric.protocols.embeddings import Look, Stored, UnreadableError, embed
+from idmetric.protocols import baselines, dual_encoder, pairwise
+from idmetric.protocols.embeddings import Look, Stored, UnreadableError, embed, folder_name
 
 Array = NDArray[np.float64]
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
-_MEMO = 4096  # up to so many images, a metric of pairs remembers what it compared
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,8 @@ class Settings:
         on_error: an image that cannot be read: stop with the list of all, or leave it out, and what depends on it.
         batch_size: images per pass. workers: threads that read images.
         progress: called with (images done, images to do).
+        max_pairs: pairs of images that a metric of pairs may compare in all, see `pairwise.PairScorer`.
+        pair_progress: called with (pairs done, pairs to do) by metrics of pairs and judges.
     """
 
     distance: str = "cls"
@@ -67,11 +66,13 @@ class Settings:
     batch_size: int = 32
     workers: int | None = None
     progress: Progress | None = None
+    max_pairs: int = pairwise.MAX_PAIRS
+    pair_progress: Progress | None = None
 
     def __post_init__(self) -> None:
         needs_patches(self.distance)  # raises for an unknown one
-        if min(self.bootstrap, self.seed) < 0 or self.batch_size < 1:
-            raise ValueError("bootstrap and seed are 0 or more, batch_size is at least 1")
+        if min(self.bootstrap, self.seed) < 0 or min(self.batch_size, self.max_pairs) < 1:
+            raise ValueError("bootstrap and seed are 0 or more, batch_size and max_pairs at least 1")
 
     def as_dict(self) -> dict[str, Any]:
         """What changes numbers, to be reported beside them."""
@@ -206,7 +207,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
     """Bind without the images that cannot be used; what is embedded before they are known is kept for after."""
     folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
     if folder is not None:
-        settings = replace(settings, store=Path(folder.name))
+        settings = replace(settings, store=Path(folder.name) / "embeddings")
     notes: list[str] = []
     while True:
         try:
@@ -222,7 +223,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
             )
             manifest = kept
     for scorer in bound.values():
-        if isinstance(scorer, VectorScorer):
+        if isinstance(scorer, VectorScorer | pairwise.PairScorer):
             scorer.folder = folder  # a temporary one lives as long as this
     return Bound(manifest, bound, notes)
 
@@ -240,7 +241,9 @@ def _bind(
         words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
     ) if vectors else {}  # fmt: skip
     prepared = {name: m for name, m in models.items() if name not in vectors and not hasattr(m, "bind")}
-    images = _prepare(manifest, prepared, settings, rows) if prepared else {}
+    images = pairwise.prepare(
+        manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
+    ) if prepared else {}  # fmt: skip
     bound: dict[str, Scorer] = {}
     for name, model in models.items():
         if name in stored:
@@ -248,7 +251,11 @@ def _bind(
         elif hasattr(model, "bind"):  # judge_scorer.JudgeModel
             bound[name] = model.bind(manifest, settings, rows)
         else:
-            bound[name] = PairScorer(model, images[name], settings.batch_size)
+            bound[name] = pairwise.PairScorer(
+                model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
+                store=None if settings.store is None else settings.store / folder_name(model, settings.look),
+                progress=settings.pair_progress,
+            )  # fmt: skip
     return bound
 
 
@@ -310,79 +317,6 @@ class VectorScorer:
         one = self.stored.embedding(self._rows[:1])
         assert one.patches is not None
         return _slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
-
-
-class PairScorer:
-    """A metric of pairs, over images that are held in memory at its size (200 KB each for SSIM and LPIPS)."""
-
-    def __init__(self, model: Any, images: Mapping[int, Tensor], batch_size: int = 32) -> None:
-        self.model, self.images, self.batch_size = model, images, batch_size
-        self._place = {id(image): k for k, image in enumerate({id(x): x for x in images.values()}.values())}
-        size = len(self._place) if len(self._place) <= _MEMO else 0
-        self._known = np.full((size, size), np.nan, dtype=np.float64)
-
-    def signature(self) -> dict[str, str]:
-        """See `Scorer`."""
-        found: dict[str, str] = self.model.signature()
-        return found
-
-    def matrix(self, rows: Rows, columns: Rows) -> Array:
-        """See `Scorer`."""
-        i, j = np.meshgrid(np.asarray(rows), np.asarray(columns), indexing="ij")
-        found: Array = self.pairs(i.ravel(), j.ravel()).reshape(i.shape)
-        return found
-
-    def pairs(self, a: Rows, b: Rows) -> Array:
-        """See `Scorer`."""
-        if len(a) != len(b):
-            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
-        x, y = ([self.images[int(row)] for row in rows] for rows in (a, b))
-        if not len(self._known):
-            return self._compare(x, y)
-        # the metrics are symmetric: each two images are compared once
-        ends = np.array([[self._place[id(image)] for image in side] for side in (x, y)], dtype=np.int64).reshape(2, -1)
-        low, high = ends.min(0), ends.max(0)
-        cells = np.unique(np.stack([low, high])[:, np.isnan(self._known[low, high])], axis=1)
-        tensors = {self._place[id(image)]: image for image in (*x, *y)}
-        self._known[cells[0], cells[1]] = self._compare([tensors[k] for k in cells[0]], [tensors[k] for k in cells[1]])
-        found: Array = self._known[low, high]
-        return found
-
-    def _compare(self, x: Sequence[Tensor], y: Sequence[Tensor]) -> Array:
-        out = np.empty(len(x))
-        for part in _slices(len(x), self.batch_size):
-            out[part] = self.model.compare(torch.stack(list(x[part])), torch.stack(list(y[part]))).double().cpu()
-        if not np.isfinite(out).all():
-            raise ValueError(f"{self.model.signature()['model']} gave a similarity that is not finite")
-        return out
-
-
-def _prepare(
-    manifest: Manifest, models: Mapping[str, Any], settings: Settings, rows: Rows | None
-) -> dict[str, dict[int, Tensor]]:
-    """Images of rows at the size of each metric of pairs; a file that several rows show is read and held once."""
-    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
-    masked = settings.look.masked
-    sources = {row: (manifest.source(row), manifest.source(row, "mask") if masked else None) for row in chosen}
-
-    def read(pair: tuple[Any, Any]) -> dict[str, Tensor] | str:
-        image, mask = pair
-        if masked and mask is None:
-            return f"{describe(image)}: it has no mask in the manifest, and the subject alone is to be seen"
-        try:
-            picture = read_image(image)
-            return {name: model.prepare(picture, mask, settings.look.outside) for name, model in models.items()}
-        except (ImageReadError, OSError) as error:
-            return str(error)
-
-    different = list(dict.fromkeys(sources.values()))
-    with ThreadPoolExecutor(settings.workers or 8) as pool:
-        found = dict(zip(different, pool.map(read, different), strict=True))
-    problems = {row: text for row, pair in sources.items() if isinstance(text := found[pair], str)}
-    if problems:
-        raise UnreadableError(manifest, problems)
-    ready = {pair: prepared for pair, prepared in found.items() if not isinstance(prepared, str)}
-    return {name: {row: ready[pair][name] for row, pair in sources.items()} for name in models}
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

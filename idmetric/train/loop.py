@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.embedder import Embedder
+from idmetric.progress import Progress
 from idmetric.train import record, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter, Silence, curves
@@ -114,13 +115,21 @@ class Recipe(Protocol):
         """Write the model in the format of `idmetric.load(folder)`."""
 
 
-def fit(recipe: Recipe, out: str | os.PathLike[str], settings: Settings, processes: Processes) -> None:
+def fit(
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    settings: Settings,
+    processes: Processes,
+    *,
+    progress: Progress | None = None,
+) -> None:
     """Train a recipe to its end and write the result, or go on with a run that was stopped.
 
     Args:
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
             validation in best/; recipe.json, log.jsonl, tensorboard/, curves.png, checkpoints/. All processes must see
             the same folder; only the main one writes.
+        progress: called with (steps done, steps) between the lines of the log.
 
     Raises:
         TrainError: if the folder holds something else, a run with other settings, or one that is going on; if a batch
@@ -131,10 +140,10 @@ def fit(recipe: Recipe, out: str | os.PathLike[str], settings: Settings, process
     out = Path(out)
     with contextlib.ExitStack() as held:
         processes.on_main(lambda: held.enter_context(record.own_folder(out)))
-        _fit(recipe, out, settings, processes)
+        _fit(recipe, out, settings, processes, progress)
 
 
-def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes) -> None:
+def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes, progress: Progress | None) -> None:
     whole = record.make(recipe.name, _decisive(recipe, settings, processes), _incidental(recipe, settings, processes))
     if processes.on_main(lambda: record.prepare(out, whole, settings.resume)):
         if processes.main:
@@ -146,7 +155,7 @@ def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes) ->
         prepare(out)
     run = _Run(recipe, out, settings, processes)
     with Interrupts() as interrupts:
-        run.train(interrupts)
+        run.train(interrupts, progress)
         run.finish(whole)
 
 
@@ -179,7 +188,7 @@ class _Run:
         found = state.read_record(folder)
         self.best, self.validated = found["best"], found.get("validated", step)
 
-    def train(self, interrupts: Interrupts) -> None:
+    def train(self, interrupts: Interrupts, progress: Progress | None = None) -> None:
         """All steps that are not done yet."""
         settings, steps = self.settings, range(self.done, self.recipe.steps)
         feed = batches(self.recipe, steps, settings.seed, settings.workers, self.processes)
@@ -199,6 +208,10 @@ class _Run:
                 self.done = step + 1
                 if _due(self.done, settings.log_every, self.recipe.steps):
                     log.training(self.done, meter.read(self.processes))
+                    if progress is not None:
+                        progress.pause()
+                elif progress is not None:
+                    progress(self.done, self.recipe.steps)
                 improved = self._validation(log)
                 if improved or _due(self.done, settings.save_every, self.recipe.steps):
                     self._save()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
+from idmetric.progress import Progress
 from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
 from idmetric.train.features import FeatureCache, picture_keys
 from idmetric.train.nearid_tuples import MISSING, Identity, Rows, Shape, draw
@@ -156,8 +155,8 @@ class Batches:
                 flush=True,
             )
         block = 1 if processes.device.type == "cpu" else chunk
-        quiet = not processes.main or not sys.stderr.isatty()
-        with tqdm(total=len(new) // processes.count, desc="features", unit="picture", disable=quiet) as bar:
+        done, share = 0, len(new) // processes.count
+        with Progress("pictures", processes.main, verb="computed features of") as progress:
 
             def pixels(key: str) -> Tensor:
                 row, dark = picture[key]
@@ -166,9 +165,11 @@ class Batches:
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
                 with ThreadPoolExecutor() as pool:
                     read = pool.map(pixels, part)
+                    nonlocal done
                     for count in parts(len(part), block):
                         yield from tokens(torch.stack(list(islice(read, count))))
-                        bar.update(count)
+                        done += count
+                        progress(done, share)
 
             cache.fill(wanted, compute, processes, each)
         self.cache, self.keys = cache, keys

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from idmetric.progress import Progress
 
 if TYPE_CHECKING:
     from idmetric.data.manifest import Manifest
@@ -29,7 +30,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
     """--dry-run and --quiet."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def add_on_error(parser: argparse.ArgumentParser) -> None:
@@ -75,25 +76,8 @@ def check_output(path: Path, dry_run: bool = False) -> None:
 
 
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
-    """The items, with a bar on stderr that shows count, rate and time left."""
-    from tqdm import tqdm
-
-    bar: Iterable[T] = tqdm(items, total=total, desc=what, unit="img", disable=quiet, file=sys.stderr)
-    return bar
-
-
-@contextmanager
-def progress_bar(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """The same bar for work that calls back with (images done, images in all)."""
-    from tqdm import tqdm
-
-    with tqdm(desc=what, unit="img", disable=quiet, file=sys.stderr) as bar:
-
-        def update(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield update
+    """The items, with progress on stderr."""
+    return Progress("images", not quiet, verb=f"{what}:").over(items, total)
 
 
 def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:

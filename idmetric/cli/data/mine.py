@@ -29,10 +29,10 @@ from idmetric.cli.data.common import (
     check_output,
     natural,
     positive,
-    progress_bar,
     save,
     take_out,
 )
+from idmetric.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +133,7 @@ def _mine(args: argparse.Namespace) -> int:
         print(f"would embed at most {len(rows)} images with {args.model}, mine {args.mode}, and write {args.out}")
         return 0
     vectors, skipped = _embed(manifest, rows, args)
-    with progress_bar("searching", args.quiet) as progress:
+    with Progress("images", not args.quiet, verb="searched") as progress:
         if args.mode == "negatives":
             found = mine.hard_negatives(
                 manifest, vectors, args.k, roles=args.roles, relatives=args.relatives, ceiling=args.ceiling,
@@ -157,7 +157,7 @@ def _embed(
 
     model = load(args.model, device=args.device)
     cache = args.embeddings or cache_path(args.out.parent, model)
-    with progress_bar("embedding", args.quiet) as progress:
+    with Progress("images", not args.quiet, verb="embedded") as progress:
         found = embed_rows(manifest, model, rows, cache=cache, batch_size=args.batch_size, progress=progress)
     if found.problems:
         names = manifest.column("id")

@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from idmetric.progress import Progress
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric-data world`."""
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
     parser.add_argument("--workers", type=int, default=1, help="processes; 0 = one for each core (default 1)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be rendered, write nothing")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,11 +66,17 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(f"would render up to {total} images of {args.identities} things to {args.out} ({plan.pictures} of each)")
         return 0
-    from tqdm import tqdm
+    done = 0
 
-    with tqdm(total=total, unit="img", desc="world", disable=args.quiet) as bar:
+    with Progress("images", not args.quiet, verb="rendered") as progress:
+
+        def update(pictures: int) -> None:
+            nonlocal done
+            done += pictures
+            progress(done, total)
+
         images, identities = render_world(
-            args.out, plan, args.identities, args.assets, args.start, args.workers, lambda n: bar.update(n)
+            args.out, plan, args.identities, args.assets, args.start, args.workers, update
         )
     print(f"wrote {args.out / 'manifest.parquet'}: {images} images of {identities} identities")
     return 0
