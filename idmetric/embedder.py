@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -26,7 +27,7 @@ from idmetric.distance import distance as embedding_distance
 from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedding import Embedding, concatenate, same_model
 from idmetric.fingerprint import Marks, short_name, weights_digest
-from idmetric.finite import check_distances, check_embedding
+from idmetric.finite import check_distances
 from idmetric.images import (
     ImageLike,
     ImageReadError,
@@ -189,6 +190,26 @@ class Embedder(nn.Module):
             "idmetric": __version__,
         }
 
+    def about(self, outside: Outside | None = None) -> dict[str, str]:
+        """Everything that this model's embeddings depend on, the exact weights in memory included.
+
+        Args:
+            outside: what becomes of pixels outside masks; None for whole images.
+        """
+        return {
+            **self.signature(),
+            "weights": weights_digest(self),
+            "settings": json.dumps(self.config(), sort_keys=True, default=str),
+            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}",
+            "outside": outside or "all",
+        }
+
+    @property
+    def spelled_label(self) -> str:
+        """The label with the model's path as it was spelled: what idmetric 0.1 named folders by."""
+        kind = type(self).__name__
+        return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
+
     def train(self: Self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model stays in eval mode.
 
@@ -286,7 +307,7 @@ class Embedder(nn.Module):
 
     def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
         names = ["a text" if image is None else describe(image) for image in images[where]]
-        check_embedding(embedding, names, self.dtype)
+        embedding.check_finite(names, self.dtype)
 
     def encode(
         self,
@@ -630,7 +651,7 @@ class Embedder(nn.Module):
         return {**self.__dict__, "_loaded": self._as_loaded(values=True)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
 
 

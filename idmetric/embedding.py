@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric.finite import NonFiniteError, finite_rows
+from idmetric.finite import NonFiniteError, finite_rows, reason, shown
 from idmetric.output import writing
 
 _FORMAT = "idmetric-embedding/1"
@@ -118,6 +118,23 @@ class Embedding:
             weights=None if self.weights is None else change(self.weights),
         )
 
+    def finite(self) -> Tensor:
+        """Which images (B,) have only finite features, neither NaN nor infinity."""
+        return finite_rows(self.cls, self.patches, self.weights)
+
+    def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
+        """Refuse features that are not finite.
+
+        Args:
+            names: of the images, for the message. dtype: of the model.
+
+        Raises:
+            NonFiniteError: naming the images, the dtype and how to fix it.
+        """
+        rows = (~self.finite()).nonzero().flatten().tolist()
+        if rows:
+            raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
+
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept beside the tensors.
 
@@ -159,7 +176,7 @@ class Embedding:
             found = cls.of(tensors, header)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)!r} holds no embedding: {error}") from error
-        if bad := (~finite_rows(found)).nonzero().flatten().tolist():
+        if bad := (~found.finite()).nonzero().flatten().tolist():
             raise NonFiniteError(
                 f"{os.fspath(path)!r} holds features of {len(bad)} images that are NaN or infinite (the first is image "
                 f"{bad[0]}): embed them again, in float32", bad,

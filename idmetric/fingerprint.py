@@ -2,7 +2,7 @@
 
 A stored embedding may be used again only for the same image, by the same weights, seen in the same way. So its key is
 the hash of the image's bytes (`content_key`), and its folder or file is named by everything that the model's embeddings
-depend on (`about`), the weights in memory included (`weights_digest`).
+depend on (`Embedder.about`), the weights in memory included (`weights_digest`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from idmetric.embedder import Embedder
-    from idmetric.images import Outside
 
 _SAMPLED = 3  # of a tensor, that many intervals between the values looked at
 
@@ -97,35 +93,20 @@ def _sample(tensors: Iterable[Tensor]) -> bytes:
 # Models
 
 
-def about(metric: Embedder, outside: Outside | None) -> dict[str, str]:
-    """Everything that a model's embeddings depend on, the exact weights in memory included.
-
-    Args:
-        outside: what becomes of pixels outside masks; None for whole images.
-    """
-    return {
-        **metric.signature(),
-        "weights": weights_digest(metric),
-        "settings": json.dumps(metric.config(), sort_keys=True, default=str),
-        "seen": f"{metric.image_size} {metric.mean} {metric.std} {metric.interpolation} {metric.background}",
-        "outside": outside or "all",
-    }
-
-
 def folder_name(facts: dict[str, str]) -> str:
-    """The name of a folder of embeddings with these facts (`about`): the model's name and a hash."""
+    """The name of a folder of embeddings with these facts (`Embedder.about`): the model's name and a hash."""
     name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
     return f"{name}.{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-def folder_in(parent: Path, metric: Embedder, facts: dict[str, str]) -> Path:
+def folder_in(parent: Path, facts: dict[str, str], spelled: str) -> Path:
     """The folder in `parent` for embeddings with these facts.
 
-    idmetric 0.1 named it by the path under which a model was opened ("./run", not "run"): a folder of that name is used
-    where there is one.
+    Args:
+        spelled: the model's label with its path as the user spelled it, by which idmetric 0.1 named the folder: a
+            folder of that name is used where there is one.
     """
-    own = parent / folder_name(facts)
-    old = parent / folder_name({**facts, "model": facts["model"].replace(metric.short_name, metric.name, 1)})
+    own, old = parent / folder_name(facts), parent / folder_name({**facts, "model": spelled})
     return old if not own.exists() and old.exists() else own
 
 

@@ -6,13 +6,10 @@ They would otherwise scramble a ranking silently, since NaN compares false with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from idmetric.embedding import Embedding
 
 _SHOWN = 3
 
@@ -22,10 +19,10 @@ class NonFiniteError(ValueError):
 
     Attributes:
         rows: the images concerned, by their place in the batch.
-        embedding: the whole batch, from `Embedder.embed` on one batch, for callers that leave out some images.
+        embedding: of the whole batch, from `Embedder.embed` on one batch, for callers that leave out some images.
     """
 
-    def __init__(self, message: str, rows: Sequence[int] = (), embedding: Embedding | None = None) -> None:
+    def __init__(self, message: str, rows: Sequence[int] = (), embedding: Any = None) -> None:
         super().__init__(message)
         self.rows, self.embedding = list(rows), embedding
 
@@ -43,29 +40,14 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     return next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
 
 
-def finite_rows(embedding: Embedding) -> Tensor:
-    """Which images (B,) have finite features; waits for the device only where some have not."""
-    fine = torch.ones(len(embedding), dtype=torch.bool, device=embedding.cls.device)
-    for tensor in (embedding.cls, embedding.patches, embedding.weights):
-        if tensor is not None and not is_finite(tensor):
+def finite_rows(*tensors: Tensor | None) -> Tensor:
+    """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    fine = torch.ones(len(given[0]), dtype=torch.bool, device=given[0].device)
+    for tensor in given:
+        if not is_finite(tensor):
             fine &= tensor.detach().flatten(1).isfinite().all(1).to(fine.device)
     return fine
-
-
-def check_embedding(embedding: Embedding, names: Sequence[str], dtype: torch.dtype | str) -> None:
-    """Refuse a batch with features that are not finite.
-
-    Args:
-        names: of the images, for the message. dtype: of the model.
-
-    Raises:
-        NonFiniteError: naming the images, the dtype and how to fix it.
-    """
-    fine = finite_rows(embedding)
-    if bool(fine.all()):
-        return
-    rows = (~fine).nonzero().flatten().tolist()
-    raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, embedding)
 
 
 def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:
@@ -82,15 +64,16 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None
     raise NonFiniteError(f"the distances at {named} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 
-def reason(dtype: torch.dtype | str) -> str:
-    """Why an image with such an embedding cannot be used, and how to fix it."""
-    return f"its embedding in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
+def reason(dtype: torch.dtype | str, by: str = "") -> str:
+    """Why an image with such an embedding (by a model of that name) cannot be used, and how to fix it."""
+    maker = f" by {by}" if by else ""
+    return f"its embedding{maker} in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
 
 
 def _fix(dtype: torch.dtype | str | None) -> str:
     if str(dtype).endswith("float16") and not str(dtype).endswith("bfloat16"):
         return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
-    return "the weights may be damaged or the training diverged: open another checkpoint, and embed again"
+    return "open another checkpoint, as these weights are damaged or diverged"
 
 
 def shown(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Embeddings in files that only ever get more: a folder for each model, safetensors shards named by no number.
 
 A shard is written atomically, so a killed run leaves what it had saved, and two runs may share a folder. Each image's
-numbers have a CRC-32, and so has the head, so that a shard that the disk has damaged is named and never used. (Shards of
-idmetric 0.1 have none for the head.)
+numbers have a CRC-32, and so has the head (not yet in shards of idmetric 0.1): a shard that the disk has damaged is
+named and never used.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from idmetric.cli.eval import main as evaluate
 from idmetric.data.extract import folder_name as clip_folder
 from idmetric.data.filters import read_rules
 from idmetric.data.importers.images import safe
-from idmetric.gallery.index import folder_name as gallery_folder
+from idmetric.fingerprint import folder_name as gallery_folder
 from idmetric.output import OutputError, replacing, writing
 from idmetric.protocols.result import slug
 from idmetric.train.loop import Settings

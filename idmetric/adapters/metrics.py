@@ -24,7 +24,7 @@ from idmetric.distance import check_name, needs_patches
 from idmetric.embedder import Embedder, Images, Masks, split_masks
 from idmetric.embedding import Embedding
 from idmetric.evaluate import ranking
-from idmetric.fingerprint import about, folder_name
+from idmetric.fingerprint import folder_name
 from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, is_single, split_images
 
@@ -293,7 +293,7 @@ class IdentityRetrieval(_WithEmbedder):
 
 def _mark(metric: Embedder) -> str:
     """Tells models apart, the same in every process."""
-    return folder_name(about(metric, None)).rpartition(".")[2]
+    return folder_name(metric.about()).rpartition(".")[2]
 
 
 def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:

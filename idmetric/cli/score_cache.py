@@ -124,7 +124,7 @@ class Cache:
         self, folder: Path, metric: Embedder, outside: Outside, patches: bool, copies: bool, say: Callable[[str], None]
     ) -> None:
         from idmetric.evaluate.copies import SIZE
-        from idmetric.fingerprint import about, folder_in
+        from idmetric.fingerprint import folder_in
         from idmetric.output import writing
         from idmetric.shards import DamagedShardError, Shards, Writer
 
@@ -134,11 +134,12 @@ class Cache:
 
         with writing(folder):  # or all would be embedded first
             folder.mkdir(parents=True, exist_ok=True)
-        whole = about(metric, None)
+        whole = metric.about()
         stores = {False: whole, True: {**whole, "outside": outside}}
         made_by = metric.model_id
         self._of = {
-            m: Shards(folder_in(folder, metric, facts), patches, damaged, made_by) for m, facts in stores.items()
+            m: Shards(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)
+            for m, facts in stores.items()
         }
         self._writers = {m: Writer(shards) for m, shards in self._of.items()}
         colour = "".join(f"{x:02x}" for x in metric.background)
@@ -194,7 +195,11 @@ class Cache:
     def save(self) -> None:
         """Write what is in no file yet."""
         if not self._full:
-            self._writing(lambda: [writer.save() for writer in self._all_writers()])
+            self._writing(self._save)
+
+    def _save(self) -> None:
+        for writer in self._all_writers():
+            writer.save()
 
     def _all_writers(self) -> list[Writer]:
         return [writer for writer in (*self._writers.values(), self._small_writer) if writer is not None]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from idmetric.checkpoint import replacing
 from idmetric.embedding import Embedding
-from idmetric.fingerprint import about, folder_name, key_of_file
+from idmetric.fingerprint import folder_name, key_of_file
 from idmetric.finite import NonFiniteError, reason
 from idmetric.images import describe
 
@@ -45,7 +45,7 @@ class Embedded:
 
 def cache_path(folder: str | os.PathLike[str], model: Embedder) -> Path:
     """Where embeddings of this model are kept in a folder: one file for all that is mined there."""
-    return Path(folder) / f"embeddings.{folder_name(about(model, None))}.safetensors"
+    return Path(folder) / f"embeddings.{folder_name(model.about())}.safetensors"
 
 
 def embed_rows(
@@ -68,7 +68,7 @@ def embed_rows(
         ValueError: if the cache is of another model, or no cache of this package.
     """
     wanted = range(len(manifest)) if rows is None else [int(r) for r in rows]
-    made_by = folder_name(about(model, None)) if cache is not None else ""
+    made_by = folder_name(model.about()) if cache is not None else ""
     known, parts = _load_all(Path(cache), made_by) if cache is not None else ({}, [])
     sources = {r: manifest.source(r) for r in wanted}
     keys, problems = _keys(sources)
@@ -161,7 +161,8 @@ def _embedded(model: Embedder, pixels: Sequence[torch.Tensor]) -> Embedding:
     except NonFiniteError as error:
         if error.embedding is None:
             raise
-        return error.embedding
+        found: Embedding = error.embedding
+        return found
 
 
 def _load_all(cache: Path, made_by: str) -> tuple[Vectors, list[Path]]:

@@ -45,10 +45,11 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     """
     gone: set[str] = set()
     for patches in (True, False):
+        there = list(store.glob("*.safetensors"))  # not what others write from now on: `idmetric-score --cache` may
         with_patches = set(Shards(store, patches=True).files())
         shards, old = Shards(store, patches), []
         by_file, writer = shards.files(), Writer(shards)
-        for path in sorted(store.glob("*.safetensors")):
+        for path in sorted(there):
             held = by_file.get(path, [])  # nothing, where other files have it all
             if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
                 continue
@@ -60,7 +61,7 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
             old.append(path)
         writer.save()
         for path in old:
-            path.unlink()
+            path.unlink(missing_ok=True)
     for path in store.iterdir():  # of processes that were killed while they wrote
         if path.name.startswith((".cls-", ".patches-", f".{IMAGES}.")) and time.time() - path.stat().st_mtime > _LEFT:
             path.unlink()

@@ -13,7 +13,7 @@ from PIL import Image
 
 from idmetric.ahead import in_order
 from idmetric.fingerprint import content_key
-from idmetric.finite import NonFiniteError, finite_rows, reason
+from idmetric.finite import NonFiniteError, reason
 from idmetric.gallery.index import Item
 from idmetric.images import ImageReadError, Outside
 from idmetric.shards import Shards, Writer
@@ -184,7 +184,7 @@ def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Em
         if error.embedding is None:
             raise
         found = error.embedding.cpu()
-    finite = finite_rows(found)
+    finite = found.finite()
     bad = dict.fromkeys((~found.cls.any(1)).nonzero().flatten().tolist(), "its embedding is zero")
     return found, bad | dict.fromkeys((~finite).nonzero().flatten().tolist(), reason(metric.dtype))
 

@@ -13,7 +13,7 @@ from idmetric.distance import distance_matrix, needs_patches
 from idmetric.embedder import split_masks
 from idmetric.embedding import Embedding, concatenate, same_model
 from idmetric.fingerprint import content_key
-from idmetric.finite import check_distances, check_embedding
+from idmetric.finite import check_distances
 from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
 from idmetric.images import describe, split_images
@@ -68,7 +68,9 @@ class Search:
         if not self.by_key:
             raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
         self.table = self.gallery.table()
-        self.stored = Shards(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
+        self.stored = (
+            Shards(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
+        )
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """All hits of all queries."""
@@ -93,7 +95,7 @@ class Search:
             for start in range(0, len(images), batch_size):
                 part = images[start : start + batch_size]
                 names = [f"query {start + n}" for n in range(1, len(part) + 1)]
-                check_embedding(part, names, part.cls.dtype)
+                part.check_finite(names, part.cls.dtype)
                 yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.fingerprint import about, content_key, folder_in
+from idmetric.fingerprint import content_key, folder_in
 from idmetric.gallery.index import (
     IMAGES,
     LOCK,
@@ -110,8 +110,8 @@ class Gallery:
         self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
         self.outside: Outside = outside
         self.opened, self.opened_revision = opened or metric.name, opened_revision
-        self.about = about(metric, outside if masked else None)
-        self.store = folder_in(self.folder, metric, self.about)
+        self.about = metric.about(outside if masked else None)
+        self.store = folder_in(self.folder, self.about, metric.spelled_label)
         self.sources: list[Source] = []
         self._items: list[Item] | None = None
         self.reload()
@@ -413,7 +413,7 @@ class Gallery:
 
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
-        if about(self.metric, self.outside if self.masked else None) != self.about:
+        if self.metric.about(self.outside if self.masked else None) != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it anew")
 
     @contextmanager

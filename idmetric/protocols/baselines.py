@@ -28,6 +28,7 @@ from torch import Tensor
 from idmetric._version import __version__
 from idmetric.embedder import auto_device
 from idmetric.embedding import Embedding
+from idmetric.fingerprint import weights_digest
 from idmetric.images import Colour, Outside, read_image, to_pixels
 from idmetric.masks import cut_out
 

@@ -26,7 +26,7 @@ from PIL import Image
 from idmetric.data.manifest import Manifest
 from idmetric.embedding import Embedding
 from idmetric.fingerprint import settings_digest
-from idmetric.finite import NonFiniteError, finite_rows, reason
+from idmetric.finite import NonFiniteError, reason
 from idmetric.images import ImageReadError, Outside, describe, read_image
 from idmetric.protocols.result import slug
 from idmetric.shards import Shards, Writer
@@ -268,11 +268,11 @@ class _Work:
             if error.embedding is None:
                 raise
             embedding = error.embedding.cpu()
-        finite = finite_rows(embedding)
+        finite = embedding.finite()
         usable = finite & embedding.cls.any(1)
         for k in (~usable).nonzero().flatten().tolist():
             source = describe(self.manifest.source(rows[k]))
-            why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"])
+            why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"], name)
             self.problems[rows[k]] = f"{source}: {why}"
         good = usable.nonzero().flatten()
         if len(good):

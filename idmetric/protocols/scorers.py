@@ -27,7 +27,7 @@ from idmetric.data.manifest import Manifest
 from idmetric.distance import distance, distance_matrix, needs_patches
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
-from idmetric.fingerprint import about, settings_digest
+from idmetric.fingerprint import settings_digest
 from idmetric.idsim import IDSim
 from idmetric.images import Outside
 from idmetric.loading import load
@@ -148,7 +148,7 @@ class EmbedderModel:
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        facts = about(self.metric, None)
+        facts = self.metric.about()
         return {
             **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
             "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),

@@ -4,6 +4,9 @@ Columns: `image` (path or address, `table#row` for rows of a table), `name` (bel
 (hash of its bytes), `width`, `height` (pixels, as stored), `embedding` (list of D floats, as the model gives it, not
 brought to unit length), with patches `patches` (list of P * D' floats, row-major), and `error`: why there is no
 embedding, else null. What made them is in the metadata of each part, and in `_embed.json`.
+
+Each page of a part has a CRC-32, as the format of Parquet offers, and the metadata have one too. A run that resumes
+tests them, and makes a damaged part again; so does any reader that asks pyarrow for `page_checksum_verification`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import json
 import re
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -36,7 +40,9 @@ LOCK = ".lock"
 _PART = re.compile(r"part-[0-9a-f]{20}\.parquet")
 _LEFT = 3600  # seconds after which a half-written file is nobody's
 _UNFINISHED = re.compile(r"\.part-[0-9a-f]{20}\.parquet\.[0-9a-f]{12}")
-_META = b"idmetric.embed"
+_META, _SUM = b"idmetric.embed", b"idmetric.embed.crc32"
+_TEXT = ("image", "name", "key", "error")
+_CHECKED = 256  # rows that are tested at a time
 _FLUSH = 2**24  # bytes of rows that wait to be written; pyarrow takes several times as much while it writes them
 
 
@@ -53,7 +59,7 @@ class Layout:
     """What rows of a model hold, and what their values depend on.
 
     Attributes:
-        about: see `gallery.index.about`. size: D. grid: rows and columns of the patches; None: they are left out.
+        about: see `Embedder.about`. size: D. grid: rows and columns of the patches; None: they are left out.
         width: D' of a patch. stored: type of the numbers.
     """
 
@@ -72,14 +78,19 @@ class Layout:
         """
         import torch
 
-        from idmetric.fingerprint import about
+        from idmetric.finite import NonFiniteError
 
-        found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
+        try:
+            found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
+        except NonFiniteError as error:  # only the sizes matter here
+            if error.embedding is None:
+                raise
+            found = error.embedding
         if not patches:
-            return cls(about(metric, None), found.cls.shape[1], None, 0, stored)
+            return cls(metric.about(), found.cls.shape[1], None, 0, stored)
         if found.patches is None or found.grid is None:
             raise ScaleError(f"{metric.label} has no patches: leave them out")
-        return cls(about(metric, None), found.cls.shape[1], found.grid, found.patches.shape[2], stored)
+        return cls(metric.about(), found.cls.shape[1], found.grid, found.patches.shape[2], stored)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -96,7 +107,11 @@ class Layout:
                    ("height", pa.int32()), ("embedding", pa.list_(number, self.size))]  # fmt: skip
         if self.grid is not None:
             columns.append(("patches", pa.list_(number, self.grid[0] * self.grid[1] * self.width)))
-        return pa.schema([*columns, ("error", pa.string())], {_META: json.dumps(self.facts).encode()})
+        return pa.schema([*columns, ("error", pa.string())], _summed(json.dumps(self.facts).encode()))
+
+
+def _summed(facts: bytes) -> dict[bytes, bytes]:
+    return {_META: facts, _SUM: f"{zlib.crc32(facts):08x}".encode()}
 
 
 class Part:
@@ -215,14 +230,51 @@ def held(folder: Place, name: str, layout: Layout) -> Held | None:
         return None
     try:
         with pq.ParquetFile(at.opened(), page_checksum_verification=True) as file:
-            facts = (file.schema_arrow.metadata or {}).get(_META, b"")
-            table = file.read(columns=["image", "name", "key", "error"])
-            images, names, keys, errors = (table.column(k).to_pylist() for k in ("image", "name", "key", "error"))
-    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError):
+            schema, columns = file.schema_arrow, _checked_columns(file)
+        facts = _facts(schema.metadata or {})
+    except (pa.ArrowException, OSError, KeyError, ValueError):  # changed bytes lead to any of these
         return None
-    if facts != layout.schema().metadata[_META]:
+    if not _is_same(facts, layout.facts):
         raise ScaleError(f"{at.name!r} was not made by {layout.about['model']} as it is now: name another folder")
+    if not schema.equals(layout.schema()):
+        return None
+    images, names, keys, errors = (columns[k] for k in _TEXT)
     return Held(images, names, keys, {image: error for image, error in zip(images, errors, strict=True) if error})
+
+
+def _checked_columns(file: Any) -> dict[str, list[Any]]:
+    """The columns of text of a part; its numbers are read too, a few rows at a time.
+
+    Raises:
+        ValueError: for numbers that are not finite.
+    """
+    import numpy as np
+
+    found: dict[str, list[Any]] = {name: [] for name in _TEXT}
+    for batch in file.iter_batches(_CHECKED):
+        for name, values in found.items():
+            values += batch.column(name).to_pylist()
+        for name in {"embedding", "patches"} & set(batch.schema.names):
+            if not np.isfinite(batch.column(name).flatten().to_numpy(zero_copy_only=False)).all():
+                raise ValueError(f"{name} holds NaN or infinity")
+    return found
+
+
+def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """What made a part; ValueError where that is damaged. Parts of idmetric 0.1 have no checksum of it."""
+    written = metadata.get(_META, b"")
+    found = json_file.parse(written)
+    if not isinstance(found, dict) or metadata.get(_SUM) not in (None, _summed(written)[_SUM]):
+        raise ValueError("its metadata are not what was written")
+    return found
+
+
+def _is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a layout's facts are the same, a model's path spelled in another way or not (see `same_model`)."""
+    from idmetric.embedding import same_model
+
+    plain = [{**facts, "model": ""} for facts in (made, wanted)]
+    return plain[0] == plain[1] and same_model(str(made.get("model")), str(wanted.get("model")))
 
 
 @contextmanager
@@ -272,7 +324,10 @@ def _check(folder: Place, layout: Layout, wanted: Mapping[str, Any]) -> bool:
             raise ValueError("it does not say what made the embeddings")
     except ValueError as error:
         raise ScaleError(f"{at.name!r} is damaged ({error}): delete it, and run again") from error
-    made, different = found["made_by"], [key for key in wanted if found.get(key) != wanted[key]]
+    made = found["made_by"]
+    if _is_same(made, layout.facts):
+        found["made_by"] = layout.facts
+    different = [key for key in wanted if found.get(key) != wanted[key]]
     if different == ["made_by"]:
         facts = [f"{k} {made.get(k)} instead of {v}" for k, v in layout.facts.items() if made.get(k) != v]
         raise ScaleError(f"{folder.name!r} was made otherwise ({'; '.join(facts)}): name another folder")
