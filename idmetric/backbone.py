@@ -13,10 +13,11 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from idmetric import checkpoint
+from idmetric import checkpoint, dinov3
 from idmetric import config as configs
 from idmetric.checkpoint import CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
+from idmetric.pth_file import is_pickled, load_pickled_tensors
 
 Pool = Literal["auto", "cls", "avg", "head"]
 _SPARE = 100  # parameters that two modules share are saved once
@@ -137,16 +138,52 @@ def pretrained_state(
 
     They stay mapped to the file: no copy is made; each is read once, to see that it is finite.
 
+    Args:
+        name: the model. args: more arguments of `timm.create_model`.
+        weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
+
     Raises:
         CheckpointError: if the file cannot be read, or its tensors do not fit the model.
     """
+    return fitted(name, read_weights(weights), weights, args)
+
+
+def fitted(
+    name: str, state: dict[str, Tensor], weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """What `read_weights` found in the file `weights`, under the names of a timm model; otherwise as `pretrained_state`.
+
+    DINOv3's query and value biases may be absent from the file, or from the model if they are zero.
+    """
     model = build(name, args=args, weightless=True)
-    state = checkpoint.read_finite(weights)
+    state = dinov3.fit_biases(state, model)
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
         state = rename(state, model)
     checkpoint.check_state(model, state, os.fspath(weights))
     return dict(state)
+
+
+def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names.
+
+    Raises:
+        CheckpointError: if the file cannot be read, or holds the tensors under a prefix.
+    """
+    if is_pickled(weights):
+        try:
+            state = load_pickled_tensors(weights)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read weights {os.fspath(weights)!r}: {error}") from error
+        checkpoint.check_finite(state, weights)
+    else:
+        state = checkpoint.read_finite(weights)
+    if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
+        raise CheckpointError(
+            f"{os.fspath(weights)!r} holds the backbone's tensors under {prefix!r}, as a part of another model: save "
+            "those alone, without the prefix"
+        )
+    return dinov3.timm_names(state) if "storage_tokens" in state else state
 
 
 def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:

@@ -115,7 +115,9 @@ class Files:
         if self.local:
             path = Path(self.name, filename)
             if not path.is_file():
-                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}")
+                inside = Path(self.name, "snapshots").is_dir()
+                advice = "; give the folder of one commit in its snapshots/" if inside else ""
+                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
             return path
         path = fetch(self.name, filename, self.hub)
         self.hub = replace(self.hub, revision=_commit_of(path) or self.hub.revision)
@@ -412,41 +414,72 @@ def fold_lora(
 ) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
+    With use_dora, each row of that is scaled to the length that the adapter's magnitude vector gives (Liu et al. 2024,
+    DoRA, Eq. 5). Biases and whole modules that were trained with the adapter (PEFT's `bias` and `modules_to_save`)
+    replace those of `state`.
+
     Args:
         state: weights by name, e.g. `blocks.0.attn.qkv.weight` of shape (out, in), or (out, in, h, w) of a convolution.
-        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]) and `<module>.lora_B.weight` (out, r[, 1, 1]),
-            where `<module>.weight` is in `state`; PEFT's prefix already removed.
-        config: PEFT's adapter_config.json; read are lora_alpha, r, alpha_pattern, rank_pattern and use_rslora. The rank
-            itself is taken from the tensors.
+        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]), `<module>.lora_B.weight` (out, r[, 1, 1]) and
+            `<module>.lora_magnitude_vector` (out values), where `<module>.weight` is in `state`; others are named as in
+            `state`. PEFT's prefix is already removed.
+        config: PEFT's adapter_config.json; read are lora_alpha, r, alpha_pattern, rank_pattern, use_rslora and
+            use_dora. The rank itself is taken from the tensors.
         prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
 
     Returns:
-        `state` itself, its changed weights replaced one by one, so that no second copy of all is held.
+        `state` itself, its changed weights replaced one by one, so that no second copy of all is held. Those are
+        float32, or float64 where they were, whatever the stored type: PEFT too computes with adapters in float32.
 
     Raises:
-        CheckpointError: for an adapter of another kind (DoRA, biases, embeddings, ...), or modules not in `state`.
+        CheckpointError: for an adapter of another kind, or modules not in `state`.
     """
-    if config.get("peft_type", "LORA") != "LORA" or config.get("use_dora"):
-        raise CheckpointError(f"only plain LoRA adapters can be folded, not {config.get('peft_type')} (DoRA: no)")
-    if config.get("fan_in_fan_out"):
-        raise CheckpointError("a LoRA adapter with fan_in_fan_out cannot be folded into linear layers")
+    _check_kind(config)
     modules: dict[str, dict[str, Tensor]] = {}
-    for key in adapter:
-        match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", key)
-        if match is None:
-            raise CheckpointError(f"the adapter holds {key!r}, which is no LoRA matrix: cannot fold it")
-        modules.setdefault(match[1], {})[match[2]] = adapter[key]
+    for key, value in adapter.items():
+        match = re.fullmatch(r"(.+)\.lora_(A|B|magnitude_vector)(?:\.default)?(?:\.weight)?", key)
+        if match is not None:
+            modules.setdefault(match[1], {})[match[2]] = value
+        elif ".lora_" in key or key not in state or state[key].shape != value.shape:
+            raise CheckpointError(f"the adapter holds {key!r}, which is no LoRA matrix and fits no layer of the model")
+        else:
+            state[key] = value
+    needed = {"A", "B", "magnitude_vector"} if config.get("use_dora") else {"A", "B"}
     alphas = _Alphas(config)
     for module, parts in modules.items():
         name = f"{module}.weight"
         if name not in state:
             raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
-        if set(parts) != {"A", "B"}:
-            raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
-        state[name] = _add_product(
-            state[name], parts["A"], parts["B"], _lora_scale(prefix + module, parts["A"], alphas, config)
-        )
+        if missing := sorted(needed - set(parts)):
+            whole = "half of the pair lora_A, lora_B" if len(parts) == 1 else "LoRA matrices without lora_" + missing[0]
+            raise CheckpointError(f"the adapter holds only {whole} of {module!r}")
+        if parts.keys() - needed:
+            raise CheckpointError(f"the adapter holds a magnitude vector of {module!r}, but its config has no use_dora")
+        scale = _lora_scale(prefix + module, parts["A"], alphas, config)
+        folded = _add_product(state[name], parts["A"], parts["B"], scale)
+        state[name] = _with_lengths(folded, parts["magnitude_vector"]) if "magnitude_vector" in parts else folded
     return state
+
+
+# settings of PEFT's LoRA that make another layer of it, or other weights below it
+_OTHER_KINDS = (
+    "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
+    "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
+)  # fmt: skip
+_OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
+
+
+def _check_kind(config: Mapping[str, Any]) -> None:
+    if config.get("peft_type", "LORA") != "LORA":
+        raise CheckpointError(f"only LoRA and DoRA adapters can be folded, not {config['peft_type']}")
+    for setting in _OTHER_KINDS:
+        if config.get(setting):
+            raise CheckpointError(f"a LoRA adapter with {setting} cannot be folded: merge it with peft")
+    if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
+        raise CheckpointError(
+            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the model that it is for: "
+            "merge it with peft"
+        )
 
 
 def _lora_scale(module: str, lora_a: Tensor, alphas: _Alphas, config: Mapping[str, Any]) -> float:
@@ -486,7 +519,16 @@ def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -
         )
     wide = torch.promote_types(weight.dtype, torch.float32)
     flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
-    return flat.view(weight.shape).to(weight.dtype)
+    return flat.view(weight.shape)
+
+
+def _with_lengths(weight: Tensor, lengths: Tensor) -> Tensor:
+    if lengths.numel() != weight.shape[0]:
+        raise CheckpointError(f"a DoRA magnitude vector of {lengths.numel()} values for {weight.shape[0]} rows")
+    rows = weight.flatten(1)
+    factor = lengths.flatten().to(weight.dtype) / torch.linalg.vector_norm(rows, dim=1)
+    scaled: Tensor = rows * factor[:, None]
+    return scaled.view(weight.shape)
 
 
 def _sha256(path: Path) -> str:
@@ -499,8 +541,15 @@ def _sha256(path: Path) -> str:
 
 def _commit_of(path: Path) -> str | None:
     # the Hub cache keeps files as .../snapshots/<commit>/<file>
-    parent = path.parent
+    parent = path.parent.resolve()
     return parent.name if parent.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", parent.name) else None
+
+
+def hub_name(folder: str | os.PathLike[str]) -> str | None:
+    """`owner/name` of the repository that a folder of the Hub cache is a snapshot of; None for other folders."""
+    path = Path(folder).resolve()  # .../models--owner--name/snapshots/<commit>
+    match = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.parent.parent.name)
+    return f"{match[1]}/{match[2]}" if match and path.parent.name == "snapshots" else None
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ from PIL import Image
 
 from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
 from idmetric.hints import install
-from idmetric.images import read_image
 from idmetric.nearest import Double, Ints, Single, distances, nearest
 from idmetric.records import Record, Records
 
@@ -175,7 +174,7 @@ class _Lookup:
         self.print = lru_cache(_PRINTS)(self._print)
 
     def image(self, item: Item) -> Image.Image:
-        return read_image(self.gallery.read(item)[0], background=self.gallery.metric.background)
+        return self.gallery.metric.read_image(self.gallery.read(item)[0])
 
     def _print(self, row: int) -> Print:
         picture = self.image(self.item[self.table.keys[row]])

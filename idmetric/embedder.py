@@ -10,12 +10,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import calibration as calibrations
@@ -32,11 +33,13 @@ from idmetric.images import (
     ImageLike,
     ImageReadError,
     Outside,
+    Preprocessing,
     check_pixels,
     describe,
     is_single,
     load_batch,
     place,
+    read_image,
     resize_pixels,
     split_images,
     to_pixels,
@@ -69,6 +72,7 @@ class Embedder(nn.Module):
         mean, std: per-channel normalisation of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
         background: RGB colour (0-255) that shows through transparent images.
+        preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.images`).
         files: what it was loaded from; a calibration may lie among them.
 
     Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
@@ -87,15 +91,19 @@ class Embedder(nn.Module):
         std: Sequence[float],
         interpolation: str = "bicubic",
         background: tuple[int, int, int] = (255, 255, 255),
+        preprocessing: Preprocessing = "standard",
         files: checkpoint.Files | None = None,
     ) -> None:
         super().__init__()
+        if preprocessing not in get_args(Preprocessing):
+            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
         self.name = name
         self._named = (name, short_name(name, files is None or files.local))
         self.revision = revision
         self.image_size = image_size
         self.interpolation = interpolation
         self.background = background
+        self.preprocessing = preprocessing
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         self._files = files
         self._calibration: Calibration | None = None
@@ -171,7 +179,8 @@ class Embedder(nn.Module):
     @property
     def label(self) -> str:
         """Class and name, and whatever else in a model's settings changes its scores."""
-        return f"{type(self).__name__}:{self.short_name}"
+        reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
+        return f"{type(self).__name__}:{self.short_name}{reading}"
 
     @property
     def resolution(self) -> str:
@@ -362,6 +371,10 @@ class Embedder(nn.Module):
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
         return self.image_size
 
+    def read_image(self, image: ImageLike) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
+        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+
     def load_image(
         self, image: ImageLike, mask: ImageLike | None = None, outside: Outside = "black"
     ) -> tuple[Tensor, Tensor | None]:
@@ -375,12 +388,19 @@ class Embedder(nn.Module):
             without a mask.
 
         Raises:
-            ImageReadError: if one of them cannot be read, or the mask selects nothing.
+            ImageReadError: if one of them cannot be read, the mask selects nothing, or the model reads images as its
+                release does, which knows no masks.
         """
         if mask is None:
-            return (
-                to_pixels(image, self.size_for, background=self.background, interpolation=self.interpolation),
-                None,
+            pixels = to_pixels(
+                image, self.size_for, background=self.background, interpolation=self.interpolation,
+                preprocessing=self.preprocessing,
+            )  # fmt: skip
+            return pixels, None
+        if self.preprocessing == "release":
+            advice = "leave the masks out, or load the model with preprocessing='standard'"
+            raise ImageReadError(
+                describe(mask), f"the release takes no masks, and preprocessing='release' none: {advice}"
             )
         subject, cover = cut_out(image, mask, outside, background=self.background)
         try:
@@ -398,8 +418,9 @@ class Embedder(nn.Module):
         device = None if pinned else self.device
         if all(mask is None for mask in masks):
             pixels = load_batch(
-                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device
-            )
+                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
+                preprocessing=self.preprocessing,
+            )  # fmt: skip
             cover = None
         else:
             loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
@@ -449,6 +470,7 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
+        mode: None = None,
     ) -> Embedding | Tensor:
         """Distance of each image of a to its partner in b; lower = more surely the same identity.
 
@@ -461,6 +483,7 @@ class Embedder(nn.Module):
             mask_a, mask_b, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
             batch_size: images per pass.
+            mode: the ID-Sim release's name of a distance; refused, with the name it has here.
 
         Returns:
             Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
@@ -469,7 +492,9 @@ class Embedder(nn.Module):
         Raises:
             NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
                 not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
+            TypeError: for a `mode`.
         """
+        check_mode(mode)
         if b is None:
             if not isinstance(a, Tensor):
                 raise TypeError(
@@ -506,11 +531,13 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
+        mode: None = None,
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
         Each image is embedded once. Raises as a distance.
         """
+        check_mode(mode)
         patches = needs_patches(distance)
         x = self._side(a, masks_a, outside, patches, batch_size)
         y = None if b is None else self._side(b, masks_b, outside, patches, batch_size)
@@ -653,6 +680,22 @@ class Embedder(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
+
+
+def check_mode(mode: object) -> None:
+    """Refuse the ID-Sim release's `mode=`: two of its names mean another distance here.
+
+    Raises:
+        TypeError: naming the same distance here.
+    """
+    if mode is None:
+        return
+    here = {"cls": "cls", "patch": "patch_pooled", "joint": "joint_pooled"}.get(str(mode))
+    advice = f"pass distance={here!r}" if here else "it has 'cls', 'patch' and 'joint'"
+    raise TypeError(
+        f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
+        "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
+    )
 
 
 def _tensors(images: Any) -> Sequence[Any]:

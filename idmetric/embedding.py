@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -76,8 +77,24 @@ class Embedding:
             parts.append(f"names=[{', '.join(map(repr, self.names[:3]))}{', ...' * (len(self) > 3)}]")
         return f"Embedding({', '.join(parts)})"
 
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
-        """Select images; an integer gives an Embedding of one image."""
+    @overload
+    def __getitem__(self, index: str) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding: ...
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor | str) -> Embedding | Tensor:
+        """Select images; an integer gives an Embedding of one image.
+
+        "cls" and "patch" give the tensors (B, D) and (B, P, D') under the keys of the dict that the ID-Sim release's
+        `embed` returns.
+        """
+        if isinstance(index, str):
+            tensor = {"cls": self.cls, "patch": self.patches}.get(index)
+            if tensor is None:
+                missing = "it was made without patches: embed with patches=True" if index == "patch" else "no such key"
+                raise KeyError(f"{index!r}: {missing}; an Embedding has ['cls'] = .cls and ['patch'] = .patches")
+            return tensor
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of an Embedding of {len(self)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -25,11 +25,12 @@ from idmetric import config as configs
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
-from idmetric.images import resize_pixels
+from idmetric.images import Preprocessing, resize_pixels
 
 Self = TypeVar("Self", bound="IDSim")
 
 TINY = Path(__file__).parent / "weights" / "tiny"
+_DEFAULT = "dinov3_vitl16"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class IDSimConfig:
     final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
     normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides, in eval mode: the
     global feature is then the mean of all, scaled to unit length. Neither paper nor release does so; patches stay those
-    of the image itself. Transformers take no side but `image_size`.
+    of the image itself. Transformers take no side but `image_size`. `preprocessing`: see `IDSim`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -55,6 +56,7 @@ class IDSimConfig:
     residual: bool = True
     centre: bool = True
     mirror_sizes: tuple[int, ...] = ()
+    preprocessing: Preprocessing = "standard"
 
     def __post_init__(self) -> None:
         configs.check_mirror_sizes(self.mirror_sizes)
@@ -91,19 +93,27 @@ class IDSim(Embedder):
     >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
 
     Args:
-        source: a released variant ("dinov3_vitl16" (default), "dinov3_vitb16", "dinov2_vitl14", "dinov2_vitb14"),
-            downloaded once; "tiny", the small model inside this package; a folder or Hub repository written by
-            `save_pretrained` or by training; a folder with the release's four files; or an `IDSimConfig` for a new,
-            untrained model.
+        source: a released variant ("dinov3_vitl16" (default), "dinov3_vitb16", "dinov2_vitl14", "dinov2_vitb14", also
+            with "_cls_patch" at the end, as the release names them), downloaded once; "tiny", the small model inside
+            this package; a folder or Hub repository written by `save_pretrained` or by training; a folder with the
+            release's four files, also one of the Hub cache; or an `IDSimConfig` for a new, untrained model.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
+        preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
+            scales 16-bit values; "release" does none of these, as the release, and takes no masks. Default: what was
+            saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
         variant: which release a folder of official files belongs to, if its name does not tell.
-        backbone_weights: local file with the backbone in timm's format, for a release without Hub access.
+        backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
+            or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
+        cache_dir: see `idmetric.checkpoint.Hub`; one that the release's own loader filled is read as well.
+        token, local_files_only: see `idmetric.checkpoint.Hub`.
+        release_arguments: those of the release's loader: id_sim_type is `source`, hf_token is `token`; pretrained=True
+            and normalize_embeds=True are what this class does.
 
     Raises:
+        TypeError, ValueError: for other arguments, or values of the release's that this class cannot follow.
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
     """
 
@@ -112,27 +122,34 @@ class IDSim(Embedder):
     @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
     def __init__(
         self,
-        source: str | os.PathLike[str] | IDSimConfig = "dinov3_vitl16",
+        source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         background: tuple[int, int, int] = (255, 255, 255),
+        preprocessing: Preprocessing | None = None,
         variant: str | None = None,
         backbone_weights: str | os.PathLike[str] | None = None,
         backbone_args: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
+        **release_arguments: Any,
     ) -> None:
+        source, token = _as_released(source, token, release_arguments)
         saved = None
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
         else:
+            name = released.short_name(os.fspath(source))
+            if cache_dir is not None and (found := released.idsim_cache(cache_dir, name)) is not None:
+                source, backbone_weights = found[0], backbone_weights or found[1]
             hub = Hub(revision, cache_dir, token, local_files_only)
             saved = _read(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(IDSimConfig, saved, self.model_type)
-            name = os.fspath(source)
+        if preprocessing is not None:
+            config = replace(config, preprocessing=preprocessing)
         cfg = backbones.pretrained_config(config.backbone)
         super().__init__(
             name=name,
@@ -142,6 +159,7 @@ class IDSim(Embedder):
             std=config.std or cfg.std,
             interpolation=config.interpolation,
             background=background,
+            preprocessing=config.preprocessing,
             files=saved.files if saved else None,
         )
         if cfg.fixed_input_size and set(config.mirror_sizes) - {config.image_size}:
@@ -187,8 +205,9 @@ class IDSim(Embedder):
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         told = asdict(self._config)
-        if not self._config.mirror_sizes:  # as files were before there was this field: their hash stays
-            del told["mirror_sizes"]
+        for later in ("mirror_sizes", "preprocessing"):  # without them, files are as before: their hash stays
+            if told[later] == IDSimConfig.__dataclass_fields__[later].default:
+                del told[later]
         return told
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -202,6 +221,29 @@ class IDSim(Embedder):
         periods = getattr(rope, "periods", None)
         if rope is not None and isinstance(periods, Tensor):
             rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
+
+
+def _as_released(
+    source: str | os.PathLike[str] | IDSimConfig, token: str | None, given: Mapping[str, Any]
+) -> tuple[str | os.PathLike[str] | IDSimConfig, str | None]:
+    """Source and token, which the arguments of the release's loader may name otherwise."""
+    for name, value in given.items():
+        if name in ("id_sim_type", "model_type"):
+            if source not in (_DEFAULT, value):
+                raise TypeError(f"IDSim got the model twice, {source!r} and {name}={value!r}: give one")
+            source = value
+        elif name == "hf_token":
+            token = token or value
+        elif name == "pretrained" and not value:
+            raise ValueError("pretrained=False: IDSim(IDSimConfig()) is a new model with random weights")
+        elif name == "normalize_embeds" and not value:
+            raise ValueError(
+                "normalize_embeds=False: embeddings are always centred and of unit length here, as the release's are "
+                "by default; IDSimConfig(centre=False) makes a new model without centring"
+            )
+        elif name not in ("pretrained", "normalize_embeds"):
+            raise TypeError(f"IDSim got an unexpected argument {name!r}")
+    return source, token
 
 
 def _read(

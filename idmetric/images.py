@@ -4,8 +4,9 @@ Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `
 tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
 
 EXIF orientation is applied, transparency is composited on a background (white unless told otherwise), 16-bit values are
-scaled rather than clipped. ICC profiles are not applied. Addresses (URLs) are not fetched. No process-wide setting of
-Pillow is read or changed, beyond what Pillow itself enforces.
+scaled rather than clipped; `preprocessing="release"` does none of this (see `released_rgb`). ICC profiles are not
+applied. Addresses (URLs) are not fetched. No process-wide setting of Pillow is read or changed, beyond what Pillow
+itself enforces.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from idmetric.endings import IMAGE_FORMATS
 ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
 Colour = tuple[int, int, int]
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
+Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
 
 WHITE: Colour = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
@@ -88,7 +90,13 @@ def describe(source: Any) -> str:
     return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
 
 
-def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def read_image(
+    source: ImageLike,
+    *,
+    background: Colour = WHITE,
+    max_pixels: int = MAX_PIXELS,
+    preprocessing: Preprocessing = "standard",
+) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
     Formats are those of `idmetric.endings.IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
@@ -103,13 +111,29 @@ def read_image(source: ImageLike, *, background: Colour = WHITE, max_pixels: int
         background: RGB colour, 0-255, behind transparent pixels.
         max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
             `Image.MAX_IMAGE_PIXELS` holds beside it: a warning at that size, an error at twice that.
+        preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
 
     Raises:
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
-    image = _rgb(source, background, max_pixels)
+    image = _rgb(source, background, max_pixels, preprocessing)
     return image.copy() if image is source else image
+
+
+def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
+    """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
+
+    EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colours stored under them show),
+    and 16-bit values become what the installed Pillow makes of them.
+
+    Raises:
+        ImageReadError: if Pillow cannot convert this mode.
+    """
+    found = convert(image, "RGB", name or describe(image))
+    found = found.copy() if found is image else found
+    found.info = {}  # or its EXIF block would have it turned later
+    return found
 
 
 def to_pixels(
@@ -119,6 +143,7 @@ def to_pixels(
     background: Colour = WHITE,
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
+    preprocessing: Preprocessing = "standard",
 ) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
@@ -126,7 +151,7 @@ def to_pixels(
         source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
             stay float64, everything else becomes float32.
         size: (height, width) to squash to (no crop), or a function from the image's own to it, or None to keep those.
-        background, max_pixels: as for `read_image`.
+        background, max_pixels, preprocessing: as for `read_image`.
         interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
 
     Raises:
@@ -138,7 +163,7 @@ def to_pixels(
         pixels = float_pixels(source, describe(source), background)
         size = _choose(size, pixels.shape[1], pixels.shape[2], describe(source))
         return pixels if size is None else resize_pixels(pixels[None], size, interpolation)[0]
-    image = _rgb(source, background, max_pixels)
+    image = _rgb(source, background, max_pixels, preprocessing)
     size = _choose(size, image.height, image.width, describe(source))
     if size is not None and image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), _RESAMPLE[interpolation])
@@ -154,6 +179,7 @@ def load_batch(
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
     device: torch.device | str | None = None,
+    preprocessing: Preprocessing = "standard",
 ) -> Tensor:
     """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
 
@@ -175,9 +201,12 @@ def load_batch(
     if not singles:
         raise ValueError("no images given: the list is empty")
     parts = [
-        to_pixels(one, size, background=background, interpolation=interpolation, max_pixels=max_pixels)
+        to_pixels(
+            one, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
+            preprocessing=preprocessing,
+        )
         for one in singles
-    ]
+    ]  # fmt: skip
     if device is None:
         device = next((part.device for part in parts if part.device.type != "cpu"), None)
     dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
@@ -293,11 +322,12 @@ def _check_interpolation(name: str) -> None:
         raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(_RESAMPLE)}")
 
 
-def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 
     Args:
         source, max_pixels: as for `read_image`.
+        upright: whether to turn it by its EXIF orientation.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -308,11 +338,11 @@ def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS) -> Image.Image:
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
             raise ImageReadError(name, _refused(str(source.format)))
-        return _decode(source, name, max_pixels)
+        return _decode(source, name, max_pixels, upright)
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, max_pixels)
+            return _decode(image, name, max_pixels, upright)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -381,7 +411,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
@@ -405,20 +435,22 @@ def _decode(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
         count = f"{frames} frames" if frames < _COUNTED else f"{_COUNTED} frames or more"
         message = f"{name} has {count}: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
+    if not upright:
+        return image
     try:
         stored = stored or _orientation(image)
-        upright = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
+        turned = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
-        upright = image.copy()
+        turned = image.copy()
     if stored is not None:
-        upright.info[STORED] = stored
-    key = upright.info.get("transparency")
+        turned.info[STORED] = stored
+    key = turned.info.get("transparency")
     if depth is not None and isinstance(key, int | tuple):
         values = key if isinstance(key, tuple) else (key,)
         values = tuple(min(255, k * 255 // (2**depth - 1)) for k in values)  # some versions bring 1 bit to 255
-        upright.info["transparency"] = values if isinstance(key, tuple) else values[0]
-    return upright
+        turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
+    return turned
 
 
 def _orientation(image: Image.Image) -> int | None:
@@ -463,12 +495,14 @@ def _explain(error: Exception) -> str:
 # Converting
 
 
-def _rgb(source: ImageLike, background: Colour, max_pixels: int) -> Image.Image:
+def _rgb(source: ImageLike, background: Colour, max_pixels: int, preprocessing: Preprocessing) -> Image.Image:
     """As `read_image`, but maybe the caller's own object."""
     name = describe(source)
     if isinstance(source, Tensor | np.ndarray) and is_float(source):
         return _from_pixels(float_pixels(source, name, background))
-    image = open_image(source, max_pixels)
+    image = open_image(source, max_pixels, upright=preprocessing == "standard")
+    if preprocessing == "release":
+        return released_rgb(image, name)
     stored = image.info.get(STORED)
     if image.mode == "F":
         found = _from_pixels(float_pixels(np.asarray(image), name, background))

@@ -29,10 +29,11 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
             such files, or "timm:NAME" for a frozen `Backbone`.
-        options: passed to the class, e.g. device, dtype, revision.
+        options: passed to the class, e.g. device, dtype, revision, preprocessing.
 
     Raises:
         CheckpointError: if it cannot be found or is of no kind this version knows.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
     """
     name = os.fspath(source)
     if name.startswith("timm:"):
@@ -57,6 +58,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
 def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:
     if model_type not in _CLASSES:
         raise CheckpointError(f"{name!r} holds a model of unknown type {model_type!r}; known: {', '.join(_CLASSES)}")
+    if model_type not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
+        raise ValueError(f"{name!r}: preprocessing='release' is for ID-Sim and NearID alone")
     module, attribute = _CLASSES[model_type]
     model: Embedder = getattr(importlib.import_module(module), attribute)(name, **options)
     return model

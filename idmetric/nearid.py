@@ -9,7 +9,7 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from idmetric import backbone as backbones
 from idmetric import checkpoint, released
 from idmetric.checkpoint import Hub
 from idmetric.embedder import Embedder
+from idmetric.images import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class NearIDConfig:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
+    preprocessing: Preprocessing = "standard"
 
 
 class NearID(Embedder):
@@ -47,6 +49,9 @@ class NearID(Embedder):
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
+        preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
+            scales 16-bit values; "release" does none of these, as the release, and takes no masks. Default: what was
+            saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
         cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
 
     Raises:
@@ -64,6 +69,7 @@ class NearID(Embedder):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         background: tuple[int, int, int] = (255, 255, 255),
+        preprocessing: Preprocessing | None = None,
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
@@ -72,10 +78,12 @@ class NearID(Embedder):
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
         else:
-            name = os.fspath(source)
+            name = released.short_name(os.fspath(source))
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = released.read_nearid(released.files_of(name, released.NEARID, hub))
+            saved = released.read_nearid(released.files_of(os.fspath(source), released.NEARID, hub))
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
+        if preprocessing is not None:
+            config = replace(config, preprocessing=preprocessing)
         super().__init__(
             name=name,
             revision=saved.revision if saved else "",
@@ -84,6 +92,7 @@ class NearID(Embedder):
             std=config.std,
             interpolation=config.interpolation,
             background=background,
+            preprocessing=config.preprocessing,
             files=saved.files if saved else None,
         )
         self._config = config
@@ -105,4 +114,7 @@ class NearID(Embedder):
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        return asdict(self._config)
+        told = asdict(self._config)
+        if self._config.preprocessing == "standard":  # as files were before there was this field: their hash stays
+            del told["preprocessing"]
+        return told

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding
-from idmetric.images import ImageLike, Outside, read_image, split_images
+from idmetric.images import ImageLike, Outside, split_images
 from idmetric.masks import read_mask
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
@@ -86,7 +86,7 @@ def heatmaps(
     subject = metric._side(references, masks, outside, True, batch_size)
     _tokens(subject, metric)
     singles = split_images(targets)
-    pictures = [one if isinstance(one, Tensor) else read_image(one, background=metric.background) for one in singles]
+    pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]
     found = metric._side(pictures, None, outside, True, batch_size)
     similar = patch_similarity(subject, found, match)
     maps = []

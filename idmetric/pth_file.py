@@ -23,6 +23,15 @@ _STORAGES = {f"torch {kind}Storage" for kind in (
 _KNOWN = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", *_STORAGES}
 
 
+def is_pickled(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as `torch.save` begins one, whatever its name."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4).startswith((b"PK\3\4", b"\x80\2"))  # the second by torch before 1.6
+    except OSError:
+        return False  # whoever reads it names the reason
+
+
 def load_pickled_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a file that `torch.save(state_dict, path)` wrote (torch 1.6 or later), on the CPU.
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric import backbone as backbones
-from idmetric import checkpoint
+from idmetric import checkpoint, dinov3
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.pth_file import load_pickled_tensors
 
@@ -73,6 +73,7 @@ VISID: dict[str, Release] = {
 
 
 IDSIM_SIZE = 448
+_CLS_PATCH = "_cls_patch"  # ends the ID-Sim release's names
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
 _PREFIX = "base_model.model."
@@ -86,10 +87,15 @@ def models() -> dict[str, Release]:
 
 
 def find(name: str, releases: Mapping[str, Release]) -> Release | None:
-    """The release of that name, or in that Hub repository; a local folder comes first."""
+    """The release of that name, or in that Hub repository; a local folder comes first.
+
+    The ID-Sim release's own names count too, e.g. "dinov3_vitl16_cls_patch".
+    """
     if Path(name).is_dir():
         return None
-    return releases.get(name) or next((release for release in releases.values() if release.repo == name), None)
+    return releases.get(name.removesuffix(_CLS_PATCH)) or next(
+        (release for release in releases.values() if release.repo == name), None
+    )
 
 
 def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
@@ -116,9 +122,33 @@ def is_cached(release: Release) -> bool:
 
 
 def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
-    """Which released ID-Sim variant a folder's name speaks of, e.g. "id-sim_dinov3_vitb16_cls_patch"."""
-    name = Path(folder).resolve().name
+    """Which released ID-Sim variant a folder's name speaks of, e.g. "id-sim_dinov3_vitb16_cls_patch".
+
+    For a folder of the Hub cache (`snapshots/<commit>`), the repository's name does.
+    """
+    name = checkpoint.hub_name(folder) or Path(folder).resolve().name
     return next((variant for variant in IDSIM if variant in name), None)
+
+
+def short_name(source: str) -> str:
+    """A model's one name: without the release's "_cls_patch", and `owner/name` for a folder of the Hub cache."""
+    if Path(source).is_dir():
+        return checkpoint.hub_name(source) or source
+    short = source.removesuffix(_CLS_PATCH)
+    return short if short in IDSIM else source
+
+
+def idsim_cache(cache_dir: str | os.PathLike[str], variant: str) -> tuple[Path, Path | None] | None:
+    """A variant's files where the ID-Sim release's loader keeps them: its folder, and Meta's backbone file if present.
+
+    None if the folder `<variant>_cls_patch` in `cache_dir` holds no adapter.
+    """
+    folder = Path(cache_dir, variant + _CLS_PATCH)
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    backbones_there = [*Path(cache_dir).glob(f"checkpoints/{variant}_pretrain*.pth"),
+                       *Path(cache_dir).glob(f"{variant}_pretrain*.pth")]  # fmt: skip
+    return folder, next(iter(sorted(backbones_there)), None)
 
 
 def read_idsim(
@@ -132,13 +162,15 @@ def read_idsim(
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
     The adapter is folded into timm's weights. Official file names and key prefixes are expected; PEFT may have wrapped
-    the patch embedding and the heads as well, as it does when `target_modules` is a list of name endings.
+    the patch embedding and the heads as well, as it does when `target_modules` is a list of name endings. A DINOv3 with
+    query or value biases, in its file or in the adapter, becomes timm's variant with them.
 
     Args:
         release: which backbone.
         files: folder or Hub repository with the four official files.
         backbone_args: more arguments of `timm.create_model`.
-        backbone_weights: local file with the backbone in timm's format, instead of timm's Hub repository.
+        backbone_weights: local file with the backbone, instead of timm's Hub repository: safetensors in timm's format,
+            or Meta's .pth.
         image_size: input side in pixels (the release's is 448).
 
     Returns:
@@ -154,16 +186,27 @@ def read_idsim(
     heads = {name: _read_head(files[file], adapter_config) for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
-    with checkpoint.naming(weights):
-        trunk = _read_trunk(release.backbone, weights, image_size, dict(backbone_args or {}))
     with checkpoint.understanding(files[ADAPTER]), checkpoint.naming(files[ADAPTER]):
-        trunk = checkpoint.fold_lora(trunk, _trunk_adapter(adapter), adapter_config, prefix=_TRUNK)
+        changes = _trunk_adapter(adapter)
+    with checkpoint.naming(weights):
+        name, trunk = release.backbone, backbones.read_weights(weights)
+        if "dinov3" in name:
+            changes = dinov3.timm_names(changes)
+            name = dinov3.with_biases(name, trunk, changes)
+        trunk = backbones.fitted(name, trunk, weights, backbone_args)
+        if "dinov2" in name:
+            # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
+            # timm's resampling differs, so it is done here on the table of the pretrained size
+            side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
+            trunk["pos_embed"] = resample_dinov2_positions(trunk["pos_embed"], side)
+    with checkpoint.understanding(files[ADAPTER]), checkpoint.naming(files[ADAPTER]):
+        trunk = checkpoint.fold_lora(trunk, changes, adapter_config, prefix=_TRUNK)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
     config: dict[str, Any] = {
         "model_type": "idsim",
         "format": checkpoint.FORMAT,
-        "backbone": release.backbone,
+        "backbone": name,
         "backbone_args": dict(backbone_args or {}),
         "image_size": image_size,
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
@@ -179,7 +222,7 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key, value in adapter.items():
         name = key.removeprefix(_PREFIX)
         if name.startswith(_TRUNK):
-            found[name.removeprefix(_TRUNK)] = value
+            found[name.removeprefix(_TRUNK).replace(".base_layer.", ".")] = value
         elif not name.startswith(tuple(HEADS)):
             raise CheckpointError(f"the adapter holds {key!r}: not a layer of ID-Sim's backbone or heads")
     return found
@@ -187,10 +230,13 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor]:
     try:
-        state = load_pickled_tensors(path)  # the one pickle we read: published so
+        state = load_pickled_tensors(path)  # the heads are published as pickles
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
     checkpoint.check_finite(state, path)
+    trained = "modules_to_save.default."  # PEFT's copy of a module that it trains whole, beside the original
+    if any(key.startswith(trained) for key in state):
+        state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
     with checkpoint.understanding(path), checkpoint.naming(path):
@@ -198,16 +244,6 @@ def _read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tenso
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded
-
-
-def _read_trunk(name: str, weights: str | os.PathLike[str], image_size: int, args: dict[str, Any]) -> dict[str, Tensor]:
-    state = backbones.pretrained_state(name, weights, args)
-    if "dinov2" in name:
-        # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
-        # timm's resampling differs, so it is done here on the table of the pretrained size
-        patch = state["patch_embed.proj.weight"].shape[-1]
-        state["pos_embed"] = resample_dinov2_positions(state["pos_embed"], image_size // patch)
-    return state
 
 
 def resample_dinov2_positions(table: Tensor, side: int) -> Tensor:

@@ -121,7 +121,7 @@ def test_an_adapter_that_cannot_be_folded_says_why() -> None:
     rs = checkpoint.fold_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
     assert rs.item() == pytest.approx(2 * 4 / 2**0.5)
     for adapter, config, message in (
-        (good, {"use_dora": True}, "DoRA"),
+        (good, {"use_dora": True}, "without lora_magnitude_vector"),
         (good, {"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"a.bias": torch.ones(4)}, {}, "no LoRA matrix"),
         ({k.replace("a.", "b.", 1): v for k, v in good.items()}, {}, "does not have"),

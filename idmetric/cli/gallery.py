@@ -6,6 +6,7 @@ Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 4 done, but images w
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -233,6 +234,8 @@ def _open(args: argparse.Namespace) -> Gallery:
     revision = args.revision or (known["opened_revision"] if known else "")
     if revision:
         options["revision"] = revision
+    if known and not args.model and (reading := json.loads(known["settings"]).get("preprocessing")):
+        options["preprocessing"] = reading
     metric = load(source, device=args.device, **options)
     calibration = getattr(args, "calibration", None)
     if calibration and calibration != "stored":

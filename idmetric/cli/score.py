@@ -93,6 +93,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s")
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
+    parser.add_argument(
+        "--preprocessing",
+        choices=("standard", "release"),
+        help="release: read images as the ID-Sim and "
+        "NearID releases do, without EXIF turns, backgrounds under transparency, or masks",
+    )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
                         "(default: one for each core, at most 8)")  # fmt: skip
@@ -154,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--html-details must be at least 0")
     if args.html and args.output and _is_same_file(args.html, args.output):
         parser.error("--html and --output name one file: give each its own")
+    if args.preprocessing == "release" and args.mask_dir:
+        parser.error("--preprocessing release takes no masks, as the releases: leave --mask-dir or it out")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
@@ -274,6 +282,8 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
     options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
     if args.revision:
         options["revision"] = args.revision
+    if args.preprocessing:
+        options["preprocessing"] = args.preprocessing
     metric = load(args.model, device=args.device, **options)
     if args.calibration == STORED and metric.calibration is None:
         raise UsageError(f"{args.model} has no calibration beside its weights: make one, `idmetric-eval calibrate`")
@@ -625,7 +635,7 @@ class Scorer:
 
     def _read(self, file: File) -> Loaded | None:
         """The file, its pixels and mask at the model's resolution; None for a file to skip."""
-        from idmetric.images import ImageReadError, describe, read_image
+        from idmetric.images import ImageReadError, describe
 
         path = file[0]
         try:
@@ -634,7 +644,7 @@ class Scorer:
             cached = self.cache is not None and key is not None and key in self.cache
             if cached and self.album is None:
                 return Loaded(file, key=key)
-            picture = read_image(image, background=self.metric.background)
+            picture = self.metric.read_image(image)
             pixels = mask = None
             try:
                 if not cached:

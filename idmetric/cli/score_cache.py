@@ -143,7 +143,8 @@ class Cache:
         }
         self._writers = {m: Writer(shards) for m, shards in self._of.items()}
         colour = "".join(f"{x:02x}" for x in metric.background)
-        self._small = Shards(folder / f"pictures.{SIZE}.{colour}", damaged=damaged) if copies else None
+        read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
+        self._small = Shards(folder / f"pictures.{SIZE}.{colour}{read}", damaged=damaged) if copies else None
         self._small_writer = Writer(self._small) if self._small is not None else None
         self._new: set[Key] = set()  # in no file yet, or in one
         self._say, self._full = say, False

@@ -10,7 +10,7 @@
 | Circle (ext., + hard>batch margin rank) | `circle_ranked(tuples)` |
 
 Table 4 is short: where it gives no number or no normalisation, the released code's is taken, and said so. Masks are
-those of `near_id`: what is missing appears in no sum.
+those of `near_id`: what is missing appears in no sum, unless `released=True` follows the released code.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def symmetric_info_nce(
     chosen: Tensor | None = None,
     temperature: float | Tensor = TEMPERATURE,
     distractors: bool = False,
+    released: bool = False,
 ) -> Tensor:
     """Symmetric softmax cross-entropy between anchors and one positive each (Table 4, InfoNCE and "+ R neg").
 
@@ -43,17 +44,19 @@ def symmetric_info_nce(
         temperature: tau > 0; the released code learns it from 0.07 (see `LearnableTemperature`).
         distractors: append each anchor's own distractors to its row of both softmaxes ("+ R neg"): in the direction
             positive -> anchor they are compared with the positive.
+        released: as the released code does: an anchor without a positive gives no term of its own, but it and the
+            embedding in its first slot stay among the negatives of the others.
 
     Returns:
         A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
     """
-    batch = fill(tuples)
+    batch = fill(tuples, keep_missing=released)
     row = torch.arange(len(batch.anchor), device=batch.anchor.device)
     slot = batch.positive_valid.to(torch.uint8).argmax(1) if chosen is None else chosen
     present, positive = batch.positive_valid[row, slot], batch.positive[row, slot]
-    both = present[:, None] & present
-    own = (row[:, None] == row) & both
-    other = (batch.identity[:, None] != batch.identity) & both
+    counted = present[:, None] if released else present[:, None] & present
+    own = (row[:, None] == row) & counted
+    other = (batch.identity[:, None] != batch.identity) & counted
     similarity, total = cosines(batch.anchor, positive), []
     for logits, source in ((similarity, batch.anchor), (similarity.T, positive)):
         near, near_valid = cosines(source[:, None], batch.distractor)[:, 0], batch.distractor_valid
@@ -80,12 +83,15 @@ def oracle_info_nce(
     alpha: float = ALPHA,
     margin: float = 0.05,
     rank_temperature: float = TEMPERATURE,
+    released: bool = False,
 ) -> Tensor:
     """`symmetric_info_nce` plus alpha times `oracle_ranking` (Table 4, "+ Oracle"); arguments as there.
 
     The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
     """
-    base = symmetric_info_nce(tuples, chosen=chosen, temperature=temperature, distractors=distractors)
+    base = symmetric_info_nce(
+        tuples, chosen=chosen, temperature=temperature, distractors=distractors, released=released
+    )
     batch = fill(tuples)
     near = cosines(batch.anchor[:, None], batch.distractor)[:, 0]
     rank = oracle_ranking(near, oracle, batch.distractor_valid, margin=margin, temperature=rank_temperature)

@@ -27,7 +27,7 @@ from idmetric.data.manifest import Manifest
 from idmetric.embedding import Embedding
 from idmetric.fingerprint import settings_digest
 from idmetric.finite import NonFiniteError, reason
-from idmetric.images import ImageReadError, Outside, describe, read_image
+from idmetric.images import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.protocols.result import slug
 from idmetric.shards import Shards, Writer
 
@@ -249,10 +249,13 @@ class _Work:
         found = {}
         for name in names:
             colour = self.models[name].background
-            if colour not in decoded:
-                decoded[colour] = read_image(source or b"", background=colour)
+            reading: Preprocessing = getattr(self.models[name], "preprocessing", "standard")
+            if (colour, reading) not in decoded:
+                decoded[colour, reading] = read_image(source or b"", background=colour, preprocessing=reading)
             try:
-                found[name] = self.models[name].prepare(decoded[colour], mask, self.look.outside, self.words.get(row))
+                found[name] = self.models[name].prepare(
+                    decoded[colour, reading], mask, self.look.outside, self.words.get(row)
+                )
             except ImageReadError as error:  # of the decoded image it knows no name
                 named = describe(source) if error.source.startswith("<PIL") else error.source
                 raise ImageReadError(named, error.reason) from error

@@ -143,7 +143,7 @@ class EmbedderModel:
 
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
-        self.background = metric.background
+        self.background, self.preprocessing = metric.background, metric.preprocessing
         self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
 
     def signature(self) -> dict[str, str]:

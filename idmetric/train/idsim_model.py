@@ -29,7 +29,10 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 def _load(model: IDSim, settings: IDSimConfig, weights: str) -> None:
     """Weights at the model's image size; DINOv2's positions are resampled as by Meta, and so in the release."""
     name, args = settings.backbone, settings.backbone_args
-    state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()
+    if "_dinov3" in name:  # no table of positions to resample; biases that the model cannot hold are refused
+        state = backbones.pretrained_state(name, weights, args)
+    else:
+        state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()
     if "patch14_dinov2" in name:
         patch = state["patch_embed.proj.weight"].shape[-1]
         table = backbones.pretrained_state(name, weights, args)["pos_embed"]

@@ -32,11 +32,13 @@ def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) 
         loss = terms.discrimination + alpha * terms.ranking + config.beta * terms.cohesion
         more = {name: value.detach() for name, value in terms._asdict().items()}
     elif config.objective in ("info-nce", "info-nce-distractors"):
-        loss = symmetric_info_nce(tuples, temperature=tau, distractors=config.objective == "info-nce-distractors")
+        loss = symmetric_info_nce(
+            tuples, temperature=tau, distractors=config.objective == "info-nce-distractors", released=released
+        )
     elif config.objective in ("oracle", "oracle-distractors"):
         loss = oracle_info_nce(
             tuples, oracle, temperature=tau, distractors=config.objective == "oracle-distractors", alpha=alpha,
-            rank_temperature=1.0 if released else config.temperature,
+            rank_temperature=1.0 if released else config.temperature, released=released,
         )  # fmt: skip
     elif config.objective == "siglip":
         loss = sigmoid_ranked(tuples, temperature=tau, alpha=alpha)
