@@ -18,10 +18,20 @@ from safetensors import SafetensorError
 from idmetric import Embedding, IDSim, ImageReadError
 from idmetric import shards as kept_shards
 from idmetric.calibration import Calibration
+from idmetric.cli.score import main
 from idmetric.clusters import identities, near_duplicates
 from idmetric.curves import Platt
 from idmetric.data.manifest import Manifest, Row
-from idmetric.gallery import BusyError, Gallery, GalleryError, GalleryWriteError, StaleWarning, models_of
+from idmetric.gallery import (
+    BusyError,
+    Gallery,
+    GalleryError,
+    GalleryWriteError,
+    StaleWarning,
+    UntrustedSourcesError,
+    models_of,
+    sources,
+)
 from idmetric.gallery import store as stores
 from idmetric.gallery.sources import content
 from idmetric.idsim import IDSimConfig
@@ -614,6 +624,99 @@ def test_a_damaged_list_of_images_loses_no_embedding(
     assert gallery.update(photos).images == 9
     assert counted.images == 0
     assert len(gallery.query(picture(1), k=9)) == 9
+
+
+# Sources that a stranger wrote into it
+
+
+def redirected(index: Path, folder: Path) -> None:
+    """The gallery's file names another folder."""
+    [path] = index.rglob("images.jsonl")
+    head, *lines = path.read_text().splitlines()
+    values = json.loads(head)
+    values["sources"] = [{"path": str(folder), "mask_dir": None}]
+    path.write_text("\n".join([json.dumps(values), *lines]) + "\n")
+
+
+def test_a_gallery_with_edited_sources_does_not_read_them(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos / "a")
+    redirected(index, photos / "b")
+    listed: list[Path] = []
+    original = sources.walk
+    monkeypatch.setattr(sources, "walk", lambda folder, *rest: (listed.append(folder), original(folder, *rest))[1])
+    for opened in (gallery, Gallery(index, metric)):
+        for add in (False, True):
+            with pytest.raises(UntrustedSourcesError, match=f"{photos}/b.*--trust-sources"):
+                opened.update(*[photos / "a"] * add, add=add)
+        assert {hit["image"] for hit in opened.query(picture(1), k=9)} == set(map(str, files(photos / "a")))
+    assert not listed
+
+    assert Gallery(index, metric).update(trust_sources=True).images == 4
+    assert str(Gallery(index, metric).update()) == "4 images, 0 embedded"  # it is asked once
+    assert Gallery(index, metric).update(photos / "a").images == 5  # what is named is read
+    assert Gallery(index, metric).update(photos / "b", add=True).images == 9
+
+
+def test_a_gallery_from_elsewhere_asks_before_it_reads(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    metric.save_pretrained(tmp_path / "model")
+    words = ["--gallery", str(index), "--quiet"]
+    assert main(["gallery", "build", str(photos), "--model", str(tmp_path / "model"), *words]) == 0
+    assert main(["gallery", "build", *words]) == 0
+    index.rename(tmp_path / "received")
+    words = ["--gallery", str(tmp_path / "received"), "--quiet"]
+    query = ["gallery", "query", str(files(photos)[0]), *words]
+    for command in (["gallery", "build", *words], query, ["gallery", "dedupe", *words], ["gallery", "prune", *words]):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"'{photos}'" in error
+        assert "--trust-sources" in error
+    assert main([*query, "--no-update"]) == 0
+
+    # where nothing can be remembered, leave is needed each time
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert main([*query, "--trust-sources"]) == 0
+    assert main(query) == 1
+    monkeypatch.undo()
+    assert main([*query, "--trust-sources"]) == 0
+    assert main(query) == 0
+
+
+def test_bytes_of_a_manifest_that_a_stranger_named_are_not_read(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path
+) -> None:
+    Manifest.from_rows([Row(str(k), image_bytes=file.read_bytes()) for k, file in enumerate(files(photos))]).write(
+        tmp_path / "set.parquet"
+    )
+    build(index, metric, tmp_path / "set.parquet")
+    assert len(Gallery(index, metric).query(picture(1), k=3)) == 3
+    redirected(index, tmp_path / "other.parquet")
+    with pytest.raises(UntrustedSourcesError, match="other"):
+        Gallery(index, metric).query(picture(1), k=3)
+
+
+def test_a_gallery_that_is_not_kept_leaves_nothing(photos: Path, tmp_path: Path, metric: IDSim) -> None:
+    metric.save_pretrained(tmp_path / "model")
+    kept = Path(os.environ["XDG_STATE_HOME"])
+    before = sorted(kept.rglob("*"))
+    assert main(["gallery", "dedupe", str(photos), "--model", str(tmp_path / "model"), "--quiet"]) == 0
+    assert sorted(kept.rglob("*")) == before
+
+
+def test_a_list_of_sources_of_another_kind_is_damage(metric: IDSim, photos: Path, index: Path) -> None:
+    build(index, metric, photos)
+    [path] = index.rglob("images.jsonl")
+    whole = path.read_text()
+    for value in ([5], [{"path": 5}], [{"path": "a", "mask_dir": 1}], [{"path": "a", "more": "b"}], [{}]):
+        head, *lines = whole.splitlines()
+        path.write_text("\n".join([json.dumps({**json.loads(head), "sources": value}), *lines]) + "\n")
+        with pytest.raises(GalleryError, match="sources is damaged"):
+            Gallery(index, metric).query(picture(1))
 
 
 # Processes

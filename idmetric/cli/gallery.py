@@ -11,8 +11,8 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -126,6 +126,8 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
                         "a mask (default: black)")  # fmt: skip
+    parser.add_argument("--trust-sources", action="store_true", help="read the folders that a gallery made elsewhere "
+                        "says it is of; needed once")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
     if output:
         parser.add_argument("--no-update", action="store_true", help="do not look for new and changed files first; "
@@ -186,7 +188,7 @@ def _run(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _say(str(message))
         try:
-            args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
+            args.folder = args.gallery or stack.enter_context(_temporary())
             return command(args, _open(args))
         except BrokenPipeError:
             raise
@@ -196,19 +198,36 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse outputs that are inputs, those remembered by the gallery too."""
+    """Refuse outputs that are inputs, also in the sources of the gallery that may be read."""
     from idmetric.gallery import GalleryError, models_of
+    from idmetric.gallery.sources import recorded
+    from idmetric.gallery.trust import named_sources
 
     outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}
     sources, folders = list(args.sources), [getattr(args, "mask_dir", None), getattr(args, "query_mask_dir", None)]
     with suppress(GalleryError):  # which is said where the gallery is opened
         known = models_of(args.gallery) if args.gallery else []
-        for source in (one for model in known for one in model["sources"]):
-            sources.append(source["path"])
-            folders.append(source["mask_dir"])
+        there = [source for model in known for source in recorded(model["sources"])]
+        readable = there if args.trust_sources else named_sources(Path(args.gallery)) if args.gallery else []
+        for source in there:
+            if source in readable:
+                sources.append(source.path)
+                folders.append(source.mask_dir)
     given: list[str] = [*args.images, *(path for path in (getattr(args, "calibration", None), *sources) if path)]
     below = (str(x) for folder in [*sources, *folders] if folder and os.path.isdir(folder) for x in walk(Path(folder)))
     check_not_read(outputs, chain(given, below))
+
+
+@contextmanager
+def _temporary() -> Iterator[str]:
+    """The folder of a gallery that is not kept."""
+    from idmetric.gallery.trust import forget
+
+    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
+        try:
+            yield folder
+        finally:
+            forget(Path(folder))
 
 
 def _say(line: str) -> None:
@@ -272,6 +291,7 @@ def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool 
         done = gallery.update(
             *getattr(args, "sources", []), mask_dir=args.mask_dir, add=getattr(args, "add", False), quick=quick,
             batch_size=args.batch_size, workers=args.workers, progress=progress, wait=wait,
+            trust_sources=args.trust_sources,
         )  # fmt: skip
     for place, reason in done.unreadable.items():
         _say(f"left out {place}: {reason}")

@@ -17,6 +17,7 @@ from idmetric.gallery.index import GalleryError, GalleryWriteError, Item, models
 from idmetric.gallery.prune import Pruned
 from idmetric.gallery.sources import Source
 from idmetric.gallery.store import BusyError, Gallery, StaleWarning, Update
+from idmetric.gallery.trust import UntrustedSourcesError
 
 __all__ = [
     "BusyError",
@@ -27,6 +28,7 @@ __all__ = [
     "Pruned",
     "Source",
     "StaleWarning",
+    "UntrustedSourcesError",
     "Update",
     "models_of",
 ]

@@ -16,6 +16,7 @@ from idmetric.fingerprint import content_key
 from idmetric.finite import check_distances
 from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
+from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images import describe, split_images
 from idmetric.nearest import Index, nearest
 from idmetric.records import Record, Records
@@ -144,6 +145,8 @@ class Search:
             try:
                 self.gallery.read(item)
                 self.current[item.where] = True
+            except UntrustedSourcesError:
+                raise
             except GalleryError as error:
                 from idmetric.gallery.store import StaleWarning
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from idmetric import inputs
 from idmetric.endings import IMAGE_ENDINGS
@@ -27,6 +27,19 @@ class Source:
 
     path: str
     mask_dir: str | None = None
+
+
+def recorded(values: Any) -> list[Source]:
+    """The sources that a gallery's file names.
+
+    Raises:
+        GalleryError: if they are not what `update` writes.
+    """
+    for value in values if isinstance(values, list) else [None]:
+        known = isinstance(value, dict) and not value.keys() - {"path", "mask_dir"}
+        if not known or not isinstance(value.get("path"), str) or not isinstance(value.get("mask_dir"), str | None):
+            raise GalleryError(f"the gallery's list of sources is damaged ({value!r:.80}): name its images again")
+    return [Source(**value) for value in values]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from idmetric.gallery.index import (
 )
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.read import Reader
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
+from idmetric.gallery.trust import check_trusted, trust
 from idmetric.images import Outside
 from idmetric.lock import lock
 from idmetric.nearest import Index, Ints, Single, unit
@@ -113,6 +114,7 @@ class Gallery:
         self.about = metric.about(outside if masked else None)
         self.store = folder_in(self.folder, self.about, metric.spelled_label)
         self.sources: list[Source] = []
+        self._given: list[Source] = []  # named in this process
         self._items: list[Item] | None = None
         self.reload()
 
@@ -123,11 +125,10 @@ class Gallery:
         self._damage: GalleryError | None = None
         try:
             found = read_index(self.store)
+            if found is not None:
+                self.sources, self._items = recorded(found[0]["sources"]), found[1]
         except GalleryError as error:  # update() mends it
-            found, self._damage = None, error
-        if found is not None:
-            self.sources = [Source(**source) for source in found[0]["sources"]]
-            self._items = found[1]
+            self._damage = error
         self._shards = Shards(self.store, self.patches, lambda _: None)
         self._table: _Vectors | None = None
         self._tables: dict[tuple[str, ...], Entry] | None = None
@@ -174,11 +175,16 @@ class Gallery:
         self.answer(lambda: write_parquet(self, Path(path)))
 
     def entry(self, item: Item) -> Entry | None:
-        """Where an image is read from now; None if it is in no source any more."""
+        """Where an image is read from now; None if it is in no source any more.
+
+        Raises:
+            UntrustedSourcesError: if its bytes are in a manifest that only the gallery's own files name.
+        """
         if item.place in item.files:
             image, *mask = (partial(content, file) for file in item.files)
             return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
         if self._tables is None:  # bytes in manifests
+            self._check_sources(self.sources)
             self._tables = {e.where: e for e in entries(self.sources, self.masked) if e.place not in e.files}
         return self._tables.get(item.where)
 
@@ -243,6 +249,7 @@ class Gallery:
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         wait: bool = True,
+        trust_sources: bool = False,
     ) -> Update:
         """Bring the gallery to what its sources hold now; only images with new content are embedded.
 
@@ -257,8 +264,11 @@ class Gallery:
             batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
             progress: called with (images done, images in all).
             wait: for a process that is updating it; False raises `BusyError`.
+            trust_sources: also read sources that only the gallery's own files name. Those that this user has named to
+                this gallery before need no such leave.
 
         Raises:
+            UntrustedSourcesError: if there are such sources; nothing of them has been read.
             GalleryError: if a source is not there, or nothing can be written. Images that cannot be used are in the
                 answer, and keep the rest from nothing.
         """
@@ -267,7 +277,7 @@ class Gallery:
             self.store.mkdir(parents=True, exist_ok=True)
         with _alone(self.store, wait):
             known = self._reload_what_is_sound()
-            self._choose(sources, mask_dir, add)
+            self._choose(sources, mask_dir, add, trust_sources)
             before = {item.where: item for item in known}
             wanted = list(entries(self.sources, self.masked))
             with writing(self.folder):
@@ -311,28 +321,36 @@ class Gallery:
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
 
-    def _choose(self, sources: Sequence[str | os.PathLike[str]], mask_dir: Any, add: bool) -> None:
+    def _choose(self, sources: Sequence[str | os.PathLike[str]], mask_dir: Any, add: bool, trust_sources: bool) -> None:
         if self.masked and mask_dir is None and not all(os.fspath(s).endswith(MANIFESTS) for s in sources):
             raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
         if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
         given = [Source(os.path.abspath(path), masks) for path in sources]
-        chosen = [*(self.sources if add or not given else []), *given]
-        self.sources = list(dict.fromkeys(chosen))
+        recorded = self.sources if add or not given else []
+        self._given += given
+        if not trust_sources:
+            self._check_sources(recorded)
+        self._given += recorded
+        self.sources = list(dict.fromkeys([*recorded, *given]))
+        trust(self.folder, self.sources)
         if not self.sources:
             raise GalleryError("a new gallery needs to know what to embed: a folder, images, or a manifest")
+
+    def _check_sources(self, sources: Sequence[Source]) -> None:
+        check_trusted(self.folder, [source for source in sources if source not in self._given])
 
     def _reload_what_is_sound(self) -> list[Item]:
         """The images known before; none where the file is damaged, for embeddings are found without it."""
         self._shards = Shards(self.store, self.patches, lambda _: None)
         try:
             found = read_index(self.store)
+            if found is None:
+                return []
+            self.sources = recorded(found[0]["sources"])
         except GalleryError:
             return []
-        if found is None:
-            return []
-        self.sources = [Source(**source) for source in found[0]["sources"]]
         return found[1]
 
     def _mend(self, quick: bool) -> list[str]:

@@ -1,0 +1,81 @@
+"""Which sources of a gallery this user has named.
+
+A gallery's own files say which folders it is of. Whoever can write to the gallery can write others there, so that an
+update would read them. So the sources that were named to this package are remembered outside the gallery, in the user's
+state folder (`$XDG_STATE_HOME/idmetric`, else `~/.local/state/idmetric`; on Windows in `%LOCALAPPDATA%`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from idmetric import json_file
+from idmetric.gallery.index import GalleryError
+from idmetric.gallery.sources import Source
+from idmetric.output import replacing
+
+_SHOWN = 5
+
+
+class UntrustedSourcesError(GalleryError):
+    """A gallery names sources that this user has not named."""
+
+
+def check_trusted(folder: Path, sources: Iterable[Source]) -> None:
+    """See that the user has named all these sources of a gallery.
+
+    Raises:
+        UntrustedSourcesError: naming the others.
+    """
+    named = named_sources(folder)
+    if others := [source for source in sources if source not in named]:
+        paths = [repr(source.path) + (f" (masks {source.mask_dir!r})" if source.mask_dir else "") for source in others]
+        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+        raise UntrustedSourcesError(
+            f"the gallery {str(folder)!r} says that it is of {', '.join(paths[:_SHOWN])}{more}, which nobody has named "
+            "to it from this account: name what it is of again, or, if you know these, add --trust-sources (in Python "
+            "update(trust_sources=True)), once; --no-update answers without reading them"
+        )
+
+
+def trust(folder: Path, sources: Sequence[Source]) -> None:
+    """Remember that the user has named these sources; where that cannot be written, they are asked for again."""
+    known = named_sources(folder)
+    if all(source in known for source in sources):
+        return
+    kept = [asdict(source) for source in dict.fromkeys([*known, *sources])]
+    path = _path(folder)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"gallery": os.path.realpath(folder), "sources": kept}, indent=2) + "\n",
+                                 encoding="utf-8")  # fmt: skip
+
+
+def forget(folder: Path) -> None:
+    """Remove what `trust` remembers of a gallery."""
+    with contextlib.suppress(OSError):
+        _path(folder).unlink(missing_ok=True)
+
+
+def _named(folder: Path) -> list[Source]:
+    try:
+        return [Source(**source) for source in json_file.read(_path(folder))["sources"]]
+    except (OSError, ValueError, TypeError, LookupError):
+        return []
+
+
+def _path(folder: Path) -> Path:
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    else:
+        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
+    return Path(base).expanduser() / "idmetric" / "galleries" / f"{name}.json"
