@@ -21,7 +21,7 @@ from idmetric.pth_file import is_pickled, load_pickled_tensors
 
 Pool = Literal["auto", "cls", "avg", "head"]
 _SPARE = 100  # parameters that two modules share are saved once
-# bytes of buffers that a model may have beyond the size of its weights (those of timm have a sixth of it at most)
+# bytes of buffers that a model may have beyond the size of its weights (in timm at most two thirds of it)
 _TABLES = 2**25
 
 

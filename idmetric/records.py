@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import json_file
+from idmetric.csv_text import csv_text
 from idmetric.decimals import in_csv, rounded
 from idmetric.output import replacing
 
@@ -56,12 +55,11 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """CSV text with a header, numbers with four decimals; the field of a missing or undefined value is empty."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(in_csv(row) for row in self.rows)
-        return text.getvalue()
+        """CSV text with a header, for spreadsheets (see `idmetric.csv_text`), numbers with four decimals.
+
+        The field of a missing or undefined value is empty.
+        """
+        return csv_text(self.columns, [[row[name] for name in self.columns] for row in map(in_csv, self.rows)])
 
     def to_json(self) -> str:
         """A JSON list; numbers with nine significant digits."""

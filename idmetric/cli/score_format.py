@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import statistics
 import sys
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import json_file
+from idmetric.csv_text import csv_text
 from idmetric.decimals import four, in_csv, rounded
 from idmetric.output import OutputError, check, refuse_inputs, replacing
 
@@ -166,14 +165,10 @@ def as_lines(scores: Scores) -> str:
 
 
 def as_csv(scores: Scores) -> str:
-    """A line for each row; numbers with four decimals."""
-    rows = _with_baseline(scores)
-    text = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(in_csv(row) for row in rows)
-    return text.getvalue()
+    """A line for each row, for spreadsheets (see `idmetric.csv_text`); numbers with four decimals."""
+    rows = [in_csv(row) for row in _with_baseline(scores)]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_text(columns, [[row.get(name) for name in columns] for row in rows])
 
 
 def _with_baseline(scores: Scores) -> list[Row]:

@@ -35,11 +35,12 @@ def recorded(values: Any) -> list[Source]:
     Raises:
         GalleryError: if they are not what `update` writes.
     """
-    for value in values if isinstance(values, list) else [None]:
+    found: list[Any] = values if isinstance(values, list) else [None]
+    for value in found:
         known = isinstance(value, dict) and not value.keys() - {"path", "mask_dir"}
         if not known or not isinstance(value.get("path"), str) or not isinstance(value.get("mask_dir"), str | None):
             raise GalleryError(f"the gallery's list of sources is damaged ({value!r:.80}): name its images again")
-    return [Source(**value) for value in values]
+    return [Source(**value) for value in found]
 
 
 @dataclass(frozen=True)

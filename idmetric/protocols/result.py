@@ -9,9 +9,7 @@ Shares lie in 0..1. A row of a result is flat: first its labels (text), such as 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +20,7 @@ from typing import Any
 from idmetric import json_file
 from idmetric._version import __version__
 from idmetric.checkpoint import replacing
+from idmetric.csv_text import csv_text
 from idmetric.hints import install
 
 
@@ -125,20 +124,18 @@ def latex(results: Sequence[Result]) -> str:
 
 def as_csv(results: Sequence[Result]) -> str:
     """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
-    text = io.StringIO()
     labels = _names(results, str)
-    writer = csv.writer(text, lineterminator="\n")
     numbers = ("value", "low", "high", "count", "paper")
     about = ("revision", "distance", "resolution", "dtype", "idmetric")
-    writer.writerow(["protocol", "model", *labels, "metric", *numbers, *about])
+    lines: list[list[Any]] = []
     for result in results:
         for row in result.rows:
             start = [result.protocol, result.model, *(row.get(label, "") for label in labels)]
             end = [result.signature.get(name, "") for name in about]
             for metric, value in row.items():
                 if isinstance(value, Value):
-                    writer.writerow([*start, metric, *(_plain(getattr(value, n)) for n in numbers), *end])
-    return text.getvalue()
+                    lines.append([*start, metric, *(getattr(value, name) for name in numbers), *end])
+    return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
 
 
 def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
@@ -209,10 +206,6 @@ def _footnotes(results: Sequence[Result]) -> list[str]:
         for note in result.notes:
             about.setdefault(note, []).append(result.model)
     return [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
-
-
-def _plain(number: float | int | None) -> str:
-    return "" if number is None else repr(number)
 
 
 def _escaped(text: str) -> str:
