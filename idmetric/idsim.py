@@ -25,7 +25,12 @@ from idmetric import config as configs
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
+<<<<<<< HEAD
 from idmetric.images import Preprocessing, resize_pixels
+=======
+from idmetric.hints import did_you_mean
+from idmetric.images import resize_pixels
+>>>>>>> 781ef58 (A mistyped model, a folder that is no gallery, all unreadable images and an exceeded threshold are explained at once)
 
 Self = TypeVar("Self", bound="IDSim")
 
@@ -269,6 +274,6 @@ def _read(
     if "/" not in name and not Path(name).is_dir():
         raise CheckpointError(
             f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
-            "the Hub"
+            f"the Hub{did_you_mean(name, ['tiny', *released.IDSIM])}"
         )
     return checkpoint.read(files)

@@ -11,6 +11,7 @@ from typing import Any
 from idmetric import checkpoint, released
 from idmetric.checkpoint import CheckpointError
 from idmetric.embedder import Embedder
+from idmetric.hints import did_you_mean
 
 # model_type of config.json -> its class
 _CLASSES = {
@@ -45,9 +46,10 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     if name in released.models():
         return _open("qwen2_5_vl", name, options)
     if "/" not in name and not Path(name).is_dir():
-        known = ", ".join(["tiny", *released.models()])
+        known = ["tiny", *released.models()]
         raise CheckpointError(
-            f"unknown model {name!r}: choose {known}, timm:NAME, an existing folder, or owner/name on the Hub"
+            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, an existing folder, or owner/name on the "
+            f"Hub{did_you_mean(name, known)}"
         )
     hub = checkpoint.Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(checkpoint.Hub)}})
     files = checkpoint.Files(name, hub)

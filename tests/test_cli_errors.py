@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from idmetric import load
+from idmetric.checkpoint import CheckpointError
 from idmetric.cli import exits
 from idmetric.cli.subcommands import Parser
 
@@ -170,3 +172,35 @@ def test_a_missing_extra_is_named_before_the_work(
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert f"pip install 'idmetric[{extra}]' (in a copy of the repository: pip install '.[{extra}]')" in said.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+# Cheap checks before models
+
+
+@pytest.mark.parametrize("words", ["query a.png", "prune", "dedupe", "cluster", "build", "query a.png --no-update"])
+def test_a_folder_that_is_no_gallery_is_named_before_torch_is_imported(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").touch()
+    Path("empty").mkdir()
+    for folder in ("nope", "empty"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "torch", None)
+            assert importlib.import_module("idmetric.cli.gallery").main([*words.split(), "-g", folder]) == 1
+        said = capsys.readouterr()
+        assert said.err == (
+            f"idmetric-score gallery: error: '{folder}' is no gallery: make one, idmetric-score gallery build FOLDER "
+            f"--gallery {folder}\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("tinny", "tiny"), ("dinov3_vitl6", "dinov3_vitl16"), ("near_id", "nearid")]
+)
+def test_a_mistyped_model_gets_the_nearest_name(name: str, meant: str) -> None:
+    with pytest.raises(CheckpointError, match=f"did you mean '{meant}'"):
+        load(name)
+    with pytest.raises(CheckpointError) as error:
+        load("xyz")
+    assert "did you mean" not in str(error.value)

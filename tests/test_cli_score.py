@@ -274,8 +274,12 @@ def test_unreadable_images(run: Run, folder: Path) -> None:
     (folder / "bad.png").write_bytes((folder / "ref.png").read_bytes()[:60])
     status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png")
     assert (status, out) == (1, "")
-    assert "bad.png" in err
+    assert "bad.png: " in err  # all of them at once, each with its reason
+    assert "missing.png: there is no such file" in err
+    assert "2 of 4 images" in err
+    assert "--on-error skip scores the others" in err
     assert len(err.splitlines()) == 1
+    assert "--on-error skip" in run("ref.png", "gen/a.png", "missing.png")[2]
     status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png", "--on-error", "skip", "--format", "json")
     assert status == 4
     assert rows(out).keys() == {"a.png"}
@@ -289,6 +293,18 @@ def test_unreadable_images(run: Run, folder: Path) -> None:
     status, out, _ = run("--pairs", "pairs.csv", "--on-error", "skip", "--format", "json")
     assert status == 4
     assert rows(out).keys() == {"a.png", "b.png"}
+
+
+def test_a_threshold_that_is_exceeded_says_by_which_images(run: Run) -> None:
+    status, out, err = run("ref.png", "gen", "--threshold", "-1", "--format", "json")
+    scored = json.loads(out)["rows"]
+    assert status == 3
+    farthest = max(scored, key=lambda row: row["distance"])
+    assert err == (
+        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed --threshold -1, most of all "
+        f"{farthest['image']} at {farthest['distance']:.4f}\n"
+    )
+    assert run("ref.png", "gen", "--threshold", "2")[::2] == (0, "")
 
 
 def test_unreadable_masks(run: Run, folder: Path) -> None:

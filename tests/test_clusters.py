@@ -354,7 +354,7 @@ def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:
         assert words in err
     status, _, err = run("query", photos / "p0.png", "-g", "none", "--model", "tiny", "--device", "cpu")
     assert status == 1
-    assert "'none' is no gallery of IDSim:tiny" in err
+    assert "'none' is no gallery: make one, idmetric-score gallery build FOLDER --gallery none" in err
     assert not Path("none").exists()
     assert run("--help")[0] == 0
 

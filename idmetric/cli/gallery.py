@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")  # see cli.score
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+IMAGES = "images.jsonl"  # of each model in a gallery; literal, so that a mistyped folder needs no torch
 DEFAULT_MODEL = "dinov3_vitl16"
 _EXAMPLES = """examples:
   idmetric-score gallery build photos/ --gallery index/ --model tiny
@@ -172,6 +173,12 @@ def _run(args: argparse.Namespace) -> int:
     for path in [*args.sources, *args.images]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")  # before the model is waited for
+    if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
+        _say(
+            f"error: {args.gallery!r} is no gallery: make one, idmetric-score gallery build FOLDER --gallery "
+            f"{args.gallery}"
+        )
+        return 1
     if hasattr(args, "output"):
         check_stdout(args.output)
     _keep_inputs(args)
@@ -200,6 +207,7 @@ def _run(args: argparse.Namespace) -> int:
 def _keep_inputs(args: argparse.Namespace) -> None:
     """Refuse outputs that are inputs, also in the sources of the gallery that may be read."""
     from idmetric.gallery import GalleryError, models_of
+    from idmetric.gallery.sources import recorded
     from idmetric.gallery.sources import recorded
     from idmetric.gallery.trust import named_sources
 

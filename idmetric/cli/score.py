@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _AHEAD = 2  # windows of pairs that are read while one is embedded
+_LOOK = 60.0  # seconds in which the other unreadable images are looked for
+_LISTED = 20  # of them are named
 STORED = "stored"  # as --calibration: the one beside the model's weights
 
 
@@ -212,7 +215,14 @@ def _run(args: argparse.Namespace) -> int:
     finally:  # also where nobody reads stdout any more
         if scorer.album is not None:
             _write_page(args, scores, scorer, messages)
-    if args.threshold is not None and any(not row["distance"] <= args.threshold for row in rows):
+    over = [row for row in rows if args.threshold is not None and not row["distance"] <= args.threshold]
+    if over:
+        worst = max(over, key=lambda row: row["distance"])
+        if not args.quiet:
+            print(
+                f"idmetric-score: exit status 3: {len(over)} of {len(rows)} exceed --threshold {args.threshold:g}, "
+                f"most of all {worst['image']} at {worst['distance']:.4f}", file=sys.stderr,
+            )  # fmt: skip
         return 3
     return 4 if skipped else 0
 
@@ -431,12 +441,16 @@ class Scorer:
 
     def rows(self, work: Cross | Pairs) -> list[Row]:
         """A row for each candidate or pair that could be read."""
+        from idmetric.images import ImageReadError
+
         if self.calibration is not None:
             masks = work.masked if isinstance(work, Pairs) else {False}
             for masked in {bool(self.args.mask_dir) or mask for mask in masks}:
                 self.calibration.check_outside(self.args.outside if masked else "all")
         try:
             return self._pairs(work) if isinstance(work, Pairs) else self._cross(work)
+        except ImageReadError as error:
+            raise self._unreadable(work) or error from error
         finally:
             if self.cache is not None:  # also where the run is stopped
                 self.cache.save()
@@ -444,6 +458,32 @@ class Scorer:
             skipped = sorted(self.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
             self.skipped.clear()
             self.skipped.update(skipped)  # threads found them in any order
+
+    def _unreadable(self, work: Cross | Pairs) -> ValueError | None:
+        """The error for all images that cannot be read, each with its reason; None where none is found again."""
+        if isinstance(work, Pairs):
+            files = list(dict.fromkeys(file for pair in work for file in pair.files))
+        else:
+            files = [(path, None) for path in dict.fromkeys((*work.references, *work.candidates))]
+        until, found = time.monotonic() + _LOOK, []
+        with closing(in_order(self._fault_of, files, threads=self.threads, waiting=2 * self.threads)) as faults:
+            for fault in faults:
+                found += [] if fault is None else [str(fault)]
+                if time.monotonic() > until and found:
+                    break
+        if len(found) < 2:
+            return ValueError(f"{found[0]}; --on-error skip scores the others") if found else None
+        listed = "; ".join([*found[:_LISTED], *([f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else [])])
+        return ValueError(f"{len(found)} of {len(files)} images: {listed}; --on-error skip scores the others")
+
+    def _fault_of(self, file: File) -> Exception | None:
+        from idmetric.images import ImageReadError
+
+        try:
+            self._read(file)
+        except ImageReadError as error:
+            return error
+        return None
 
     def _cross(self, work: Cross) -> list[Row]:
         from idmetric.embedding import concatenate
