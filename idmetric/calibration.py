@@ -131,7 +131,8 @@ class Calibration:
         kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
         on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
         return (
-            f"P(same) rests on {on}; it may be far off for yours: calibrate on labelled photos, idmetric-eval calibrate"
+            f"P(same) rests on {on}, and may be far off on your images; calibrate on labelled photos of your own "
+            "(idmetric-eval calibrate)"
         )
 
     def warn(self, stacklevel: int = 1) -> None:

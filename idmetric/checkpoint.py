@@ -28,10 +28,13 @@ from torch import Tensor
 from idmetric import config as configs
 from idmetric import json_file
 from idmetric._version import __version__
+from idmetric.connection import answers
 from idmetric.finite import first_nonfinite, is_finite
 from idmetric.name_pattern import NamePatterns, PatternError
 from idmetric.output import replacing as replacing  # part of this module
 from idmetric.output import writing
+
+_log = logging.getLogger("idmetric")
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -233,8 +236,9 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     import huggingface_hub  # here, so that reading a folder does not load it
 
     start = time.time()
+    now = _reached(repo, cached(repo, filename, hub) is not None, hub)
     with _explained(f"{filename} of {repo}", repo, hub):
-        path = Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(hub)))
+        path = Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(now)))
     _check_download(path, f"{filename} of {repo}", start)
     return path
 
@@ -252,11 +256,35 @@ def folder(files: Files, patterns: Sequence[str]) -> Path:
 
     start = time.time()
     with _explained(files.name, files.name, files.hub):
-        options = asdict(files.hub)
+        options = asdict(_reached(files.name, False, files.hub))
         found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **options))
     for path in found.glob("*.safetensors"):
         _check_download(path, f"{path.name} of {files.name}", start)
     return found
+
+
+_fetched: set[str] = set()  # repositories whose download was announced
+
+
+def _reached(repo: str, there: bool, hub: Hub) -> Hub:
+    """The same, or with the cache alone where the Hub does not answer; says on stderr that a download is attempted.
+
+    Args:
+        there: whether the file is in the cache, and would only be compared with the Hub's.
+    """
+    from huggingface_hub import constants
+
+    offline = hub.local_files_only or constants.HF_HUB_OFFLINE
+    if offline or (there and re.fullmatch(r"[0-9a-f]{40}", hub.revision or "")):
+        return hub  # the Hub is not asked
+    if not there and repo not in _fetched:
+        _fetched.add(repo)
+        _log.warning("fetching %s from %s", repo, constants.ENDPOINT)
+    if answers(constants.ENDPOINT):
+        return hub
+    if there:
+        _log.warning("%s does not answer: %s is taken from the cache", constants.ENDPOINT, repo)
+    return replace(hub, local_files_only=True)
 
 
 def _check_repository(repo: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, checkpoint, load, released
+from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, checkpoint, connection, load, released
 from idmetric.checkpoint import Files, Hub
 from tests.hub_server import COMMIT, HubServer
 from tests.test_nearid import SMALL as SMALL_NEARID
@@ -289,3 +289,56 @@ def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
         assert again.embed(image).cls.equal(local.embed(image).cls)
     assert released.is_cached(released.VISID["visid_3b"])
     assert len(hub.downloads(shards[0])) == 1
+
+
+@pytest.mark.parametrize("name", ["dinov3_vitb16", "nearid", "owner/model"])
+def test_an_unreachable_hub_is_named_at_once(
+    name: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    def retried(seconds: float) -> None:
+        raise AssertionError("the client waits to try again")
+
+    dead = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", dead)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", dead + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(time, "sleep", retried)
+    monkeypatch.setattr(connection, "_silent", {})
+    monkeypatch.setattr(checkpoint, "_fetched", set())
+    repo = released.models()[name].repo if name in released.models() else name
+    assert "the Hub did not answer" in message_of(name)
+    assert [record.getMessage() for record in caplog.records] == [f"fetching {repo} from {dead}"]
+
+
+def test_a_cached_model_is_used_with_a_warning_where_the_hub_is_gone(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    load("owner/model", device="cpu")
+    asked = len(hub.requests)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(connection, "_silent", {})
+    caplog.clear()
+    assert load("owner/model", device="cpu").revision == COMMIT
+    assert "http://127.0.0.1:9 does not answer: owner/model is taken from the cache" in caplog.messages
+    assert len(hub.requests) == asked
+
+
+def test_a_connection_is_tried_through_the_proxy_and_not_for_ever(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_silent", {})
+    assert connection.answers(hub.endpoint)
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("https_proxy", hub.endpoint)
+    assert connection.answers("https://nowhere.invalid")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert not connection.answers("https://proxied.invalid")
+    monkeypatch.delenv("https_proxy")
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    start = time.monotonic()
+    assert not connection.answers("https://slow.invalid", 0.2)
+    assert not connection.answers("https://slow.invalid", 10)  # remembered for a while
+    assert time.monotonic() - start < 5

@@ -209,6 +209,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
     from idmetric.gallery import GalleryError, models_of
     from idmetric.gallery.sources import recorded
     from idmetric.gallery.sources import recorded
+    from idmetric.gallery.sources import recorded
     from idmetric.gallery.trust import named_sources
 
     outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}

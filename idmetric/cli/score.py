@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 import time
@@ -288,6 +289,7 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
+        logging.getLogger("idmetric").setLevel(logging.ERROR)
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
     options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
     if args.revision:
