@@ -170,7 +170,7 @@ def test_references_among_the_candidates_are_left_out(run: Run, folder: Path) ->
     both = found(run, "refs", "gen", "refs")
     assert both.pop("references_left_out") == ["gen/link.png", "refs/1.png", "refs/2.png", "refs/10.png"]
     assert both == alone
-    assert "left out: gen/link.png" in run("refs", "gen")[1]
+    assert "left out, as references: gen/link.png (" in run("refs", "gen")[1]
     kept = found(run, "refs", "gen", "refs", "--include-refs")
     assert (kept["summary"]["n"], alone["summary"]["n"]) == (7, 3)
     assert [row["distance"] for row in kept["rows"][:4]] == pytest.approx([0] * 4, abs=1e-6)
@@ -188,10 +188,10 @@ def test_a_summary_ends_every_table_and_is_in_json(run: Run, folder: Path) -> No
     )  # fmt: skip
     last = run("refs/1.png", "gen", "--threshold", threshold)[1].splitlines()[-1]
     assert last.startswith(
-        f"summary: n=3  mean={np.mean(far):.4f}  std={np.std(far, ddof=1):.4f}  passing=0.6667 (2 at"
+        f"summary: n 3, mean {np.mean(far):.4f}, std {np.std(far, ddof=1):.4f}, share passing 0.6667 (2 of 3"
     )
     one = run("refs/1.png", "gen/a")[1].splitlines()[-1]
-    assert one == f"summary: n=1  mean={found(run, 'refs/1.png', 'gen/a')['summary']['mean']:.4f}"
+    assert one == f"summary: n 1, mean {found(run, 'refs/1.png', 'gen/a')['summary']['mean']:.4f}"
     (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\n")
     assert run("--pairs", "p.csv")[1].splitlines()[-1] == one
 
@@ -458,7 +458,7 @@ def test_messages_that_cannot_be_written_lose_no_scores(
     with contextlib.suppress(OSError):
         full.close()
     assert status == 4
-    assert out.splitlines()[-1].startswith("summary: n=3")
+    assert out.splitlines()[-1].startswith("summary: n 3")
 
 
 @pytest.mark.parametrize(
@@ -479,5 +479,5 @@ def test_closed_streams_lose_no_scores(folder: Path, saved: Path, shell: str, st
         assert len(error.splitlines()) == 1
         return
     text = (folder / "o.txt").read_text()
-    assert text.splitlines()[-1].startswith("summary: n=3")
+    assert text.splitlines()[-1].startswith("summary: n 3")
     assert "skipped" not in text  # a message

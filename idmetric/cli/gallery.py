@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     query.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest anew by --distance")
     query.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="the answer is the same")
-    query.add_argument("--query-mask-dir", metavar="DIR", help="masks of the queries, same file stem")
+    query.add_argument("--query-mask-dir", metavar="DIR", help="masks of the queries, see idmetric-score --mask-dir")
     query.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
     query.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity; 'stored': by "
                        "the calibration beside the model")  # fmt: skip
@@ -123,7 +123,8 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
                         "(default: one for each core, at most 8)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone: their masks, same file stem")
+    parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone: their masks, see idmetric-score "
+                        "--mask-dir")  # fmt: skip
     parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
                         "a mask (default: black)")  # fmt: skip

@@ -123,7 +123,7 @@ def table(scores: Scores) -> str:
             f"{four(found.mean)}, max {four(found.max)}; percentile = real ones that are nearer, in percent"
         )
     if scores.left_out:
-        lines.append(f"left out: {', '.join(scores.left_out)} (given as a reference; --include-refs scores it too)")
+        lines.append(f"left out, as references: {_some(scores.left_out)} (--include-refs scores them too)")
     if scores.other:
         lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
     if "probability_basis" in rows[0]:
@@ -133,12 +133,19 @@ def table(scores: Scores) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _summary_line(found: dict[str, Any]) -> str:
-    spread = "" if found["std"] is None else f"  std={four(found['std'])}"
-    line = f"summary: n={found['n']}  mean={four(found['mean'])}{spread}"
+    parts = [f"n {found['n']}", f"mean {four(found['mean'])}"]
+    if found["std"] is not None:
+        parts.append(f"std {four(found['std'])}")
     if "passing" in found:
-        line += f"  passing={four(found['share_passing'])} ({found['passing']} at most {found['threshold']:g})"
-    return line
+        share = four(found["share_passing"])
+        parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
+    return f"summary: {', '.join(parts)}"
 
 
 def as_object(scores: Scores) -> dict[str, Any]:

@@ -258,7 +258,7 @@ class Gallery:
         Args:
             sources: folders, image files or manifests (.parquet, .csv, .jsonl), instead of (with `add`: beside) those
                 it has; none: the same as before.
-            mask_dir: with `masked`, the masks of folders and files: those with the same file stem.
+            mask_dir: with `masked`, the masks of folders and files, see `inputs.mask_of`.
             quick: trust files whose size, times of change and number are those of the last time; else all are read.
                 A file system that does not keep times of change honestly needs the slow way.
             batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
