@@ -61,6 +61,8 @@ def test_one_against_many_and_the_matrix_agree_with_pairs(name: str) -> None:
     a, b = make(3, 1, True), make(4, 2)
     pairs = torch.stack([torch.cat([distance(x, y, name) for y in b]) for x in a])
     torch.testing.assert_close(distance_matrix(a, b, name), pairs, rtol=1e-9, atol=1e-12)
+    weighed = torch.stack([torch.cat([distance(x, y, name, joint_weight=0.3) for y in b]) for x in a])
+    torch.testing.assert_close(distance_matrix(a, b, name, joint_weight=0.3), weighed, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(distance(a[1], b, name), pairs[1], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(distance(b, a[1], name), pairs[1], rtol=1e-6, atol=1e-9)
     own = torch.stack([torch.cat([distance(x, y, name) for y in a]) for x in a])

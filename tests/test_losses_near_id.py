@@ -56,6 +56,13 @@ def test_every_term_is_its_equation(masked: bool) -> None:
     assert near_id(t, beta=0.1).item() == pytest.approx(float(total + 0.1 * expected.cohesion), rel=1e-10)
 
 
+def test_cohesion_is_its_equation_where_one_of_three_views_is_missing() -> None:
+    t = random_tuples(views=3)
+    _, p, _ = lists(t)
+    assert sorted(sum(view is not None for view in row) for row in p) == [2, 2, 3, 3, 3]
+    assert near_id_terms(t).cohesion.item() == pytest.approx(loop.cohesion(p), rel=1e-10)
+
+
 def released_loss(t: Tuples, tau: float) -> float:
     """The formula recorded from the released code: G holds every slot, masks choose targets and ranked distractors."""
     a, slots, near = t.anchor.numpy(), t.positive.numpy(), t.distractor.numpy()
@@ -275,6 +282,28 @@ def test_circle_ranked_is_the_circle_loss_plus_a_hinge() -> None:
     ]  # fmt: skip
     released = circle_part(t, keep_missing=True) + 0.5 * loop.mean(terms)
     assert circle_ranked(t, released=True).item() == pytest.approx(released, rel=1e-9)
+
+
+def test_neither_missing_views_nor_rows_of_one_identity_are_the_circle_hinges_negatives() -> None:
+    t = random_tuples(rows=4, masked=False)
+    valid = torch.ones(4, 2, dtype=torch.bool)
+    valid[3, 0] = False
+    positive = t.positive.clone()
+    positive[2, 0] = t.anchor[0]  # nothing is nearer to anchor 0, but it is of the same identity
+    positive[1:3] = positive[1:3] - 3 * t.anchor[3]  # to anchor 3, every negative is farther than a vector of zeros
+    positive[0] = positive[0] - 3 * t.anchor[3]
+    t = t._replace(positive=positive, positive_valid=valid, identity=torch.tensor([0, 1, 0, 2]))
+    terms = []
+    for i in range(4):
+        others = [j for j in range(4) if t.identity is not None and t.identity[j] != t.identity[i]]
+        rest = [
+            loop.cos(t.anchor[i].numpy(), positive[j, p].numpy()) / TAU for j in others for p in (0, 1) if valid[j, p]
+        ]
+        near = [loop.cos(t.anchor[i].numpy(), r.numpy()) / TAU for r in t.distractor[i]]
+        terms += [max(0.0, max(rest) - n + 0.25) for n in near]
+    assert max(rest) < 0
+    found = circle_ranked(t, alpha=1).item() - circle_ranked(t, alpha=0).item()
+    assert found == pytest.approx(loop.mean(terms), rel=1e-9)
 
 
 def test_circle_agrees_with_pytorch_metric_learning() -> None:

@@ -85,12 +85,14 @@ def test_the_published_format_equals_transformers(prefix: str, tmp_path: Path) -
 def test_pictures_get_the_published_forward(resample: str, tmp_path: Path) -> None:
     # Pillow and torchvision, transformers' encoder, the head written out; in double precision
     model = official(tmp_path, {**SMALL, "image_size": 112}).double()
-    edit(tmp_path / "preprocessor_config.json", resample={"bilinear": 2, "bicubic": 3}[resample])
+    mean, std = [0.4, 0.5, 0.6], [0.3, 0.5, 0.4]  # not the published ones, which are all alike
+    resampling = {"bilinear": 2, "bicubic": 3}[resample]
+    edit(tmp_path / "preprocessor_config.json", resample=resampling, image_mean=mean, image_std=std)
     metric = NearID(tmp_path, device="cpu", dtype=torch.float64)
     pictures = [EXAMPLES / name for name in ("mug_a.png", "mug_b.png", "box_a.png")]
     pixels = torch.cat([preprocess(path, 112, resample) for path in pictures]).double()
     with torch.no_grad():
-        seen = model((pixels - 0.5) / 0.5)
+        seen = model((pixels - pixels.new_tensor(mean).view(3, 1, 1)) / pixels.new_tensor(std).view(3, 1, 1))
         weights = {key.partition("head.")[2]: value for key, value in model.state_dict().items() if "head." in key}
         expected = attention_pool(seen.last_hidden_state, weights, SMALL["num_attention_heads"])
     assert (expected - seen.pooler_output).abs().max() <= 1e-12
