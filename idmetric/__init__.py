@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from idmetric.checkpoint import CheckpointError
     from idmetric.embedder import Embedder
     from idmetric.embedding import Embedding
+    from idmetric.finite import NonFiniteError
     from idmetric.identity_loss import IdentityLoss
     from idmetric.idsim import IDSim
     from idmetric.images import ImageReadError
@@ -35,6 +36,7 @@ _LAZY = {
     "IdentityLoss": "idmetric.identity_loss",
     "ImageReadError": "idmetric.images",
     "NearID": "idmetric.nearid",
+    "NonFiniteError": "idmetric.finite",
     "VisIDEmbed": "idmetric.visid",
     "load": "idmetric.loading",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "IdentityLoss",
     "ImageReadError",
     "NearID",
+    "NonFiniteError",
     "VisIDEmbed",
     "__version__",
     "load",

@@ -730,7 +730,7 @@ def in_batches(
     """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
     Args:
-        check: called with each batch's embedding and place, unless it is part of a graph.
+        check: called with each batch's embedding and place, unless it is part of a graph or compiled.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -742,7 +742,7 @@ def in_batches(
         for where, loaded in zip(places, batches, strict=True):
             part = run(loaded)
             part = part if patches else Embedding(part.cls, model=part.model)
-            if check is not None and not torch.is_grad_enabled():
+            if check is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 check(part, where)
             parts.append(part)
             if progress is not None:
