@@ -1,7 +1,8 @@
 """`idmetric-score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) and none exceeds it.
+usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) and none exceeds it. A --cache that
+cannot be written is a warning, and does not change the status.
 """
 
 from __future__ import annotations
