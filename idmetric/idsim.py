@@ -25,12 +25,8 @@ from idmetric import config as configs
 from idmetric.checkpoint import Checkpoint, CheckpointError, Files, Hub
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
-<<<<<<< HEAD
-from idmetric.images import Preprocessing, resize_pixels
-=======
 from idmetric.hints import did_you_mean
-from idmetric.images import resize_pixels
->>>>>>> 781ef58 (A mistyped model, a folder that is no gallery, all unreadable images and an exceeded threshold are explained at once)
+from idmetric.images import Preprocessing, resize_pixels
 
 Self = TypeVar("Self", bound="IDSim")
 

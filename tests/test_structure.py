@@ -22,11 +22,7 @@ RANK = {
     "visid": 7, "loading": 8, "losses": 9, "evaluate": 9, "protocols": 10, "data": 10, "train": 11, "report": 11,
     "records": 1, "nearest": 1, "gallery": 11, "clusters": 11, "adapters": 11, "bench": 11, "cli": 12,
     "subject": 2, "masks": 2, "identity_loss": 6, "ahead": 0, "scale": 11, "lock": 0, "hints": 0, "name_pattern": 0,
-<<<<<<< HEAD
-    "pth_file": 0, "dinov3": 2, "csv_text": 0, "finite": 0, "fingerprint": 1, "progress": 0,
-=======
-    "pth_file": 0, "csv_text": 0, "finite": 0, "fingerprint": 1, "progress": 0, "connection": 0,
->>>>>>> 48c6a6c (A Hub that cannot be reached is named at once instead of after half a minute of silent retries)
+    "pth_file": 0, "dinov3": 2, "csv_text": 0, "finite": 0, "fingerprint": 1, "progress": 0, "connection": 0,
 }  # fmt: skip
 
 

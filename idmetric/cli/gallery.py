@@ -209,8 +209,6 @@ def _keep_inputs(args: argparse.Namespace) -> None:
     """Refuse outputs that are inputs, also in the sources of the gallery that may be read."""
     from idmetric.gallery import GalleryError, models_of
     from idmetric.gallery.sources import recorded
-    from idmetric.gallery.sources import recorded
-    from idmetric.gallery.sources import recorded
     from idmetric.gallery.trust import named_sources
 
     outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}
