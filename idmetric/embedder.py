@@ -44,10 +44,10 @@ from idmetric.images import (
     split_images,
     to_pixels,
 )
-from idmetric.masks import cut_out, read_mask
+from idmetric.masks import Labelled, MaskId, MaskLike, average_to, cut_out, labelled
 
 Images = ImageLike | Sequence[ImageLike]
-Masks = ImageLike | Sequence[ImageLike | None] | None
+Masks = MaskLike | Sequence[MaskLike | None] | None
 
 Self = TypeVar("Self", bound="Embedder")
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
@@ -199,11 +199,12 @@ class Embedder(nn.Module):
             "idmetric": __version__,
         }
 
-    def about(self, outside: Outside | None = None) -> dict[str, str]:
+    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
         """Everything that this model's embeddings depend on, the exact weights in memory included.
 
         Args:
             outside: what becomes of pixels outside masks; None for whole images.
+            mask_id: which label of the masks is the subject, if one was chosen.
         """
         return {
             **self.signature(),
@@ -211,6 +212,7 @@ class Embedder(nn.Module):
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
             "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}",
             "outside": outside or "all",
+            **({} if mask_id is None else {"mask_id": str(mask_id)}),
         }
 
     @property
@@ -263,6 +265,7 @@ class Embedder(nn.Module):
         *,
         batch_size: int = 32,
         masks: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         patches: bool = True,
         workers: int = 0,
@@ -278,6 +281,8 @@ class Embedder(nn.Module):
                 folder holds the masks at the images' paths, whole or without their first folders (`inputs.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
+            mask_id: the label that is the subject in masks of several objects: a palette index or grey value, or a
+                colour such as "#ff0000" (see `idmetric.masks`; `Labelled(mask, mask_id)` says it of one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances heed the mask.
@@ -292,7 +297,7 @@ class Embedder(nn.Module):
             ValueError: for no images, or masks that do not fit them.
         """
         with torch.no_grad():
-            return self._embed(images, batch_size, masks, outside, patches, progress, workers)
+            return self._embed(images, batch_size, labelled(masks, mask_id), outside, patches, progress, workers)
 
     def _embed(
         self,
@@ -328,6 +333,7 @@ class Embedder(nn.Module):
         normalize_embeddings: bool = False,
         *,
         masks: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         **options: Any,
     ) -> NDArray[np.float32] | Tensor | list[Tensor]:
@@ -338,7 +344,8 @@ class Embedder(nn.Module):
         Args:
             images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
                 is embedded, as nothing else tells D.
-            batch_size, masks, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=, texts=.
+            batch_size, masks, mask_id, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=,
+                texts=.
             show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
             convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
             convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
@@ -355,8 +362,8 @@ class Embedder(nn.Module):
         else:
             with progress_bar("images") if show_progress_bar else nullcontext() as progress:
                 found = self.embed(
-                    images, batch_size=batch_size, masks=masks, outside=outside, patches=False, progress=progress,
-                    **options,
+                    images, batch_size=batch_size, masks=masks, mask_id=mask_id, outside=outside, patches=False,
+                    progress=progress, **options,
                 ).cls  # fmt: skip
         if normalize_embeddings:
             found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
@@ -376,12 +383,17 @@ class Embedder(nn.Module):
         return read_image(image, background=self.background, preprocessing=self.preprocessing)
 
     def load_image(
-        self, image: ImageLike, mask: ImageLike | None = None, outside: Outside = "black"
+        self,
+        image: ImageLike,
+        mask: MaskLike | None = None,
+        outside: Outside = "black",
+        *,
+        mask_id: MaskId | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One image as this model sees it, and its mask.
 
         Args:
-            image, mask, outside: as for `embed`.
+            image, mask, outside, mask_id: as for `embed`.
 
         Returns:
             Pixels (3, h, w) in [0, 1], h and w from `size_for`; how much of each pixel the mask covers (h, w), or None
@@ -402,16 +414,16 @@ class Embedder(nn.Module):
             raise ImageReadError(
                 describe(mask), f"the release takes no masks, and preprocessing='release' none: {advice}"
             )
-        subject, cover = cut_out(image, mask, outside, background=self.background)
+        subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:
             pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
         except ImageReadError as error:  # it knows the cut-out alone
             raise ImageReadError(describe(image), error.reason) from error
-        cover = read_mask(cover, (pixels.shape[1], pixels.shape[2]))
+        cover = average_to(cover, (pixels.shape[1], pixels.shape[2]))
         return pixels, cover.to(pixels.device, pixels.dtype)
 
     def _load_batch(
-        self, images: list[ImageLike], masks: list[ImageLike | None], outside: Outside, pinned: bool
+        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside, pinned: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
         pinned = pinned and self.device.type == "cuda"
@@ -454,6 +466,7 @@ class Embedder(nn.Module):
         *,
         mask_a: Masks = ...,
         mask_b: Masks = ...,
+        mask_id: MaskId | None = ...,
         outside: Outside = ...,
         joint_weight: float = ...,
         batch_size: int = ...,
@@ -467,6 +480,7 @@ class Embedder(nn.Module):
         *,
         mask_a: Masks = None,
         mask_b: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
@@ -480,7 +494,7 @@ class Embedder(nn.Module):
             a, b: images (anything `embed` takes) or embeddings, equally many, or one on one side: it is embedded once
                 and compared with all. Two folders or patterns must hold images of equal names.
             distance: "cls" (default), "patch", "joint" or a variant of the table in `idmetric.distance`.
-            mask_a, mask_b, outside: subject masks, see `embed`.
+            mask_a, mask_b, mask_id, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
             batch_size: images per pass.
             mode: the ID-Sim release's name of a distance; refused, with the name it has here.
@@ -505,8 +519,8 @@ class Embedder(nn.Module):
             return embedding
         inputs.check_partners(a, b)
         patches = needs_patches(distance)
-        x = self._side(a, mask_a, outside, patches, batch_size)
-        y = self._side(b, mask_b, outside, patches, batch_size)
+        x = self._side(a, labelled(mask_a, mask_id), outside, patches, batch_size)
+        y = self._side(b, labelled(mask_b, mask_id), outside, patches, batch_size)
         return self._finite(embedding_distance(x, y, distance, joint_weight=joint_weight))
 
     def _finite(self, distances: Tensor) -> Tensor:
@@ -528,6 +542,7 @@ class Embedder(nn.Module):
         *,
         masks_a: Masks = None,
         masks_b: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
@@ -535,12 +550,12 @@ class Embedder(nn.Module):
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-        Each image is embedded once. Raises as a distance.
+        Each image is embedded once; `mask_id` and the other arguments, and what is raised, are as for a distance.
         """
         check_mode(mode)
         patches = needs_patches(distance)
-        x = self._side(a, masks_a, outside, patches, batch_size)
-        y = None if b is None else self._side(b, masks_b, outside, patches, batch_size)
+        x = self._side(a, labelled(masks_a, mask_id), outside, patches, batch_size)
+        y = None if b is None else self._side(b, labelled(masks_b, mask_id), outside, patches, batch_size)
         return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
 
     # Distance in, probability out
@@ -555,6 +570,7 @@ class Embedder(nn.Module):
         calibration: str | os.PathLike[str] | Calibration | None = None,
         mask_a: Masks = None,
         mask_b: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         batch_size: int = 32,
     ) -> Tensor:
@@ -564,7 +580,7 @@ class Embedder(nn.Module):
         `CalibrationWarning` says so where these were no photos; `calibration.basis` is the same sentence.
 
         Args:
-            a, b, mask_a, mask_b, outside, batch_size: as for a distance.
+            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
             distance: default the one that the calibration is for; another is refused.
             prior: share of pairs of one identity among those that you ask about; default the calibration's.
             calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json beside the
@@ -588,7 +604,10 @@ class Embedder(nn.Module):
                 found.check_outside("all" if mask is None else outside)
         found.warn()
         with torch.no_grad():
-            far = self(a, b, found.distance, mask_a=mask_a, mask_b=mask_b, outside=outside, batch_size=batch_size)
+            far = self(
+                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
+                batch_size=batch_size,
+            )  # fmt: skip
         return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
 
     @property
@@ -770,7 +789,7 @@ def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: in
     yield from in_order(loaded, places, threads=workers, waiting=workers)
 
 
-def split_masks(masks: Masks, images: Sequence[Any]) -> list[ImageLike | None]:
+def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
     """A mask, or None, for each image; of a folder of masks those that lie in it as the images do.
 
     Raises:
@@ -779,8 +798,10 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[ImageLike | None]:
     """
     if masks is None:
         return [None] * len(images)
-    if isinstance(masks, str | os.PathLike) and os.path.isdir(masks):
-        return [*_masks_in(masks, images)]
+    given = masks.source if isinstance(masks, Labelled) else masks
+    if isinstance(given, str | os.PathLike) and os.path.isdir(given):
+        in_folder = _masks_in(given, images)
+        return [labelled(mask, masks.mask_id) for mask in in_folder] if isinstance(masks, Labelled) else [*in_folder]
     if isinstance(masks, list | tuple):
         found = list(masks)
     elif isinstance(masks, Tensor) and masks.ndim in (3, 4):

@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+MASK_RULES = 2  # version of how masks are read: what older rules made of a masked image is made again
+MASKED = f"-m{MASK_RULES}"
 _SAMPLED = 3  # of a tensor, that many intervals between the values looked at
 
 
@@ -119,11 +121,12 @@ def short_name(name: str, local: bool) -> str:
 
 
 def content_key(image: bytes, mask: bytes | None = None) -> str:
-    """The name of exactly this content: 32 hex digits."""
+    """The name of exactly this content: 32 hex digits, for a masked image followed by `MASKED`."""
     digest = hashlib.blake2b(image, digest_size=16)
-    if mask is not None:
-        digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
-    return digest.hexdigest()
+    if mask is None:
+        return digest.hexdigest()
+    digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
+    return digest.hexdigest() + MASKED
 
 
 def key_of_file(source: str | bytes | os.PathLike[str]) -> str:

@@ -32,7 +32,7 @@ from idmetric.distance import check_name, distance_matrix, needs_patches, self_t
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding, concatenate
 from idmetric.images import SLACK, Outside, resize_pixels
-from idmetric.masks import average_to
+from idmetric.masks import MaskId, average_to, labelled
 from idmetric.subject import Boxes, subject_of
 
 Reduction = Literal["mean", "sum", "none"]
@@ -58,8 +58,8 @@ class IdentityLoss(nn.Module):
         metric: any `Embedder` of this package; not a compiled one (compile the loss).
         references: images of the subject (anything `Embedder.embed` takes), or their embedding.
         distance: see the table in `idmetric.distance`. joint_weight: weight of the patch term of "joint".
-        masks, outside: subject masks of the references, and what becomes of pixels outside of a mask, in references as
-            in `forward`; see `Embedder.embed`.
+        masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
+        outside: what becomes of pixels outside of a mask, in references as in `forward`.
         weights: how much each reference counts in the mean; nonnegative, rescaled to sum 1. Default: all the same.
         aggregate: over references: "mean", or "min", the distance to the nearest.
         reduction: over the batch: "mean", "sum", or "none", which gives (B,).
@@ -93,6 +93,7 @@ class IdentityLoss(nn.Module):
         *,
         distance: str = "cls",
         masks: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         weights: Sequence[float] | Tensor | None = None,
         aggregate: Aggregate = "mean",
@@ -129,7 +130,7 @@ class IdentityLoss(nn.Module):
         self.checkpoint = checkpoint
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
         with torch.inference_mode(False):  # what is made under it could not meet a graph later
-            self._embed_references(references, masks, batch_size)
+            self._embed_references(references, labelled(masks, mask_id), batch_size)
             self._keep("reference_weights", _reference_weights(weights, self._cls))
 
     # References

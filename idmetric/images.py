@@ -524,7 +524,7 @@ def is_float(x: Tensor | NDArray[Any]) -> bool:
 def _single(source: Any, name: str) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
     is_tensor = isinstance(source, Tensor)
-    if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(source))):
+    if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(source).sum())):
         advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
         raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
     x = source[0] if source.ndim == 4 and len(source) == 1 else source

@@ -12,10 +12,11 @@ What counts as the subject, by how a mask is stored:
 | colours on black | the colour, if there is one |
 | several values, indices or colours | none until `mask_id` names one: 3, or "#ff0000" |
 
-A soft value is the share of the pixel that belongs to the subject. Anything else is refused with the values found. Masks belong to the pixels of their image: of an image that EXIF turns,
-a mask of exactly the stored width and height is turned the same way, a mask of the upright size is used as it is, and
-any other size must have the image's shape (see `same_shape`). A mask with an EXIF orientation of its own is turned by
-that alone.
+A soft value is the share of the pixel that belongs to the subject. Anything else is refused with the values found.
+
+A mask belongs to the pixels of its image. Of an image that EXIF turns, a mask of exactly the stored width and height is
+turned the same way, and a mask of the upright size is used as it is; any other size must have the image's shape (see
+`same_shape`). A mask with an EXIF orientation of its own is turned by that alone.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SHOWN = 8  # labels in a message
 _PICTURE = 64  # colours: what has more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more grey values than this
 _TINT = 8  # of 255: by so much lossy compression tints grey
-_BLOCK = 1 << 22  # values that are averaged at a time
+_BLOCK = 1 << 20  # values that are averaged at a time
 
 
 class MaskWarning(UserWarning):
@@ -78,9 +79,13 @@ class Labelled:
 MaskLike = ImageLike | Labelled
 
 
-def labelled(mask: MaskLike | None, mask_id: MaskId | None) -> MaskLike | None:
-    """The mask with its label, if both are given."""
-    return mask if mask is None or mask_id is None or isinstance(mask, Labelled) else Labelled(mask, mask_id)
+def labelled(masks: Any, mask_id: MaskId | None) -> Any:
+    """Masks in any arrangement that `Embedder.embed` takes, each with its label; as they are without one."""
+    if masks is None or mask_id is None or isinstance(masks, Labelled):
+        return masks
+    if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
+        return [labelled(mask, mask_id) for mask in masks]
+    return Labelled(masks, mask_id)
 
 
 def parse_mask_id(text: str) -> MaskId:
@@ -205,18 +210,14 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
     kind = cover.dtype if cover.is_floating_point() else torch.float32
-    length, count = cover.shape[-2], size[0]
-    step = max(1, count * _BLOCK // max(1, cover.numel())) if cover.numel() > _BLOCK else count  # rows of the result
-    parts = []
-    for start in range(0, count, step):
-        stop = min(start + step, count)
-        top, bottom = start * length // count, -(-stop * length // count)
-        rows = cover[..., top:bottom, :]
-        exact = rows if rows.device.type == "mps" else rows.double()  # MPS has no float64
-        across = _average(exact, (0, size[1]), size[1], cover.shape[-1]).mT
-        exact = _average(across, (start, stop), count, length, top).mT
-        parts.append((exact / full).clamp(0, 1).to(kind))
-    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, -2)
+    if cover.numel() <= _BLOCK or cover.requires_grad:
+        return _averaged(cover, size, (0, size[0]), full).to(kind).contiguous()
+    found = cover.new_empty((*cover.shape[:-2], *size), dtype=kind)
+    step = max(1, size[0] * _BLOCK // max(cover.numel(), found.numel()))  # rows of the result
+    for start in range(0, size[0], step):
+        stop = min(start + step, size[0])
+        found[..., start:stop, :] = _averaged(cover, size, (start, stop), full)
+    return found
 
 
 def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -233,8 +234,11 @@ def _painted(subject: Image.Image | Tensor, cover: Tensor, fill: int) -> Image.I
     if isinstance(subject, Tensor):
         weight = cover.to(subject.device, subject.dtype)
         return subject * weight + fill / 255 * (1 - weight)
-    outside = Image.fromarray((255 - (cover * 255).round_()).byte().numpy())
-    subject.paste((fill, fill, fill), mask=outside)
+    outside = np.empty(cover.shape, np.uint8)
+    step = max(1, _BLOCK // cover.shape[1])
+    for start in range(0, len(outside), step):
+        outside[start : start + step] = 255 - (cover[start : start + step].numpy() * 255).round()
+    subject.paste((fill, fill, fill), mask=Image.fromarray(outside))
     return subject
 
 
@@ -244,20 +248,21 @@ def _painted(subject: Image.Image | Tensor, cover: Tensor, fill: int) -> Image.I
 def _read(
     source: MaskLike, image: Image.Image | Tensor | None, mask_id: MaskId | None, max_pixels: int
 ) -> tuple[NDArray[Any], float]:
-    if isinstance(source, Labelled):
-        source, mask_id = source.source, source.mask_id
-    name = describe(source)
-    if isinstance(source, Tensor | np.ndarray):
-        values, own = channels_last(source, name), None
-        found = _of_floats(values, name, mask_id) if values.dtype.kind == "f" else _of_integers(values, name, mask_id)
+    given: ImageLike = source.source if isinstance(source, Labelled) else source
+    mask_id = source.mask_id if isinstance(source, Labelled) else mask_id
+    name, own = describe(given), None
+    if isinstance(given, Tensor | np.ndarray):
+        values = channels_last(given, name)
+        read = _of_floats if values.dtype.kind == "f" else _of_integers
+        values, full = read(values, name, mask_id)
     else:
-        opened = open_image(source, max_pixels)
+        opened = open_image(given, max_pixels)
         own = opened.info.get(STORED)
-        found = _of_image(opened, name, mask_id)
+        values, full = _of_image(opened, name, mask_id)
     if image is None:
-        return found
-    values, full = _fit(found[0], own, image, name), found[1]
-    if not (isinstance(source, Tensor) and is_float(source)):  # coverage that was computed, as `read_mask` gives it
+        return values, full
+    values = _fit(values, own, image, name)
+    if not (isinstance(given, Tensor) and is_float(given)):  # coverage that was computed, as `read_mask` gives it
         _warn_of_share(values, full, name)
     return values, full
 
@@ -341,7 +346,7 @@ def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[
     """An RGB image: grey where its channels agree, else its colours are labels, and black is background."""
     red, green, blue = image.split()
     spread = max(ImageChops.difference(a, b).getextrema()[1] for a, b in ((red, green), (green, blue), (red, blue)))
-    high = max(band[1] for band in image.getextrema())
+    high = max(band.getextrema()[1] for band in (red, green, blue))
     by_colour = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
     if not by_colour and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
         return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
@@ -354,7 +359,7 @@ def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[
             "it holds more than 256 colours, as a photo or a lossy file does, and says nowhere which is the subject: "
             "save it as a grey PNG, white = subject",
         )
-    colours = sorted(colour for _, colour in found if any(colour))  # type: ignore[arg-type, misc]  # of RGB
+    colours = sorted(colour for _, colour in found if any(colour))  # type: ignore[arg-type]  # of RGB
     if mask_id is not None:
         wanted = _label(_colour_of, mask_id, name, "colours", colours)
         chosen = [wanted]
@@ -477,10 +482,12 @@ def _fit(values: NDArray[Any], own: int | None, image: Image.Image | Tensor, nam
     Args:
         own: the mask's EXIF orientation, by which it has been turned; None without one.
     """
-    is_tensor = isinstance(image, Tensor)
-    size = (image.shape[-2], image.shape[-1]) if isinstance(image, Tensor) else (image.height, image.width)
-    turn = 1 if is_tensor else image.info.get(STORED, 1)  # type: ignore[union-attr]  # a PIL image
+    if isinstance(image, Tensor):
+        size, turn = (image.shape[-2], image.shape[-1]), 1
+    else:
+        size, turn = (image.height, image.width), image.info.get(STORED, 1)
     stored = size[::-1] if turn >= 5 else size
+    own_size = (values.shape[0], values.shape[1])
     if values.shape == size:
         if turn > 1 and stored == size and own is None:
             message = (
@@ -491,10 +498,10 @@ def _fit(values: NDArray[Any], own: int | None, image: Image.Image | Tensor, nam
         return values
     if values.shape == stored and own in (None, 1):
         return np.ascontiguousarray(_TURNED[turn](values))
-    if same_shape(values.shape, size):  # type: ignore[arg-type]  # two axes
+    if same_shape(own_size, size):
         return values
     advice = f"resize it to {size[1]}x{size[0]}"
-    if same_shape(values.shape, stored):  # type: ignore[arg-type]  # two axes
+    if same_shape(own_size, stored):
         advice = f"EXIF turns the image, so {advice}, or to the stored {stored[1]}x{stored[0]}"
     raise ImageReadError(
         name,
@@ -503,7 +510,7 @@ def _fit(values: NDArray[Any], own: int | None, image: Image.Image | Tensor, nam
     )
 
 
-_TURNED = {  # EXIF's orientations that swap width and height
+_TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orientations that swap width and height
     5: lambda x: x.T,
     6: lambda x: np.rot90(x, -1),
     7: lambda x: np.rot90(x, 2).T,
@@ -535,6 +542,16 @@ def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str
 
 
 # Averaging
+
+
+def _averaged(cover: Tensor, size: tuple[int, int], part: tuple[int, int], full: float) -> Tensor:
+    """Rows part[0] to part[1] of coverage averaged to `size`, exactly."""
+    length = cover.shape[-2]
+    top, bottom = part[0] * length // size[0], -(-part[1] * length // size[0])
+    rows = cover[..., top:bottom, :]
+    exact = rows if rows.device.type == "mps" else rows.double()  # MPS has no float64
+    across = _average(exact, (0, size[1]), size[1], cover.shape[-1])
+    return (_average(across.mT, part, size[0], length, top).mT / full).clamp(0, 1)
 
 
 def _average(x: Tensor, part: tuple[int, int], count: int, length: int, first: int = 0) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding
 from idmetric.images import ImageLike, Outside, split_images
-from idmetric.masks import read_mask
+from idmetric.masks import MaskId, labelled, read_mask
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
 MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")
@@ -62,6 +62,7 @@ def heatmaps(
     targets: Images,
     *,
     masks: Masks = None,
+    mask_id: MaskId | None = None,
     outside: Outside = "keep",
     match: Match = "prototype",
     batch_size: int = 32,
@@ -71,7 +72,7 @@ def heatmaps(
     Args:
         references: one image of the subject or several, or their embedding (with weights where masks were given).
         targets: images to look for it in.
-        masks: subject masks of the references, see `Embedder.embed`.
+        masks, mask_id: subject masks of the references, see `Embedder.embed`.
         outside: what becomes of the references' pixels outside their masks; kept, as in PerSAM, unless told otherwise.
         match: see the module.
         batch_size: images per pass.
@@ -83,7 +84,7 @@ def heatmaps(
         ImageReadError: naming the image that cannot be read.
         ValueError: for a model without patch tokens, or masks that do not fit.
     """
-    subject = metric._side(references, masks, outside, True, batch_size)
+    subject = metric._side(references, labelled(masks, mask_id), outside, True, batch_size)
     _tokens(subject, metric)
     singles = split_images(targets)
     pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idmetric.images import SLACK, Outside
-from idmetric.masks import average_to, box_of
+from idmetric.masks import average_to, box_of, same_shape
 
 Boxes = Sequence[Sequence[int]] | Tensor  # (left, top, right, bottom) of each image, in whole pixels
 Cut = tuple[int, int, int, int]
@@ -64,6 +64,11 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
     cover = masks[:, 0] if masks.ndim == 4 and masks.shape[1] == 1 else masks
     if cover.ndim != 3 or len(cover) != len(x) or 0 in cover.shape:
         raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
+    if not same_shape((cover.shape[1], cover.shape[2]), (x.shape[2], x.shape[3])):
+        raise ValueError(
+            f"masks of {cover.shape[2]}x{cover.shape[1]} pixels have another shape than images of {x.shape[3]}x"
+            f"{x.shape[2]}: resize them to the images, which were turned or squashed otherwise"
+        )
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
         low, high = torch.stack(torch.aminmax(cover.detach())).tolist()

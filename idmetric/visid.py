@@ -36,6 +36,7 @@ from idmetric.embedder import Embedder, Images, Masks, in_batches, names_of, spl
 from idmetric.embedding import Embedding
 from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
+from idmetric.masks import MaskId, labelled
 
 # the paper's four meta-tasks, in our own words
 TASKS = {
@@ -266,6 +267,7 @@ class VisIDEmbed(Embedder):
         instruction: str | None = None,
         batch_size: int = 8,
         masks: Masks = None,
+        mask_id: MaskId | None = None,
         outside: Outside = "black",
         patches: bool = True,
         workers: int = 0,
@@ -278,7 +280,7 @@ class VisIDEmbed(Embedder):
             texts: a text for each image (a caption, an edit), or one for all.
             task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
             instruction: its words instead; "" for none. Default: the settings'.
-            batch_size, masks, outside, patches, workers, progress: as for `Embedder.embed`.
+            batch_size, masks, mask_id, outside, patches, workers, progress: as for `Embedder.embed`.
 
         Raises:
             ImageReadError: naming the image that cannot be read.
@@ -286,8 +288,8 @@ class VisIDEmbed(Embedder):
         """
         with torch.no_grad():
             return self._embed_items(
-                images, texts, self._instruction(task, instruction, images is None), batch_size, masks, outside,
-                patches, progress, workers,
+                images, texts, self._instruction(task, instruction, images is None), batch_size,
+                labelled(masks, mask_id), outside, patches, progress, workers,
             )  # fmt: skip
 
     def _instruction(self, task: str | None, instruction: str | None, text_only: bool) -> str:

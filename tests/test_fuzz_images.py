@@ -107,7 +107,7 @@ def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
 def test_images_that_another_program_draws_are_refused() -> None:
     data = io.BytesIO()
     Image.new("RGB", (8, 8)).save(data, "EPS")
-    with pytest.raises(ImageReadError, match="EPS files are drawn by another program"):
+    with pytest.raises(ImageReadError, match="EPS files are not read"):
         read_image(data.getvalue())
 
 

@@ -21,6 +21,7 @@ from idmetric.distance import needs_patches
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
 from idmetric.images import ImageLike, ImageReadError, Outside
+from idmetric.masks import MaskId
 
 OnError = Literal["raise", "none"]
 
@@ -28,11 +29,14 @@ OnError = Literal["raise", "none"]
 class _Columns:
     """What both do: read columns, and put None where there is nothing."""
 
-    def __init__(self, metric: Embedder, outside: Outside, batch_size: int, on_error: OnError) -> None:
+    def __init__(
+        self, metric: Embedder, outside: Outside, mask_id: MaskId | None, batch_size: int, on_error: OnError
+    ) -> None:
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
         self.metric, self.batch_size, self.on_error = metric, batch_size, on_error
         self.outside: Outside = outside
+        self.mask_id = mask_id
 
     def _embed(
         self, batch: Mapping[str, Sequence[Any]], column: str, mask_column: str | None, patches: bool
@@ -49,7 +53,7 @@ class _Columns:
                 continue
             mask = as_image(batch[mask_column][row]) if mask_column else None
             try:
-                seen, cover = self.metric.load_image(image, mask, self.outside)
+                seen, cover = self.metric.load_image(image, mask, self.outside, mask_id=self.mask_id)
             except ImageReadError as error:
                 if self.on_error == "raise":
                     raise
@@ -70,7 +74,7 @@ class EmbedColumn(_Columns):
 
     Args:
         metric: the model. column: of images. output: the new column.
-        mask_column: of subject masks. outside: see `Embedder.embed`.
+        mask_column: of subject masks. outside, mask_id: see `Embedder.embed`.
         batch_size: images per pass; `map` decides how many come at once.
         normalize: scale to unit length.
         on_error: "none" gives None for images that cannot be read, and says why in `{output}_error`; None, where there
@@ -85,11 +89,12 @@ class EmbedColumn(_Columns):
         *,
         mask_column: str | None = None,
         outside: Outside = "black",
+        mask_id: MaskId | None = None,
         batch_size: int = 32,
         normalize: bool = False,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, outside, batch_size, on_error)
+        super().__init__(metric, outside, mask_id, batch_size, on_error)
         self.column, self.output, self.mask_column, self.normalize = column, output, mask_column, normalize
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -116,7 +121,7 @@ class ScoreColumns(_Columns):
     Args:
         metric: the model. a, b: the columns compared. distance: see `idmetric.distance`.
         output: the new column. mask_a, mask_b: columns of subject masks.
-        outside, batch_size, on_error: as for `EmbedColumn`.
+        outside, mask_id, batch_size, on_error: as for `EmbedColumn`.
     """
 
     def __init__(
@@ -130,10 +135,11 @@ class ScoreColumns(_Columns):
         mask_a: str | None = None,
         mask_b: str | None = None,
         outside: Outside = "black",
+        mask_id: MaskId | None = None,
         batch_size: int = 32,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, outside, batch_size, on_error)
+        super().__init__(metric, outside, mask_id, batch_size, on_error)
         self.columns, self.masks = (a, b), (mask_a, mask_b)
         self.distance, self.patches, self.output = distance, needs_patches(distance), output
 

@@ -27,6 +27,7 @@ from idmetric.evaluate import ranking
 from idmetric.fingerprint import folder_name
 from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, is_single, split_images
+from idmetric.masks import MaskId, labelled
 
 try:
     from torchmetrics import Metric
@@ -150,6 +151,7 @@ class IdentitySimilarity(_WithEmbedder):
         *,
         masks: Masks = None,
         target_masks: Masks | Sequence[Masks] = None,
+        mask_id: MaskId | None = None,
     ) -> None:
         """Add images.
 
@@ -157,7 +159,7 @@ class IdentitySimilarity(_WithEmbedder):
             preds: images of any kind (see `idmetric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
             target: a reference for each, or one for all; or a list with a list of references for each, or a tensor
                 (B, R, 3, H, W).
-            masks, target_masks: subject masks in the same arrangement.
+            masks, target_masks: subject masks in the same arrangement. mask_id: see `Embedder.embed`.
 
         Raises:
             ImageReadError: for an image that cannot be read.
@@ -165,8 +167,8 @@ class IdentitySimilarity(_WithEmbedder):
         """
         patches = needs_patches(self.distance)
         with torch.no_grad():
-            images = self._embed(preds, masks, patches)
-            references, groups = self._references(target, target_masks, len(images), patches)
+            images = self._embed(preds, labelled(masks, mask_id), patches)
+            references, groups = self._references(target, labelled(target_masks, mask_id), len(images), patches)
             far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
             found = torch.stack(far).detach().to(self.device, torch.float32)
         getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
@@ -248,18 +250,25 @@ class IdentityRetrieval(_WithEmbedder):
         self._add(self._features, torch.float32)
         self._add(self._identities, torch.int64)
 
-    def update(self, preds: Images, target: Tensor | Sequence[int | str], *, masks: Masks = None) -> None:
+    def update(
+        self,
+        preds: Images,
+        target: Tensor | Sequence[int | str],
+        *,
+        masks: Masks = None,
+        mask_id: MaskId | None = None,
+    ) -> None:
         """Add images and whose they are.
 
         Args:
-            preds, masks: as for `IdentitySimilarity.update`.
+            preds, masks, mask_id: as for `IdentitySimilarity.update`.
             target: an identity for each: integers, or names.
 
         Raises:
             ImageReadError, ValueError: as there.
         """
         found = self.metric.embed(
-            preds, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=False
+            preds, masks=masks, mask_id=mask_id, outside=self.outside, batch_size=self.batch_size, patches=False
         ).cls.detach()
         names = _numbers(target)
         if len(names) != len(found):

@@ -97,6 +97,8 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     run.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s, the papers'")
     text = "show models the subjects alone, by the manifest's masks, and make this of the rest"
     run.add_argument("--subject", choices=("black", "white", "crop", "keep"), help=text)
+    run.add_argument("--mask-id", metavar="LABEL", help="with --subject: which label is the subject, where masks hold "
+                     "several: a number, or a colour such as #ff0000")  # fmt: skip
     text = "resamples for the 95 %% intervals, by identity; 0 = no intervals (default %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
     run.add_argument("--seed", type=int, default=0, help="of the resampling (default %(default)s)")
@@ -287,12 +289,16 @@ def read_data(path: Path) -> Manifest:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    from idmetric.masks import parse_mask_id
     from idmetric.protocols.embeddings import Look
     from idmetric.protocols.scorers import Settings
 
     if args.workers is not None and args.workers < 1:
         raise ValueError(f"--workers {args.workers}: at least 1")
-    look = Look() if args.subject is None else Look(True, args.subject)
+    mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
+    if mask_id is not None and args.subject is None:
+        raise ValueError("--mask-id needs --subject: masks are not looked at without it")
+    look = Look() if args.subject is None else Look(True, args.subject, mask_id)
     store = None if args.out is None else args.out / "embeddings"
     return Settings(
         args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers,

@@ -128,6 +128,8 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
                         "a mask (default: black)")  # fmt: skip
+    parser.add_argument("--mask-id", metavar="LABEL", help="which label is the subject, where masks hold several: a "
+                        "number, or a colour such as #ff0000")  # fmt: skip
     parser.add_argument("--trust-sources", action="store_true", help="read the folders that a gallery made elsewhere "
                         "says it is of; needed once")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
@@ -248,11 +250,16 @@ def _open(args: argparse.Namespace) -> Gallery:
 
     from idmetric.gallery import Gallery
     from idmetric.loading import load
+    from idmetric.masks import parse_mask_id
 
     masked = bool(args.masked or args.mask_dir)
     known = _built(args, masked)
     outside: Any = args.outside or (known["outside"] if known and known["outside"] != "all" else "black")
     masked = masked or bool(known and known["outside"] != "all")
+    label = args.mask_id or (known.get("mask_id") if known else None)
+    mask_id = parse_mask_id(label) if label else None
+    if mask_id is not None and not masked:
+        raise UsageError("--mask-id needs masks: --mask-dir or --masked")
     source = args.model or (known["opened"] if known else DEFAULT_MODEL)
     if args.model and os.path.isdir(args.model):
         source = os.path.abspath(args.model)  # so that it opens from another folder too
@@ -269,7 +276,14 @@ def _open(args: argparse.Namespace) -> Gallery:
         metric.calibrate_with(calibration)
     patches = bool(getattr(args, "patches", False))
     return Gallery(
-        args.folder, metric, masked=masked, outside=outside, patches=patches, opened=source, opened_revision=revision
+        args.folder,
+        metric,
+        masked=masked,
+        outside=outside,
+        mask_id=mask_id,
+        patches=patches,
+        opened=source,
+        opened_revision=revision,
     )
 
 
@@ -282,7 +296,12 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
     found = [{**m["about"], **{k: m[k] for k in ("opened", "opened_revision")}} for m in models_of(args.folder)]
     if masked:
         found = [m for m in found if m["outside"] != "all"]
-    different = {(m["opened"], args.revision or m["opened_revision"], m["outside"], m["dtype"]): m for m in found}
+    if args.mask_id:
+        found = [m for m in found if m.get("mask_id") == args.mask_id]
+    different = {
+        (m["opened"], args.revision or m["opened_revision"], m["outside"] + " of " * bool(m.get("mask_id"))
+        + m.get("mask_id", ""), m["dtype"]): m for m in found
+    }  # fmt: skip
     if len(different) > 1:
         names = ", ".join(
             f"{opened}{f' at {revision}' * bool(revision)} (looking at {outside}, {dtype})"

@@ -117,6 +117,8 @@ def build_parser() -> argparse.ArgumentParser:
                         "image's own path (DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
+    parser.add_argument("--mask-id", metavar="LABEL", help="which label is the subject, where masks hold several: a "
+                        "number (palette index, grey value), or a colour such as #ff0000")  # fmt: skip
     parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
     parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, side by side with "
@@ -243,6 +245,8 @@ def _scores(rows: list[Row], work: Cross | Pairs, scorer: Scorer, threshold: flo
 
 
 def _warn(message: str, messages: list[str], quiet: bool) -> None:
+    if message in messages:  # a mask is read again for the page
+        return
     messages.append(message)
     if not quiet:
         print(f"idmetric-score: {message}", file=sys.stderr)
@@ -427,8 +431,10 @@ class Scorer:
         self, metric: Embedder, args: argparse.Namespace, skipped: Skipped, album: Album | None = None
     ) -> None:
         from idmetric.distance import needs_patches
+        from idmetric.masks import parse_mask_id
 
         self.metric, self.args, self.skipped, self.album = metric, args, skipped, album
+        self.mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
         self.patches = needs_patches(args.distance)
         self.signature = metric.signature(args.distance)
         self.calibration = metric.calibration if args.calibration else None
@@ -440,7 +446,7 @@ class Scorer:
         self.cache: Cache | None = None
         if args.cache:
             copies, patches = not args.no_copies, self.patches or self.details
-            self.cache = Cache(Path(args.cache), metric, args.outside, patches, copies, warnings.warn)
+            self.cache = Cache(Path(args.cache), metric, args.outside, patches, copies, warnings.warn, self.mask_id)
 
     def rows(self, work: Cross | Pairs) -> list[Row]:
         """A row for each candidate or pair that could be read."""
@@ -679,6 +685,7 @@ class Scorer:
     def _read(self, file: File) -> Loaded | None:
         """The file, its pixels and mask at the model's resolution; None for a file to skip."""
         from idmetric.images import ImageReadError, describe
+        from idmetric.masks import labelled
 
         path = file[0]
         try:
@@ -691,9 +698,9 @@ class Scorer:
             pixels = mask = None
             try:
                 if not cached:
-                    pixels, mask = self.metric.load_image(picture, mask_image, self.args.outside)
+                    pixels, mask = self.metric.load_image(picture, mask_image, self.args.outside, mask_id=self.mask_id)
                 if self.album is not None:
-                    self.album.add_picture(file, picture, mask_path, self.args.outside)
+                    self.album.add_picture(file, picture, labelled(mask_path, self.mask_id), self.args.outside)
             except ImageReadError as error:
                 named = path if error.source == describe(picture) else error.source  # the picture has no name
                 raise ImageReadError(named, error.reason) from error

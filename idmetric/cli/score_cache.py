@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from idmetric.embedding import Embedding
     from idmetric.evaluate.copies import Print
     from idmetric.images import Outside
+    from idmetric.masks import MaskId
     from idmetric.report.matches import Tokens
     from idmetric.shards import Writer
 
@@ -121,7 +122,14 @@ class Cache:
     """
 
     def __init__(
-        self, folder: Path, metric: Embedder, outside: Outside, patches: bool, copies: bool, say: Callable[[str], None]
+        self,
+        folder: Path,
+        metric: Embedder,
+        outside: Outside,
+        patches: bool,
+        copies: bool,
+        say: Callable[[str], None],
+        mask_id: MaskId | None = None,
     ) -> None:
         from idmetric.evaluate.copies import SIZE
         from idmetric.fingerprint import folder_in
@@ -134,8 +142,7 @@ class Cache:
 
         with writing(folder):  # or all would be embedded first
             folder.mkdir(parents=True, exist_ok=True)
-        whole = metric.about()
-        stores = {False: whole, True: {**whole, "outside": outside}}
+        stores = {False: metric.about(), True: metric.about(outside, mask_id)}
         made_by = metric.model_id
         self._of = {
             m: Shards(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)

@@ -11,10 +11,24 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest import PATHS, Manifest
-from idmetric.images import ImageReadError, read_image
-from idmetric.masks import read_mask
+from idmetric.images import STORED, ImageReadError, read_image
+from idmetric.masks import read_mask, same_shape
 
-Size = tuple[int, int]  # width, height
+
+@dataclass(frozen=True)
+class Size:
+    """Of a decoded image: height and width, and whether it was turned on its side, as its EXIF asks."""
+
+    height: int
+    width: int
+    turned: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.height, self.width
+
+
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 
 
@@ -68,19 +82,23 @@ def faults(
 
 
 def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
-    """Masks that are no scaled masks of their images, up to a pixel of rounding."""
+    """Masks of another shape than their images."""
     for column in PATHS[1:]:
-        for row, (width, height) in sizes[column].items():
-            wide, high = sizes["path"].get(row, (0, 0))
-            if abs(width * high - height * wide) > wide + high:
-                reason = f"the mask has {width}x{height} pixels, its image {wide}x{high}: they have not one shape"
-                yield Fault(row, column, reason)
+        for row, mask in sizes[column].items():
+            image = sizes["path"].get(row)
+            if image is None or same_shape(mask.shape, image.shape):
+                continue
+            if not (image.turned and mask.shape == image.shape[::-1]):  # of the stored pixels: it is turned as well
+                reason = f"the mask has {mask.width}x{mask.height} pixels, its image {image.width}x{image.height}"
+                yield Fault(row, column, f"{reason}: they have not one shape")
 
 
 def _slender(sizes: Mapping[int, Size], most_ratio: float) -> Iterator[Fault]:
     for row, size in sizes.items():
-        if max(size) > most_ratio * min(size):
-            yield Fault(row, "path", f"{size[0]}x{size[1]} pixels: the model takes no side ratio above {most_ratio:g}")
+        if max(size.shape) > most_ratio * min(size.shape):
+            yield Fault(
+                row, "path", f"{size.width}x{size.height} pixels: the model takes no side ratio above {most_ratio:g}"
+            )
 
 
 def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:
@@ -112,13 +130,14 @@ def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
         return absent
     try:
         if column == "path":
-            return read_image(source).size
+            picture = read_image(source)
+            return Size(picture.height, picture.width, picture.info.get(STORED, 1) >= 5)
         mask = read_mask(source)
     except ImageReadError as error:
         return Fault(row, column, str(error))
     if column == "mask" and not mask.any():
         return Fault(row, column, "the mask is empty: it must select something, above 0 = object")
-    return mask.shape[1], mask.shape[0]
+    return Size(mask.shape[0], mask.shape[1])
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:

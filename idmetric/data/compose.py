@@ -228,7 +228,7 @@ def resize_back(image: ImageLike, size: tuple[int, int] = (NEARID_SIDE, NEARID_S
 
 def _read(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
     photo = read_image(image)
-    bits = np.array(read_mask(mask).numpy() >= _HALF)
+    bits = np.array(read_mask(mask, image=photo).numpy() >= _HALF)
     if bits.shape != (photo.height, photo.width):
         raise ComposeError(
             f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "

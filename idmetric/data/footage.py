@@ -24,7 +24,7 @@ from PIL import Image
 from idmetric import text_file
 from idmetric.data.clips import BOXES, Clip, ClipError, is_image, is_mask
 from idmetric.data.video import Video
-from idmetric.images import ImageLike, read_image
+from idmetric.images import ImageLike, open_file, read_image
 from idmetric.masks import read_indices, read_mask
 
 Annotation = Literal["masks", "boxes", "none"]
@@ -253,7 +253,7 @@ def _is_palette(masks: Folder | Video) -> bool:
     if first is None:
         return False
     try:
-        with Image.open(first) as image:
+        with open_file(first) as image:
             return bool(image.mode == "P")
     except Exception:  # reading its pixels will say what is wrong
         return False

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from PIL import Image
-
 from idmetric.ahead import in_order
-from idmetric.fingerprint import content_key
+from idmetric.fingerprint import MASKED, content_key
 from idmetric.finite import NonFiniteError, reason
 from idmetric.gallery.index import Item
-from idmetric.images import ImageReadError, Outside
+from idmetric.images import ImageReadError, Outside, open_file
+from idmetric.masks import MaskId
 from idmetric.shards import Shards, Writer
 
 if TYPE_CHECKING:
@@ -49,11 +48,16 @@ class Loaded:
 
 
 def load_pixels(
-    metric: Embedder, of: Entry | Item, image: bytes, mask: bytes | None, outside: Outside
+    metric: Embedder,
+    of: Entry | Item,
+    image: bytes,
+    mask: bytes | None,
+    outside: Outside,
+    mask_id: MaskId | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Pixels and mask as the model sees them; ImageReadError, by the names of the files, if there are none."""
     cover = None if mask is None else Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
-    return metric.load_image(Named(image, of.place), cover, outside)
+    return metric.load_image(Named(image, of.place), cover, outside, mask_id=mask_id)
 
 
 @dataclass
@@ -65,6 +69,7 @@ class Reader:
     writer: Writer
     masked: bool
     outside: Outside
+    mask_id: MaskId | None
     patches: bool
     batch_size: int
     done: set[str] = field(default_factory=set)  # keys embedded in this update, some in no file yet
@@ -109,12 +114,13 @@ class Reader:
         """The item, and its pixels if it is not embedded yet."""
         began = time.time_ns()
         stamp = stamp_of(entry.files)
-        if quick and known is not None and _is_trusted(known, stamp) and (known.problem or known.key in self.shards):
+        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == self.masked
+        if quick and known is not None and current and (known.problem or known.key in self.shards):
             return Loaded(replace(known, name=entry.name, identity=entry.identity))
         item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
         return load(
             self.metric, entry, item, lambda key: key in self.shards or key in self.done,
-            masked=self.masked, outside=self.outside,
+            masked=self.masked, outside=self.outside, mask_id=self.mask_id,
         )  # fmt: skip
 
     def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
@@ -132,14 +138,15 @@ class Reader:
 
 
 def load(
-    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside
-) -> Loaded:
+    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside,
+    mask_id: MaskId | None = None,
+) -> Loaded:  # fmt: skip
     """Read an image, and bring it to how the model sees it.
 
     Args:
         item: what is known of it; it comes back with key, size and problem.
         is_known: whether content of that key needs no pixels.
-        masked: whether the subject alone is looked at. outside: what becomes of the rest, see `Embedder.embed`.
+        masked: whether the subject alone is looked at. outside, mask_id: see `Embedder.embed`.
     """
     try:
         image = entry.image()
@@ -154,14 +161,14 @@ def load(
     if masked and mask is None:
         return Loaded(replace(item, problem=_NO_MASK))
     try:
-        with Image.open(io.BytesIO(image)) as opened:  # only its head
+        with open_file(io.BytesIO(image)) as opened:  # only its head
             item = replace(item, width=opened.width, height=opened.height)
     except Exception:  # what it is, and why not, is said below
         pass
     if is_known(item.key):
         return Loaded(item)
     try:
-        return Loaded(item, *load_pixels(metric, entry, image, mask, outside))
+        return Loaded(item, *load_pixels(metric, entry, image, mask, outside, mask_id))
     except ImageReadError as error:
         problem = error.reason if error.source == entry.place else f"{error.source}: {error.reason}"
         return Loaded(replace(item, problem=problem))

@@ -18,6 +18,7 @@ from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images import describe, split_images
+from idmetric.masks import Labelled, labelled
 from idmetric.nearest import Index, nearest
 from idmetric.records import Record, Records
 from idmetric.shards import Shards
@@ -100,7 +101,7 @@ class Search:
                 yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)
-        covers = split_masks(masks, singles)
+        covers = split_masks(labelled(masks, self.gallery.mask_id), singles)
         for start in range(0, len(singles), batch_size):
             part_of, cover = singles[start : start + batch_size], covers[start : start + batch_size]
             embedding = metric.embed(
@@ -184,7 +185,7 @@ class Search:
 
     def _load(self, item: Item) -> tuple[Any, Any]:
         image, mask = self.gallery.read(item)
-        return load_pixels(self.gallery.metric, item, image, mask, self.gallery.outside)
+        return load_pixels(self.gallery.metric, item, image, mask, self.gallery.outside, self.gallery.mask_id)
 
     def _row(self, query: str, rank: int, distance: float, item: Item) -> Record:
         s = self.gallery.metric.signature(self.distance)
@@ -201,7 +202,7 @@ class Search:
 def _key(image: Any, mask: Any) -> str:
     """The key of a query that is a file or its bytes; "" for others."""
     parts = []
-    for source in (image, mask):
+    for source in (image, mask.source if isinstance(mask, Labelled) else mask):
         if isinstance(source, bytes) or source is None:
             parts.append(source)
         elif isinstance(source, str | os.PathLike):

@@ -31,6 +31,7 @@ from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries,
 from idmetric.gallery.trust import check_trusted, trust
 from idmetric.images import Outside
 from idmetric.lock import lock
+from idmetric.masks import MaskId
 from idmetric.nearest import Index, Ints, Single, unit
 from idmetric.shards import DamagedShardError, Shards, Writer
 
@@ -90,7 +91,7 @@ class Gallery:
     Args:
         folder: where everything is kept; several models may share it. Made by the first `update`.
         metric: the model. Only embeddings of exactly its weights and settings are ever used.
-        masked: look at subjects alone, by masks. outside: what becomes of the rest, see `Embedder.embed`.
+        masked: look at subjects alone, by masks. outside, mask_id: see `Embedder.embed`.
         patches: keep patch tokens too (megabytes for each image), so that `rerank` need not embed again.
         opened: what `idmetric.load` takes to open the model again, and opened_revision: the commit, where one was asked
             for; the command line remembers both.
@@ -104,6 +105,7 @@ class Gallery:
         *,
         masked: bool = False,
         outside: Outside = "black",
+        mask_id: MaskId | None = None,
         patches: bool = False,
         opened: str = "",
         opened_revision: str = "",
@@ -111,7 +113,8 @@ class Gallery:
         self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
         self.outside: Outside = outside
         self.opened, self.opened_revision = opened or metric.name, opened_revision
-        self.about = metric.about(outside if masked else None)
+        self.mask_id = mask_id if masked else None
+        self.about = metric.about(outside if masked else None, self.mask_id)
         self.store = folder_in(self.folder, self.about, metric.spelled_label)
         self.sources: list[Source] = []
         self._given: list[Source] = []  # named in this process
@@ -283,7 +286,9 @@ class Gallery:
             with writing(self.folder):
                 damaged = self._mend(quick)
                 writer = Writer(self._shards)
-                reader = Reader(self.metric, self._shards, writer, self.masked, self.outside, self.patches, batch_size)
+                reader = Reader(
+                    self.metric, self._shards, writer, self.masked, self.outside, self.mask_id, self.patches, batch_size
+                )  # fmt: skip
                 try:
                     after = reader.run(wanted, before, quick, workers, progress)
                 finally:  # also where it is stopped
@@ -431,7 +436,7 @@ class Gallery:
 
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
-        if self.metric.about(self.outside if self.masked else None) != self.about:
+        if self.metric.about(self.outside if self.masked else None, self.mask_id) != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it anew")
 
     @contextmanager

@@ -25,9 +25,10 @@ from PIL import Image
 
 from idmetric.data.manifest import Manifest
 from idmetric.embedding import Embedding
-from idmetric.fingerprint import settings_digest
+from idmetric.fingerprint import MASK_RULES, settings_digest
 from idmetric.finite import NonFiniteError, reason
 from idmetric.images import ImageReadError, Outside, Preprocessing, describe, read_image
+from idmetric.masks import MaskId, labelled
 from idmetric.protocols.result import slug
 from idmetric.shards import Shards, Writer
 
@@ -57,10 +58,16 @@ class Look:
     Attributes:
         masked: only the subject, by the manifest's masks; rows without one are refused.
         outside: what becomes of the rest, see `Embedder.embed`.
+        mask_id: which label of the masks is the subject, where they hold several.
     """
 
     masked: bool = False
     outside: Outside = "black"
+    mask_id: MaskId | None = None
+
+    def mask_of(self, manifest: Manifest, row: int) -> Any:
+        """The mask of a row to look by, None where whole images are looked at."""
+        return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
 
 
 class UnreadableError(ValueError):
@@ -136,7 +143,8 @@ def embed(
 def folder_name(model: Any, look: Look = Look()) -> str:
     """The folder of a model's embeddings: its name, and a digest of all that they depend on."""
     about = {**model.signature(), "background": str(getattr(model, "background", ""))}
-    about |= {"outside": look.outside} if look.masked else {}
+    if look.masked:
+        about |= {"outside": look.outside, "masks": f"{MASK_RULES} {look.mask_id or ''}"}
     return f"{slug(about.get('model', 'model'))[:60]}.{settings_digest(about)}"
 
 
@@ -242,9 +250,7 @@ class _Work:
 
     def _read(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         """The image as each model takes it."""
-        source, mask = self.manifest.source(row), None
-        if self.look.masked:
-            mask = self.manifest.source(row, "mask")
+        source, mask = self.manifest.source(row), self.look.mask_of(self.manifest, row)
         decoded: dict[Any, Image.Image] = {}
         found = {}
         for name in names:

@@ -64,7 +64,7 @@ class JudgeScorer:
         assert source is not None  # a manifest's rule
         if not self.look.masked:
             return read_image(source)
-        mask = self.manifest.source(row, "mask")
+        mask = self.look.mask_of(self.manifest, row)
         if mask is None:
             raise ImageReadError(
                 describe(source), "it has no mask in the manifest, and the subject alone is to be seen"

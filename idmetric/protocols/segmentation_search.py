@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest import Manifest
@@ -80,9 +81,9 @@ def search(
     ids = data.column("id")
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
         target = _unit(scorer.stored.embedding([row]))
-        size = _size(data, row)
-        where = _layout(scorer, size, target)
-        truth = _truth(data, row, _limited(size, options.side))
+        picture = read_image(_source(data, row))
+        where = _layout(scorer, (picture.height, picture.width), target)
+        truth = _truth(data, row, picture, _limited((picture.height, picture.width), options.side))
         seen = options.sam.encode(_source(data, row)) if options.sam is not None else None
         for k in looked:
             subject = subjects[k]
@@ -138,9 +139,9 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options)
     parts, means = [], []
     for row in task.references:
         one = _unit(scorer.stored.embedding([row]))
-        size = _size(data, row)
-        where = _layout(scorer, size, one)
-        mask = _truth(data, row, size)
+        picture = read_image(_source(data, row))
+        where = _layout(scorer, (picture.height, picture.width), one)
+        mask = _truth(data, row, picture, (picture.height, picture.width))
         assert one.patches is not None  # bind saw to it
         cover = torch.zeros(one.patches.shape[:2])
         cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
@@ -191,14 +192,9 @@ def _source(data: Manifest, row: int) -> str | bytes:
     return cast("str | bytes", data.source(row))
 
 
-def _size(data: Manifest, row: int) -> tuple[int, int]:
-    picture = read_image(_source(data, row))
-    return picture.height, picture.width
-
-
-def _truth(data: Manifest, row: int, size: tuple[int, int]) -> Mask:
+def _truth(data: Manifest, row: int, picture: Image.Image, size: tuple[int, int]) -> Mask:
     """The true mask at a size: pixels that it covers by half, or where none is, all that it touches."""
-    cover = read_mask(cast("str | bytes", data.source(row, "mask")), size)
+    cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
     if not cover.any():
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
     found: Mask = (cover >= min(0.5, float(cover.max()))).numpy()

@@ -14,8 +14,8 @@ from PIL import Image
 
 from idmetric.embedder import Embedder
 from idmetric.embedding import Embedding
-from idmetric.images import ImageLike, Outside
-from idmetric.masks import cut_out
+from idmetric.images import Outside
+from idmetric.masks import MaskLike, cut_out
 from idmetric.patchmap import layout
 from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.report.pictures import data_uri, room
@@ -50,7 +50,7 @@ class Album:
         self._metric, self._limit = metric, room(count)
         self._sizes: dict[File, tuple[int, int]] = {}  # height and width of the image as shown
 
-    def add_picture(self, file: File, picture: Image.Image, mask: ImageLike | None, outside: Outside) -> None:
+    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
             shown, _ = cut_out(picture, mask, outside, background=self._metric.background)

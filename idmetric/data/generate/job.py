@@ -112,7 +112,7 @@ def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Imag
     """
     image = read_image(cast("str | bytes", manifest.source(index)))
     source = cast("str | bytes", manifest.source(index, "mask"))
-    bits = read_mask(source).numpy() >= _HALF
+    bits = read_mask(source, image=image).numpy() >= _HALF
     if bits.shape != (image.height, image.width):
         raise ComposeError(
             f"{describe(source)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "

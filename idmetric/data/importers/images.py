@@ -120,10 +120,10 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
 
 def _ending(data: bytes) -> str:
     """By content, since published names are often wrong; ".bin" for what is no image, which the check will name."""
-    from PIL import Image
+    from idmetric.images import open_file
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_file(io.BytesIO(data)) as image:
             return _ENDINGS.get(image.format or "", f".{(image.format or 'bin').lower()}")
     except Exception:  # plugins raise many kinds of error on damaged headers
         return ".bin"
