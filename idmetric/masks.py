@@ -346,7 +346,7 @@ def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[
     """An RGB image: grey where its channels agree, else its colours are labels, and black is background."""
     red, green, blue = image.split()
     spread = max(ImageChops.difference(a, b).getextrema()[1] for a, b in ((red, green), (green, blue), (red, blue)))
-    high = max(band.getextrema()[1] for band in (red, green, blue))
+    high = int(max(band.getextrema()[1] for band in (red, green, blue)))  # type: ignore[type-var, arg-type]  # of L
     by_colour = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
     if not by_colour and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
         return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)

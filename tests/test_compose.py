@@ -372,7 +372,7 @@ def test_masks_that_say_nothing_are_refused() -> None:
         partial_mask(Image.new("L", (30, 20)), rng)
     with pytest.raises(ValueError, match="small, large"):
         contextual_canvas(image, ellipse(30, 20), rng, "medium")  # type: ignore[arg-type]
-    with pytest.raises(ComposeError, match="mask has 20x30 pixels, its image 30x20"):
+    with pytest.raises(ImageReadError, match="mask has 20x30 pixels and its image 30x20"):
         fit(image, ellipse(20, 30))
 
 

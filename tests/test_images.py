@@ -392,8 +392,6 @@ def test_exif_orientation_against_explicit_transposes(tmp_path: Path) -> None:
             options = {"lossless": True} if kind == "WEBP" else {}
             data = saved(Image.fromarray(rgb), kind, exif=exif, **options)
             assert np.array_equal(array(read_image(data)), expected), (kind, orientation)
-            grey = saved(Image.fromarray(rgb[..., 0] // 128), kind, exif=exif, **options)
-            assert np.array_equal(read_mask(grey), expected[..., 0] // 128)
         with Image.open(io.BytesIO(saved(Image.fromarray(rgb), exif=exif))) as lazy:
             assert np.array_equal(array(read_image(lazy)), expected)
         path = tmp_path / f"{orientation}.jpg"
@@ -637,7 +635,6 @@ def test_no_global_state_changes() -> None:
     before = state()
     read_image(noise())
     to_pixels(saved(Image.fromarray(noise())), (3, 3))
-    read_mask(noise(4, 4, 0), (2, 2))
     load_batch([torch.rand(3, 5, 5), noise()], (3, 3))
     for bad in (BOMB, b"junk", saved(Image.new("RGB", (50, 50)))[:60]):
         with pytest.raises(ImageReadError):
@@ -654,7 +651,6 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
         cut.write_bytes(data[: len(data) // 2])
         for _ in range(3):
             read_image(good)
-            read_mask(good, (2, 2))
             for read in (read_image, lambda path: read_image(path, max_pixels=9)):
                 with pytest.raises(ImageReadError):
                     read(cut)  # type: ignore[operator]
@@ -680,7 +676,6 @@ def test_inputs_are_not_changed() -> None:
     for source in (rgba, image, floats, tensor):
         read_image(source)
         to_pixels(source, (3, 3))
-        read_mask(source, (3, 3))
     assert np.array_equal(rgba, copies[0])
     assert np.array_equal(floats, copies[1])
     assert torch.equal(tensor, copies[2])
@@ -916,163 +911,3 @@ def test_any_bytes_are_an_image_or_the_one_error(data: bytes, head: bytes) -> No
     with warnings.catch_warnings(), contextlib.suppress(ImageReadError):
         warnings.simplefilter("ignore")
         assert read_image(source, max_pixels=10_000).mode == "RGB"
-
-
-# Masks
-
-
-def half_mask() -> np.ndarray:
-    mask = np.zeros((8, 8), bool)
-    mask[:, 4:] = True
-    return mask
-
-
-def test_masks_of_every_kind(tmp_path: Path) -> None:
-    on = half_mask()
-    expected = torch.from_numpy(on).float()
-    eight = on.astype(np.uint8)
-    path = tmp_path / "mask.png"
-    Image.fromarray(eight * 255).save(path)
-    palette = Image.frombytes("P", (8, 8), eight.tobytes())
-    palette.putpalette([0, 0, 0, 255, 255, 255])
-    alpha = Image.merge("LA", [Image.new("L", (8, 8), 200), Image.fromarray(eight * 255)])
-    rgb = np.repeat(eight[..., None] * 255, 3, -1)
-    constant = np.concatenate([rgb, np.full((8, 8, 1), 90, np.uint8)], -1)
-    sources: dict[str, Any] = {
-        "path": path,
-        "bytes": path.read_bytes(),
-        "file": io.BytesIO(path.read_bytes()),
-        "L": Image.fromarray(eight * 255),
-        "L of 0 and 1": Image.fromarray(eight),
-        "1": Image.fromarray(on),
-        "P": palette,
-        "RGB": Image.fromarray(rgb),
-        "F": Image.fromarray(on.astype(np.float32)),
-        "I;16": Image.fromarray(on.astype(np.uint16) * 65535),
-        "I;16 of 0 and 1": Image.fromarray(on.astype(np.uint16)),
-        "LA": alpha,
-        "La": alpha.convert("La"),
-        "RGBA": alpha.convert("RGBA"),
-        "RGBA of constant alpha": Image.fromarray(constant),
-        "CMYK": Image.fromarray(rgb).convert("CMYK"),
-        "array bool": on,
-        "array 0/1": eight,
-        "array 0/255": eight * 255,
-        "array int64": on.astype(np.int64),
-        "array uint16": on.astype(np.uint16) * 65535,
-        "array float": on.astype(float),
-        "array HW1": eight[..., None],
-        "array RGB": rgb,
-        "array RGB float": rgb / 255,
-        "array RGBA": constant,
-        "tensor bool": torch.from_numpy(on),
-        "tensor 1HW": torch.from_numpy(on)[None],
-        "tensor float": torch.from_numpy(on).float(),
-        "tensor bf16": torch.from_numpy(on).bfloat16()[None],
-        "tensor 0/1": torch.from_numpy(eight),
-        "tensor RGB": torch.from_numpy(rgb).permute(2, 0, 1),
-        "tensor B=1": torch.from_numpy(on)[None, None],
-        "tensor grad": torch.from_numpy(on).float().requires_grad_(),
-    }
-    for name, source in sources.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch warns of arrays it may not write to
-            mask = read_mask(source)
-        assert (mask.dtype, mask.shape, mask.requires_grad) == (torch.float32, (8, 8), False), name
-        assert (mask - expected).abs().max() < 0.005, name
-        if hasattr(source, "seek") and name == "file":
-            source.seek(0)
-        assert (read_mask(source, (4, 2)) - torch.tensor([0.0, 1.0])).abs().max() < 0.005, name
-
-
-def test_mask_values_in_between_are_kept() -> None:
-    values = np.array([[0, 51], [102, 255]], np.uint8)
-    expected = torch.tensor([[0, 0.2], [0.4, 1]])
-    for source in (
-        values,
-        Image.fromarray(values),
-        torch.from_numpy(values),
-        values / 255,
-        values.astype(np.uint16) * 257,
-    ):
-        assert torch.allclose(read_mask(source), expected, atol=1e-6)
-    red = Image.new("RGB", (2, 2), (255, 0, 0))
-    assert read_mask(red)[0, 0] == pytest.approx(0.299, abs=0.002)
-    assert (read_mask(np.full((2, 2, 3), [1.0, 0, 0]))[0, 0]) == pytest.approx(0.299, abs=1e-6)
-
-
-def test_alpha_is_the_mask_only_where_it_varies() -> None:
-    rgba = np.full((4, 4, 4), 255, np.uint8)
-    rgba[..., :3] = 0
-    assert (read_mask(rgba) == 0).all()  # opaque: black is outside
-    rgba[:2, :, 3] = 0
-    expected = torch.tensor([0.0, 0, 1, 1])[:, None].expand(4, 4)
-    keyed = Image.fromarray(np.repeat(np.array([[9], [200]], np.uint8), 2, 1))
-    for source in (
-        rgba,
-        rgba / 255,
-        Image.fromarray(rgba),
-        saved(Image.fromarray(rgba)),
-        torch.from_numpy(rgba).permute(2, 0, 1),
-    ):
-        assert torch.equal(read_mask(source), expected)
-    assert torch.equal(read_mask(saved(keyed, transparency=9)), torch.tensor([[0.0, 0], [1, 1]]))
-
-
-def test_masks_are_averaged_exactly() -> None:
-    on = half_mask()
-    assert torch.equal(read_mask(on, (8, 8)), torch.from_numpy(on).float())
-    third = read_mask(on, (1, 3))[0]
-    assert torch.allclose(third, torch.tensor([0, 0.5, 1]), atol=1e-6)
-    fine = read_mask(np.array([[False, True]]), (3, 4))
-    assert torch.equal(fine, torch.tensor([0.0, 0, 1, 1]).expand(3, 4))
-    assert read_mask(on, (2, 5)).is_contiguous()
-    assert read_mask(np.ones((3000, 1000), bool), (7, 9)).min() == 1
-
-
-@settings(max_examples=40, deadline=None, database=None)
-@given(
-    shape=st.tuples(st.integers(1, 30), st.integers(1, 30)),
-    size=st.tuples(st.integers(1, 30), st.integers(1, 30)),
-    seed=st.integers(0, 99),
-)
-def test_averaging_keeps_the_share_of_the_subject(shape: tuple[int, int], size: tuple[int, int], seed: int) -> None:
-    values = noise(*shape, 0, seed=seed) > 127
-    mask = read_mask(values, size)
-    assert mask.shape == size
-    assert mask.min() >= 0
-    assert mask.max() <= 1
-    assert float(mask.double().mean()) == pytest.approx(values.mean(), abs=1e-6)
-    # every pixel cut into whole pieces, then averaged: the slow way to the same
-    pieces = np.kron(values, np.ones(size)).reshape(size[0], shape[0], size[1], shape[1]).mean((1, 3))
-    assert np.allclose(mask.numpy(), pieces, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        np.zeros((2, 3, 4, 4)),
-        np.zeros((0, 4)),
-        torch.zeros(5, 4, 4),
-        torch.full((4, 4), 7.0),
-        torch.full((4, 4), float("nan")),
-        np.full((4, 4), 7),
-        np.full((4, 4), -1),
-        np.zeros((4, 4), complex),
-        np.zeros((4, 4), object),
-        np.zeros((4, 4, 3), object),
-        Image.fromarray(np.full((4, 4), 255, np.float32)),
-    ],
-    ids=describe,
-)
-def test_bad_masks(source: Any) -> None:
-    with pytest.raises(ImageReadError) as caught:
-        read_mask(source)
-    assert caught.value.source == describe(source)
-
-
-def test_masks_of_photos(photo_root: Path) -> None:
-    path = next(x for x in sorted(photo_root.glob("dev/eth80/*/*")) if "mask" in x.name)
-    mask = read_mask(path)
-    assert ((mask < 0.1) | (mask > 0.9)).float().mean() > 0.95
-    assert float(read_mask(path, (28, 28)).mean()) == pytest.approx(float(mask.mean()), abs=1e-5)
