@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import struct
@@ -109,6 +110,59 @@ def test_images_that_another_program_draws_are_refused() -> None:
     Image.new("RGB", (8, 8)).save(data, "EPS")
     with pytest.raises(ImageReadError, match="EPS files are not read"):
         read_image(data.getvalue())
+
+
+def fits(side: int) -> bytes:
+    """A compressed FITS file, each pixel of which Pillow reverses in Python: half a minute for 4000 x 4000."""
+
+    def unit(**cards: str) -> bytes:
+        words = "".join(f"{key:<8}= {value:>20}".ljust(80) for key, value in cards.items()) + "END".ljust(80)
+        return words.ljust(-(-len(words) // 2880) * 2880).encode()
+
+    table = {"XTENSION": "'BINTABLE'", "BITPIX": "8", "NAXIS": "2", "NAXIS1": "0", "NAXIS2": "0", "ZIMAGE": "T",
+             "ZCMPTYPE": "'GZIP_1  '", "ZBITPIX": "8", "ZNAXIS": "2", "ZNAXIS1": str(side),
+             "ZNAXIS2": str(side)}  # fmt: skip
+    return unit(SIMPLE="T", BITPIX="8", NAXIS="0") + unit(**table) + gzip.compress(bytes(4 * side**2)) + bytes(2880)
+
+
+def run_lengths(side: int) -> bytes:
+    """A run-length coded BMP that ends each line after a pixel, which Pillow fills up in Python."""
+    rows = b"\1\1\0\0" * side + b"\0\1"
+    head = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(rows), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + len(rows), 0, 0, 1078) + head + bytes(1024) + rows
+
+
+def test_formats_that_decode_slowly_are_refused_by_name(tmp_path: Path) -> None:
+    with Image.open(io.BytesIO(fits(4))) as opened:
+        assert np.asarray(opened).shape == (4, 4)  # it is a good file
+    with Image.open(io.BytesIO(fits(4))) as opened, pytest.raises(ImageReadError, match="FITS files are not read"):
+        read_image(opened)  # Pillow has not decoded it yet
+    (tmp_path / "photo.png").write_bytes(fits(4))
+    for source in (fits(4), tmp_path / "photo.png"):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match=r"FITS files are not read: .*save it as PNG"):
+                read(source)
+    qoi = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(qoi, "QOI")
+    with pytest.raises(ImageReadError, match="QOI files are not read"):
+        read_image(qoi.getvalue())
+
+    assert read_image(run_lengths(8)).size == (8, 8)
+    start = time.process_time()
+    with pytest.raises(ImageReadError, match="run-length coded BMP of 6000 x 6000 pixels"):
+        read_image(run_lengths(6000))
+    with pytest.raises(ImageReadError):
+        read_image(fits(3000))
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("kind", sorted({"PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "TGA"}))
+def test_formats_that_people_keep_photos_in_are_read(kind: str) -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (32, 24), (200, 30, 30)).save(data, kind)
+    found = np.asarray(read_image(data.getvalue())).astype(int)
+    assert found.shape == (24, 32, 3)
+    assert np.abs(found - (200, 30, 30)).max() < 6
 
 
 def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:

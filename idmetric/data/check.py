@@ -136,7 +136,7 @@ def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
     except ImageReadError as error:
         return Fault(row, column, str(error))
     if column == "mask" and not mask.any():
-        return Fault(row, column, "the mask is empty: it must select something, above 0 = object")
+        return Fault(row, column, "the mask is empty: it must select something")
     return Size(mask.shape[0], mask.shape[1])
 
 

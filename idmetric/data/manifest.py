@@ -73,7 +73,7 @@ class Row:
         id: names the row, unique; made of group, slot and path (or the bytes' hash) where it isn't given.
         dataset: where it came from. split: such as train, val, test.
         domain: such as animals, products. category: such as dog, mug.
-        mask, mask_bytes: the object, above 0 = object. part_mask, part_mask_bytes: its edited part.
+        mask, mask_bytes: the object, see `idmetric.masks`. part_mask, part_mask_bytes: its edited part.
         role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).
         background: id of the background. engine: what generated the image.
