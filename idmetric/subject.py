@@ -1,6 +1,6 @@
 """Which part of each image of a batch is the subject: masks and boxes, differentiably.
 
-The same as `images.cut_out` for one image, for pixels (B, 3, H, W) that carry a graph, on their own device.
+The same as `masks.cut_out` for one image, for pixels (B, 3, H, W) that carry a graph, on their own device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def subject_of(
         x: pixels (B, 3, H, W) in [0, 1].
         masks: (B, h, w) or (B, 1, h, w), bool or in [0, 1]; averaged to the pixels' size.
         boxes: right and bottom are excluded. Masks are cut too.
-        outside: what becomes of pixels outside of a mask: see `images.cut_out`.
+        outside: what becomes of pixels outside of a mask: see `masks.cut_out`.
 
     Returns:
         The whole batch in a list of one, or, where something is cut, a list of images (1, 3, h, w); and their masks

@@ -29,7 +29,7 @@ from torch import Tensor
 from idmetric.checkpoint import replacing
 from idmetric.data.manifest import Manifest
 from idmetric.embedder import Embedder
-from idmetric.fingerprint import tensors_digest
+from idmetric.fingerprint import MASKED, tensors_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
@@ -190,7 +190,8 @@ def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[t
     """
     content = {row: _hash(data.source(row)) for row in sorted({row for row, _ in pictures})}
     masks = {row: _hash(data.source(row, "mask")) for row in sorted({row for row, masked in pictures if masked})}
-    return {(row, masked): f"{content[row]}-{masks[row]}" if masked else content[row] for row, masked in set(pictures)}
+    keys = {row: f"{content[row]}-{mask}{MASKED}" for row, mask in masks.items()}
+    return {(row, masked): keys[row] if masked else content[row] for row, masked in set(pictures)}
 
 
 def _hash(source: str | bytes | None) -> str:
