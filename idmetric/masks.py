@@ -345,8 +345,8 @@ def _of_transparent(
 def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
     """An RGB image: grey where its channels agree, else its colours are labels, and black is background."""
     red, green, blue = image.split()
-    spread = max(ImageChops.difference(a, b).getextrema()[1] for a, b in ((red, green), (green, blue), (red, blue)))
-    high = int(max(band.getextrema()[1] for band in (red, green, blue)))  # type: ignore[type-var, arg-type]  # of L
+    spread = max(_brightest(ImageChops.difference(a, b)) for a, b in ((red, green), (green, blue), (red, blue)))
+    high = max(map(_brightest, (red, green, blue)))
     by_colour = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
     if not by_colour and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
         return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
@@ -415,6 +415,10 @@ def _distinct(array: NDArray[Any]) -> NDArray[Any]:
     for block in blocks:
         counts += np.bincount(block.ravel(), minlength=high + 1)
     return np.flatnonzero(counts)
+
+
+def _brightest(band: Image.Image) -> int:
+    return max(value for value, count in enumerate(band.histogram()) if count)
 
 
 def _is_near(value: int, full: int) -> bool:

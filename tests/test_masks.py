@@ -209,7 +209,7 @@ def test_masks_of_photos(photo_root: Path) -> None:
 def subject(width: int = 96, height: int = 64) -> np.ndarray:
     image = Image.new("1", (width, height))
     ImageDraw.Draw(image).ellipse([width // 8, height // 4, width * 5 // 8, height * 7 // 8], fill=1)
-    return np.asarray(image).copy()
+    return np.array(image)
 
 
 def palette(indices: np.ndarray, colours: dict[int, tuple[int, int, int]]) -> Image.Image:
@@ -223,7 +223,7 @@ def encodings(on: np.ndarray) -> dict[str, Image.Image]:
     eight, white = on.astype(np.uint8), Image.fromarray(on.astype(np.uint8) * 255)
     sixteen = on.astype(np.uint16)
     full = Image.new("L", white.size, 255)
-    photo = Image.fromarray(noise(*on.shape, 3))
+    photo = Image.fromarray(noise(on.shape[0], on.shape[1]))
     cut = photo.copy()
     cut.putalpha(white)
     return {
@@ -336,7 +336,8 @@ def by_protocol(metric: Embedder, folder: Path) -> list[float]:
     from idmetric.protocols.scorers import EmbedderModel
 
     stored = embed(read(folder / "manifest.csv"), {"m": EmbedderModel(metric)}, look=Look(True, "crop"))["m"]
-    return stored.vectors(range(len(list((folder / "photos").iterdir()))))[:, 0].tolist()
+    count = len(list((folder / "photos").iterdir()))
+    return [float(vector[0]) for vector in stored.vectors(range(count))]
 
 
 def by_training(metric: Embedder, folder: Path) -> list[float]:
