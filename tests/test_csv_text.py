@@ -62,7 +62,7 @@ def test_all_tables_for_people_are_written_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = Records([{"image": "=1+1", "distance": -0.5}], ("image", "distance"))
-    assert records.to_csv() == "image,distance\n'=1+1,-0.5\n"
+    assert records.to_csv() == "image,distance\n'=1+1,-0.5000\n"
     result = Result("folder", "@m", [{"label": "=1+1", "-30": "x", "AP": Value(-0.5, None, None, 3)}])
     assert read(as_csv([result]))[0][:5] == ["protocol", "model", "label", "-30", "metric"]
     assert read(as_csv([result]))[1][:9] == ["folder", "'@m", "'=1+1", "x", "AP", "-0.5", "", "", "3"]

@@ -65,7 +65,8 @@ def forget(folder: Path) -> None:
         _path(folder).unlink(missing_ok=True)
 
 
-def _named(folder: Path) -> list[Source]:
+def named_sources(folder: Path) -> list[Source]:
+    """The sources that the user has named to a gallery."""
     try:
         return [Source(**source) for source in json_file.read(_path(folder))["sources"]]
     except (OSError, ValueError, TypeError, LookupError):
