@@ -311,7 +311,7 @@ def test_unreadable_masks(run: Run, folder: Path) -> None:
     (folder / "poor").mkdir()
     (folder / "poor/ref.png").write_bytes((folder / "masks/ref.png").read_bytes())
     (folder / "poor/a.png").write_bytes(b"junk")
-    Image.new("L", (40, 50)).save(folder / "poor/b.png")  # selects nothing
+    Image.new("L", (50, 40)).save(folder / "poor/b.png")  # selects nothing
     options = ("ref.png", "gen/a.png", "gen/b.png", "gen/c.png", "--mask-dir", "poor")
     status, out, err = run(*options)
     assert (status, out) == (1, "")

@@ -20,10 +20,13 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.bench.setting import read_files
 from idmetric.cli import score
+from idmetric.cli.bench import main as bench_main
 from idmetric.cli.data import main as data_main
+from idmetric.cli.embed import main as embed_main
+from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.pairs import Pairs
-from idmetric.cli.score_format import UsageError
+from idmetric.cli.score_format import COLUMNS, UsageError
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.decimals import four, rounded
 from idmetric.gallery import Gallery
@@ -139,7 +142,7 @@ def test_python_takes_folders_and_patterns_as_lists(metric: IDSim, folder: Path)
     expected = metric.embed(refs).cls
     assert metric.embed(folder / "refs").cls.equal(expected)
     assert metric.embed(str(folder / "refs" / "*.png")).cls.equal(expected)
-    assert metric.encode(folder / "refs").shape == (3, expected.shape[1])
+    assert np.shape(metric.encode(folder / "refs")) == (3, expected.shape[1])
     assert metric.pairwise(folder / "refs", folder / "gen").shape == (3, 3)
     assert metric(folder / "refs", folder / "gen" / "a").shape == (3,)  # of one image
     with pytest.raises(ImageReadError, match="holds no images"):
@@ -313,6 +316,15 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     assert "pair 1 has 4 cells" in run("--pairs", "p.csv")[2]
 
 
+def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:
+    names = [name for name in COLUMNS if name not in ("image", "reference")]  # these are the pair's
+    (folder / "p.csv").write_text(f"a,b,{','.join(names)}\nrefs/1.png,gen/a/0.png{',mine' * len(names)}\n")
+    [row] = found(run, "--pairs", "p.csv")["rows"]
+    assert [row.pop(f"input_{name}") for name in names] == ["mine"] * len(names)
+    assert "mine" not in row.values()
+    assert set(row) | set(found(run, "refs", "gen")["rows"][0]) <= set(COLUMNS)
+
+
 # Numbers
 
 
@@ -390,7 +402,14 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
                   ("import", "table", str(folder), "-o", "m.parquet")):  # fmt: skip
         assert data_main(list(given)) == 1
         assert "-o 'm.parquet' is an input" in capsys.readouterr().err.replace("./", "")
+    assert eval_main(["folder", "--data", "m.parquet", "--html", "m.parquet", "--model", "hsv", "--quiet"]) == 1
+    assert "--html 'm.parquet' is an input" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench_main(["--images", "gen", "--json", "gen/a/0.png"])
+    assert "is an input" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
+    (folder / "gen" / "found.csv").write_text("of the last run")
+    assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0
 
 
 def test_queries_and_sources_of_galleries_may_be_folders_and_patterns(
@@ -402,6 +421,10 @@ def test_queries_and_sources_of_galleries_may_be_folders_and_patterns(
     capsys.readouterr()
     assert gallery_main(["query", "refs", "-k", "1", "--format", "json", *shared]) == 0
     assert [row["query"] for row in json.loads(capsys.readouterr().out)] == ["refs/1.png", "refs/2.png", "refs/10.png"]
+    given: list[str] = []
+    monkeypatch.setattr("idmetric.cli.embed._run", lambda args: given.__iadd__(args.sources) and 0)
+    assert embed_main(["gen/*", "refs/1.png", "--out", "vectors"]) == 0
+    assert given == ["gen/a", "gen/b", "refs/1.png"]
 
 
 # Streams

@@ -105,13 +105,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(args: argparse.Namespace) -> int:
-    from idmetric.inputs import walk
+    from idmetric.inputs import is_image, walk
     from idmetric.output import check, refuse_inputs
 
     try:
         if args.json:
             below = walk(Path(args.images)) if args.images and os.path.isdir(args.images) else ()
-            refuse_inputs({"the file": args.json}, below)
+            refuse_inputs({"the file": args.json}, filter(is_image, below))
             check(args.json)
     except OSError as error:
         raise UsageError(f"--json: {error}") from error

@@ -24,7 +24,7 @@ from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.decimals import four
 from idmetric.hints import need
-from idmetric.inputs import InputError, listed, matches, walk
+from idmetric.inputs import InputError, is_image, listed, matches, walk
 from idmetric.progress import Progress
 
 if TYPE_CHECKING:
@@ -224,8 +224,10 @@ def _keep_inputs(args: argparse.Namespace) -> None:
                 sources.append(source.path)
                 folders.append(source.mask_dir)
     given: list[str] = [*args.images, *(path for path in (getattr(args, "calibration", None), *sources) if path)]
-    below = (str(x) for folder in [*sources, *folders] if folder and os.path.isdir(folder) for x in walk(Path(folder)))
-    check_not_read(outputs, chain(given, below))
+    inside = (
+        path for folder in [*sources, *folders] if folder and os.path.isdir(folder) for path in walk(Path(folder))
+    )
+    check_not_read(outputs, chain(given, (str(path) for path in inside if is_image(path))))
 
 
 @contextmanager

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 # literal, so that --help need not import torch; a test compares it with idmetric.distance.DISTANCES
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+_OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 _AHEAD = 2  # windows of pairs that are read while one is embedded
 _LOOK = 60.0  # seconds in which the other unreadable images are looked for
 _LISTED = 20  # of them are named
@@ -359,7 +360,8 @@ def _cross(args: argparse.Namespace) -> Cross:
     if not args.include_refs:
         own = {file_id(path) for path in references} - {None}
         left_out = [path for path in candidates if file_id(path) in own]
-        candidates = [path for path in candidates if file_id(path) not in own]
+        again = set(left_out)
+        candidates = [path for path in candidates if path not in again]
     if not candidates:
         raise UsageError("all candidates are references: name others, or score them too with --include-refs")
     return Cross(references, candidates, tuple(left_out))
@@ -381,7 +383,7 @@ def _read_files(args: argparse.Namespace, work: Cross | Pairs) -> Iterator[str]:
     """The files that a run reads: options, images and masks."""
     yield from (path for path in (args.pairs, args.calibration) if path)
     if os.path.isdir(args.model):
-        yield from (entry.path for entry in os.scandir(args.model))
+        yield from (entry.path for entry in os.scandir(args.model) if entry.name.endswith(_OF_MODELS))
     if isinstance(work, Cross):
         images: Iterable[tuple[str, str | None]] = ((path, None) for path in [*work.references, *work.candidates])
     else:
@@ -538,7 +540,7 @@ class Scorer:
                 )  # fmt: skip
         apart = self.metric.pairwise(references, None, self.args.distance).double().cpu().numpy()
         values = leave_one_out(apart, self.args.aggregate)
-        return Baseline(dict(zip(names, values.tolist(), strict=True)), self.args.aggregate)
+        return Baseline(dict(zip(names, rounded(values.tolist()), strict=True)), self.args.aggregate)
 
     def _pairs(self, pairs: Pairs) -> list[Row]:
         rows: list[Row] = []
@@ -741,7 +743,7 @@ class Scorer:
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Row:
         s = self.signature
-        row = {"rank": 0, "distance": sum(distances) / len(distances), "image": image, "reference": reference,
+        row = {"rank": 0, "distance": rounded(sum(distances) / len(distances)), "image": image, "reference": reference,
                "model": s["model"], "revision": s["revision"], "distance_name": s["distance"],
                "resolution": s["resolution"], "dtype": s["dtype"], "idmetric": s["idmetric"]}  # fmt: skip
         if self.calibration is not None:

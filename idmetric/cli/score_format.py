@@ -21,7 +21,8 @@ File = tuple[str, str | None]
 Skipped = dict[File, str]
 # of a row, whatever the options: other columns of --pairs may not have these names
 COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
-           "idmetric", "probability", "real_percentile", "real_mean", "real_max", "copy", "copy_agreement")  # fmt: skip
+           "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
+           "copy_agreement")  # fmt: skip
 NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 

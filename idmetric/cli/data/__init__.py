@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def _keep_inputs(args: argparse.Namespace) -> None:
 
     given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
     if args.command == "import" and not KINDS[args.kind].local:
-        given += [path for folder in args.sources if os.path.isdir(folder) for path in walk(Path(folder))]
+        folders = [Path(source) for source in args.sources if os.path.isdir(source)]
+        tables = ((path, path.relative_to(folder).as_posix()) for folder in folders for path in walk(folder))
+        given += [path for path, name in tables if fnmatch(name, args.files or "*")]
     refuse_inputs({"-o": getattr(args, "out", None)}, given)
 
 
