@@ -44,8 +44,6 @@ Self = TypeVar("Self", bound="IdentityLoss")
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
 _eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
-# the compiler fails on the gradient of resizing from a size that it does not know
-_eager_resize: Callable[..., Tensor] = torch.compiler.disable(resize_pixels)  # type: ignore[no-untyped-call]
 
 
 class IdentityLoss(nn.Module):
@@ -218,8 +216,7 @@ class IdentityLoss(nn.Module):
         x = self._to_unit(pixels)
         views, covers = subject_of(x, masks, boxes, self.outside)
         with self._precision(x.device):
-            cut = boxes is not None or (masks is not None and self.outside == "crop")
-            found = self._embed(views, covers, _eager_resize if cut else resize_pixels)
+            found = self._embed(views, covers)
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
         far = matrix(found, self.references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
         each = far.amin(1) if self.aggregate == "min" else (far * self.reference_weights.to(far)).sum(1)
@@ -261,9 +258,9 @@ class IdentityLoss(nn.Module):
             advice = "divide by 255"
         raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {found}: {advice}")
 
-    def _embed(self, views: list[Tensor], covers: list[Tensor] | None, resize: Callable[..., Tensor]) -> Embedding:
+    def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
         metric = self._metric
-        seen = [resize(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
+        seen = [resize_pixels(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
         if covers is not None:
             covers = [average_to(c, (s.shape[-2], s.shape[-1])) for c, s in zip(covers, seen, strict=True)]
         if len({s.shape[-2:] for s in seen}) == 1:

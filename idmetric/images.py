@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from idmetric import inputs
+from idmetric import compiled_resize, inputs
 from idmetric.endings import IMAGE_FORMATS
 
 # str: a path; where several images are asked for, also a folder or a pattern (see `idmetric.inputs`). File objects are
@@ -288,7 +288,10 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
         return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
     # MPS lacks the antialiased kernels in some versions of torch
     x = pixels.cpu() if pixels.device.type == "mps" else pixels
-    x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
+    if torch.compiler.is_compiling():
+        x = compiled_resize.resize(x, *size, interpolation)
+    else:
+        x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
     return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 

@@ -379,6 +379,19 @@ def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) ->
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
 
 
+def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None:
+    torch.compiler.reset()
+    loss = IdentityLoss(metric, REFERENCES)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for count, width in ((2, 44), (3, 44), (4, 44), (3, 64)):
+        x = pixels(count, width=width)
+        value, expected = compiled(x), loss(x)
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+        (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+        assert plain.abs().max() > 0
+        torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("how", ["masked", "cropped", "boxed"])
 def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
     torch.compiler.reset()

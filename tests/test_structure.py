@@ -23,6 +23,7 @@ RANK = {
     "records": 1, "nearest": 1, "gallery": 11, "clusters": 11, "adapters": 11, "bench": 11, "cli": 12,
     "subject": 2, "masks": 2, "identity_loss": 6, "ahead": 0, "scale": 11, "lock": 0, "hints": 0, "name_pattern": 0,
     "pth_file": 0, "dinov3": 2, "csv_text": 0, "finite": 0, "fingerprint": 1, "progress": 0, "connection": 0,
+    "compiled_resize": 0,
 }  # fmt: skip
 
 
