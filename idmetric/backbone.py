@@ -151,7 +151,7 @@ def pretrained_state(
 def fitted(
     name: str, state: dict[str, Tensor], weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """What `read_weights` found in the file `weights`, under the names of a timm model; otherwise as `pretrained_state`.
+    """The tensors that `read_weights` found in the file `weights`, under the names of a timm model; errors as there.
 
     DINOv3's query and value biases may be absent from the file, or from the model if they are zero.
     """
