@@ -1,7 +1,7 @@
 """Runs tests on changed source: python -m tests.mutation_runner < changes.json > results.json
 
-Both are lists: of [file, old, new, [tests]] and of {"outcome", "seconds", "processor_seconds", "output"}. The source on the disk stays as
-it is. This process imports the libraries once and forks a child for each change; the child serves the changed text when
+Both are lists: of [file, old, new, [tests]] and of {"outcome", "seconds", "output"}. The source on the disk stays as it
+is. This process imports the libraries once and forks a child for each change; the child serves the changed text when
 its module is imported, and runs the tests. Outcomes:
 
 - "caught": a test failed;
@@ -90,12 +90,11 @@ def run(changes: Sequence[Sequence[Any]], workers: int) -> list[dict[str, Any]]:
                 place = Path(folder, str(number))
                 place.mkdir()
                 running[fork(changes[number], place)] = Running(number, place, time.monotonic())
-            child, status, used = os.wait4(-1, 0)
+            child, status = os.wait()
             done = running.pop(child)
             results[done.number] = {
                 "outcome": outcome(os.waitstatus_to_exitcode(status)),
                 "seconds": round(time.monotonic() - done.start, 1),
-                "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
                 "output": (done.place / OUTPUT).read_text(errors="replace")[-4000:],
             }
             shutil.rmtree(done.place)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import geomloss
+import peft
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import transforms
 
@@ -108,6 +110,7 @@ class Trunk(nn.Module):
         self.shape = shape
         self.patch_embed = PatchEmbed(shape)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.dim))
+        self.mask_token = nn.Parameter(torch.zeros(1, shape.dim))  # of the pretraining; the files hold it
         if shape.registers:
             self.storage_tokens = nn.Parameter(torch.zeros(1, shape.registers, shape.dim))
         if shape.pretrained_grid:
@@ -157,9 +160,8 @@ class Trunk(nn.Module):
         return angles.cos(), angles.sin()
 
     def published_state(self) -> dict[str, Tensor]:
-        """The tensors of Meta's file: the parameters, and what it holds beyond them."""
+        """The tensors of Meta's file: the parameters, and DINOv3's constants."""
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
-        state["mask_token"] = torch.zeros(1, self.shape.dim)
         if self.shape.registers:
             state["rope_embed.periods"] = self.periods()
             for number in range(self.shape.depth):
@@ -278,3 +280,30 @@ def randomise(module: nn.Module, only: str = "") -> None:
                 parameter.normal_(std=0.5)
             elif "beta_logit" in name:
                 parameter.fill_(0.7)
+
+
+def publish(
+    folder: Path, variant: str, shape: Shape, hidden: int, targets: Any, dtype: torch.dtype, **options: Any
+) -> tuple[Path, Path, PublishedIDSim]:
+    """A release with random weights: the folder with the adapter and heads, Meta's backbone file, and its model.
+
+    `targets` and `options` are PEFT's.
+    """
+    torch.manual_seed(0)
+    twin = PublishedIDSim(shape, hidden)
+    randomise(twin)
+    if variant.startswith("dinov3"):  # as in the published files
+        for block in twin.extractor.model.blocks:
+            nn.init.zeros_(block.attn.qkv.bias)
+    twin = twin.to(dtype)
+    save_file(twin.extractor.model.published_state(), folder / "trunk.safetensors")
+
+    options = {"r": 4, "lora_alpha": 12, "lora_dropout": 0.05, **options}
+    wrapped = peft.get_peft_model(twin, peft.LoraConfig(target_modules=targets, **options)).eval().to(dtype)
+    randomise(wrapped, "lora_")
+    adapter = folder / f"id-sim_{variant}_cls_patch"
+    wrapped.save_pretrained(adapter)
+    inner: PublishedIDSim = wrapped.base_model.model
+    for name in ("mlp_cls", "mlp_patch"):
+        torch.save(getattr(inner, name).state_dict(), adapter / f"{name}.pth")
+    return adapter, folder / "trunk.safetensors", inner

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load, released
+from tests import published
 from tests.conftest import SMALL
 from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomise, shape_of, unit
 
@@ -33,26 +34,9 @@ def publish(
     folder: Path, variant: str, targets: Any = SUFFIXES, dtype: torch.dtype = torch.float32, **options: Any
 ) -> tuple[Path, Path, PublishedIDSim]:
     """An adapter with heads in the release's files, the trunk's file under Meta's names, and the model they are of."""
-    peft = pytest.importorskip("peft")
-    torch.manual_seed(0)
-    shape = VARIANTS[variant]
-    twin = PublishedIDSim(shape_of(variant, shape["embed_dim"], shape["depth"], shape["num_heads"]), hidden=16)
-    randomise(twin)
-    twin = twin.to(dtype)
-    if "dinov3" in variant:  # as in the published files
-        for block in twin.extractor.model.blocks:
-            torch.nn.init.zeros_(block.attn.qkv.bias)
-    save_file(twin.extractor.model.published_state(), folder / "trunk.safetensors")
-    options = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.05, **options}
-    wrapped = peft.get_peft_model(twin, peft.LoraConfig(target_modules=targets, **options)).eval()
-    wrapped = wrapped.to(dtype)
-    randomise(wrapped, "lora_")
-    adapter = folder / f"id-sim_{variant}_cls_patch"
-    wrapped.save_pretrained(adapter)
-    inner: PublishedIDSim = wrapped.base_model.model
-    for name in ("mlp_cls", "mlp_patch"):
-        torch.save(getattr(inner, name).state_dict(), adapter / f"{name}.pth")
-    return adapter, folder / "trunk.safetensors", inner
+    size = VARIANTS[variant]
+    shape = shape_of(variant, size["embed_dim"], size["depth"], size["num_heads"])
+    return published.publish(folder, variant, shape, 16, targets, dtype, **options)
 
 
 def open_release(
