@@ -43,6 +43,7 @@ WHITE: Colour = (255, 255, 255)
 MAX_PIXELS = 178_956_970
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
 _RLE_PIXELS = 4_000_000  # of a BMP that Pillow decodes in Python
+_HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 _COUNTED = 1000  # pages of a TIFF
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 _RESAMPLE = {
@@ -368,6 +369,8 @@ def _other_format(file: BinaryIO | str) -> str | None:
         else:
             file.seek(0)
             head = file.read(16)
+        if head[4:8] == b"ftyp" and head[8:12] in _HEIF and "HEIF" not in Image.OPEN:
+            return "HEIF"
         for name, (_, accept) in Image.OPEN.items():
             if name not in IMAGE_FORMATS and accept is not None and accept(head) is True:
                 return name
@@ -377,6 +380,11 @@ def _other_format(file: BinaryIO | str) -> str | None:
 
 
 def _refused(kind: str) -> str:
+    if kind == "HEIF":
+        return (
+            "it is a HEIC photo, for which Pillow needs a plugin: pip install pillow-heif, then in Python import "
+            "pillow_heif; pillow_heif.register_heif_opener(); for the shell save it as JPEG or PNG"
+        )
     return (
         f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG (read "
         f"are {', '.join(IMAGE_FORMATS)})"

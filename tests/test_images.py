@@ -911,3 +911,14 @@ def test_any_bytes_are_an_image_or_the_one_error(data: bytes, head: bytes) -> No
     with warnings.catch_warnings(), contextlib.suppress(ImageReadError):
         warnings.simplefilter("ignore")
         assert read_image(source, max_pixels=10_000).mode == "RGB"
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"mif1"])
+def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, brand: bytes) -> None:
+    if "HEIF" in Image.OPEN:
+        pytest.skip("the plugin is registered here")
+    data = b"\x00\x00\x00\x18ftyp" + brand + b"\x00\x00\x00\x00mif1heic" + bytes(100)
+    (tmp_path / "photo.HEIC").write_bytes(data)
+    for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
+        with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
+            read_image(source)
