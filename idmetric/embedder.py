@@ -412,7 +412,7 @@ class Embedder(nn.Module):
         if self.preprocessing == "release":
             advice = "leave the masks out, or load the model with preprocessing='standard'"
             raise ImageReadError(
-                describe(mask), f"the release takes no masks, and preprocessing='release' none: {advice}"
+                describe(mask), f"preprocessing='release' follows the release, which takes no masks: {advice}"
             )
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:

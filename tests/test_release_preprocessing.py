@@ -171,7 +171,7 @@ def test_the_command_takes_it_and_its_cache_keeps_the_two_apart(
     assert score(*cache) == standard
     with pytest.raises(SystemExit):
         main([*words, "--preprocessing", "release", "--mask-dir", str(tmp_path)])
-    assert "takes no masks" in capsys.readouterr().err
+    assert "take no masks" in capsys.readouterr().err
 
 
 def test_a_gallery_is_opened_again_with_its_own_preprocessing(

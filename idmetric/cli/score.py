@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.html and args.output and _is_same_file(args.html, args.output):
         parser.error("--html and --output name one file: give each its own")
     if args.preprocessing == "release" and args.mask_dir:
-        parser.error("--preprocessing release takes no masks, as the releases: leave --mask-dir or it out")
+        parser.error("the releases take no masks: leave out --mask-dir or --preprocessing release")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
