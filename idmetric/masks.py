@@ -68,6 +68,10 @@ class MaskWarning(UserWarning):
     """A mask that can be used, and is probably not what was meant."""
 
 
+class SeveralLabelsError(ImageReadError):
+    """A mask of several objects, of which none was chosen."""
+
+
 @dataclass(frozen=True)
 class Labelled:
     """A mask with the label in it that is the subject: takes the place of a mask wherever one is given."""
@@ -426,10 +430,10 @@ def _is_near(value: int, full: int) -> bool:
     return value >= full - full // 16
 
 
-def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> ImageReadError:
+def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> SeveralLabelsError:
     first = _hex(labels[0]) if isinstance(labels[0], tuple) else labels[0]
     soft = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]." if full and len(labels) > 2 else ""
-    return ImageReadError(
+    return SeveralLabelsError(
         name,
         f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one by "
         f"mask_id={first!r} (--mask-id '{first}'), or save a mask of 0 and 255.{soft}",

@@ -247,10 +247,13 @@ def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
     mask(0.5).convert("RGB").save(tmp_path / "clip/masks/0.png")
     with pytest.raises(ImageReadError, match=r"0\.png: its mode RGB holds no object numbers"):
         next(open_clip(clip, 10, objects="indexed").read([0])).things()
-    Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks/0.png")
     tally = Tally()
-    assert not list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default they are grey, below one half
-    assert not tally.seen
+    list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a grey mask is of one object
+    assert any("it holds 2 values (2, 5)" in line and "--objects indexed" in line for line in tally.unreadable)
+    for i in range(10):
+        Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks" / f"{i}.png")
+    [thing] = next(open_clip(clip, 10).read([1])).things()
+    assert thing.coverage == 1
 
 
 # Sources

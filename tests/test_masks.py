@@ -398,7 +398,7 @@ def test_jpeg_masks_are_soft_and_score_as_the_mask_they_were(metric: Embedder) -
 
 
 def test_a_video_frame_that_misses_white_by_a_little_is_soft() -> None:
-    grey = np.asarray(Image.fromarray(subject().astype(np.uint8) * 250).filter(ImageFilter.GaussianBlur(2)))
+    grey = np.array(Image.fromarray(subject().astype(np.uint8) * 250).filter(ImageFilter.GaussianBlur(2)))
     assert grey.max() == 250
     assert torch.equal(read_mask(grey), torch.from_numpy(grey).float() / 255)
 

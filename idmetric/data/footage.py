@@ -24,8 +24,8 @@ from PIL import Image
 from idmetric import text_file
 from idmetric.data.clips import BOXES, Clip, ClipError, is_image, is_mask
 from idmetric.data.video import Video
-from idmetric.images import ImageLike, open_file, read_image
-from idmetric.masks import read_indices, read_mask
+from idmetric.images import ImageLike, open_file, open_image, read_image
+from idmetric.masks import SeveralLabelsError, read_indices, read_mask
 
 Annotation = Literal["masks", "boxes", "none"]
 Objects = Literal["auto", "one", "indexed"]
@@ -129,7 +129,9 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
     def read(wanted: Sequence[int]) -> Iterator[Frame]:
         cover = [None] * len(wanted) if masks is None else masks.read(wanted)
         for index, image, mask in zip(wanted, source.read(wanted), cover, strict=True):
-            yield Frame(index, f"{clip.frames}, frame {index}", *_readers(image, mask, boxes[index], indexed))
+            yield Frame(
+                index, f"{clip.frames}, frame {index}", *_readers(image, mask, boxes[index], indexed, objects == "one")
+            )
 
     problems = tuple(p for video in (source, masks) if isinstance(video, Video) for p in video.problems)
     return Footage(clip, source.times, annotated, indexed, read, problems)
@@ -168,7 +170,11 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
 
 
 def _readers(
-    source: Callable[[], ImageLike], mask: Callable[[], ImageLike] | None, box: Box | None, indexed: bool
+    source: Callable[[], ImageLike],
+    mask: Callable[[], ImageLike] | None,
+    box: Box | None,
+    indexed: bool,
+    merged: bool,
 ) -> tuple[Callable[[], Image.Image], Callable[[], list[Thing]]]:
     """`image` and `things` of a frame."""
 
@@ -178,20 +184,33 @@ def _readers(
 
     def things() -> list[Thing]:
         if mask is not None:
-            return _things(mask(), indexed)
+            return _things(mask(), indexed, merged)
         return [Thing(0, None if box is None else _box_coverage(box, image().size))]
 
     return image, things
 
 
-def _things(mask: ImageLike, indexed: bool) -> list[Thing]:
+def _things(mask: ImageLike, indexed: bool, merged: bool) -> list[Thing]:
     if not indexed:
-        bits = read_mask(mask).numpy() >= 0.5
+        bits = _bits(mask, merged)
         return [Thing(0, float(bits.mean()), bits)]
     numbers = read_indices(mask)
     sizes = np.bincount(numbers.ravel(), minlength=VOID + 1)
     sizes[[0, VOID]] = 0
     return [Thing(int(n), float(sizes[n] / numbers.size), numbers == n) for n in np.flatnonzero(sizes)]
+
+
+def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
+    """The only object of a mask; `merged`: all objects of a palette image together."""
+    if merged and open_image(mask).mode == "P":
+        numbers = read_indices(mask)
+        known: NDArray[np.bool_] = (numbers != 0) & (numbers != VOID)
+        return known if known.any() else numbers != 0
+    try:
+        return read_mask(mask).numpy() >= 0.5
+    except SeveralLabelsError as error:
+        advice = "--objects indexed makes an object of each"
+        raise SeveralLabelsError(error.source, f"{error.reason} Among clips {advice}.") from error
 
 
 def _box_coverage(box: Box, size: tuple[int, int]) -> float:
