@@ -669,7 +669,9 @@ def test_a_gallery_from_elsewhere_asks_before_it_reads(
     assert main(["gallery", "build", *words]) == 0
     index.rename(tmp_path / "received")
     words = ["--gallery", str(tmp_path / "received"), "--quiet"]
-    query = ["gallery", "query", str(files(photos)[0]), *words]
+    query = ["gallery", "query", str(files(photos)[0]), *words, "--output", str(tmp_path / "hits.csv")]
+    walked: list[Path] = []
+    monkeypatch.setattr("idmetric.cli.gallery.walk", lambda folder: walked.append(folder) or [])
     for command in (["gallery", "build", *words], query, ["gallery", "dedupe", *words], ["gallery", "prune", *words]):
         assert main(command) == 1
         error = capsys.readouterr().err
@@ -677,6 +679,8 @@ def test_a_gallery_from_elsewhere_asks_before_it_reads(
         assert f"'{photos}'" in error
         assert "--trust-sources" in error
     assert main([*query, "--no-update"]) == 0
+    assert not walked  # the folder is not even listed
+    monkeypatch.undo()
 
     # where nothing can be remembered, leave is needed each time
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
