@@ -165,7 +165,8 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
     """Errors inside that mean `path` cannot be written say so, and the way out.
 
     Args:
-        also: other names that it has while it is written. Errors that name other files pass as they are.
+        also: other names that it has while it is written. Errors that name other files pass as they are, unless these
+            lie in a folder of such a name.
 
     Raises:
         OutputError: for a full disk, a folder that is read-only or not there, or safetensors' error about any of them.
@@ -178,7 +179,7 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
         says = f"{error.strerror}".replace(repr(error.filename), repr(os.fspath(path)))
         raise OutputError(error.errno, says, os.fspath(path)) from error
     except OSError as error:
-        if error.errno not in _REASONS or error.filename not in (None, *(os.fspath(p) for p in (path, *also))):
+        if error.errno not in _REASONS or not _is_of(error.filename, (path, *also)):
             raise
         raise OutputError(error.errno, _explain(path, _REASONS[error.errno]), os.fspath(path)) from error
     except Exception as error:
@@ -186,6 +187,12 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
             raise
         reason = next((says for number, says in _REASONS.items() if f"os error {number}" in str(error)), str(error))
         raise OutputError(errno.EIO, _explain(path, reason), os.fspath(path)) from error
+
+
+def _is_of(name: object, paths: Iterable[str | os.PathLike[str]]) -> bool:
+    """Whether an error's file name is one of the paths or lies below one; an error without a name is of them."""
+    found = "" if name is None else os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
+    return name is None or any(found == p or found.startswith(os.path.join(p, "")) for p in map(os.fspath, paths))
 
 
 _REASONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -421,3 +422,28 @@ def test_the_command_tells_of_another_run_and_of_damage(copy: Path, capsys: pyte
     manifest = read(copy / "manifest.parquet")
     identities = len(set(manifest.column("identity")))
     assert f"{len(manifest)} images of {identities} identities" in capsys.readouterr().out
+
+
+def test_a_full_disk_says_what_is_kept_and_the_same_command_renders_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    from idmetric.output import OutputError
+
+    saved = Image.Image.save
+
+    def full(self: Image.Image, path: Path, *args: object, **options: object) -> None:
+        if "000002" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", *([str(path)] if named else []))
+        saved(self, path, *args, **options)
+
+    plan = Plan(size=32, views=1, distractors=0)
+    for named in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(Image.Image, "save", full)
+            with pytest.raises(OutputError, match=r"000002.*the disk is full.*finished identities are kept") as caught:
+                render_world(tmp_path / "world", plan, 4)
+        assert "/." not in str(caught.value)
+    first = (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns
+    assert render_world(tmp_path / "world", plan, 4) == (4, 4)
+    assert (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns == first

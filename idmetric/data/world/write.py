@@ -32,6 +32,7 @@ from idmetric.data.world.folder import (
     write_manifest,
 )
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
+from idmetric.output import OutputError, writing
 
 
 @dataclass(frozen=True)
@@ -234,12 +235,16 @@ def _render(number: int) -> int:
     folder, plan, world = _job["folder"], _job["plan"], _job["world"]
     final = folder / place_of(number)
     making = final.with_name(f".{final.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    making.mkdir(parents=True)
     try:
-        rows = [_store(take, world, number, making) for take in takes(world, number, plan)]
-        with (making / ROWS).open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
-        _publish(making, final)
+        with writing(final, making):
+            making.mkdir(parents=True)
+            rows = [_store(take, world, number, making) for take in takes(world, number, plan)]
+            with (making / ROWS).open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
+            _publish(making, final)
+    except OutputError as error:
+        kept = "finished identities are kept, and the same command renders the others"
+        raise OutputError(error.errno, f"{error}; {kept}", error.filename) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return len(rows)
