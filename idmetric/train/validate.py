@@ -25,6 +25,7 @@ from idmetric.data.manifest import Manifest
 from idmetric.embedder import Embedder
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
+from idmetric.finite import NonFiniteError
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.processes import Processes
 
@@ -144,13 +145,15 @@ def embed_rows(
             now = ahead
             ahead = [pool.submit(pictures.read, int(r)) for r in rows[start + batch_size : start + 2 * batch_size]]
             pixels = [future.result() for future in now]
-            parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
+            try:
+                parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
+            except NonFiniteError as error:
+                raise ValueError(
+                    "the model's features are not finite: training has diverged (lower the learning rate)"
+                ) from error
             if progress is not None:
                 progress(min(start + batch_size, len(rows)), len(rows))
-    features = torch.cat(parts).double()
-    if not features.isfinite().all():
-        raise ValueError("the model's features are not finite: training has diverged (lower the learning rate)")
-    vectors: Array = F.normalize(features, dim=-1).numpy()
+    vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
     return vectors
 
 
