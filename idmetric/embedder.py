@@ -109,6 +109,7 @@ class Embedder(nn.Module):
         self._calibration: Calibration | None = None
         self._compiled: Callable[..., Any] | None = None
         self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
+        self._new_digest = ""  # of weights without a revision, as they were first
 
     # What a model defines
 
@@ -144,8 +145,14 @@ class Embedder(nn.Module):
     def _model_id(self, values: bool) -> str:
         exact = self.revision or "none"
         if not self.revision or not self._as_loaded(values):
-            exact += f"+{weights_digest(self)[:12]}"
+            exact += f"+{self._kept_digest() if self._as_loaded(values) else weights_digest(self)[:12]}"
         return f"{self.label}@{exact}/{self.resolution}"
+
+    def _kept_digest(self) -> str:
+        """Of new weights, which have no revision: it stays theirs when they are moved or rounded."""
+        if not self._new_digest:
+            self._new_digest = weights_digest(self)[:12]
+        return self._new_digest
 
     def _as_loaded(self, values: bool) -> bool:
         if self._loaded is None:
@@ -688,6 +695,8 @@ class Embedder(nn.Module):
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Weights moved to a device or to a dtype of less precision are still those that were loaded."""
         kept, before = self._as_loaded(values=True), self.dtype
+        if kept and not self.revision:
+            self._kept_digest()
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         rounded = before.itemsize < 4 and self.dtype != before  # what 16 bits have lost does not come back
         self._loaded = Marks.of(self) if kept and not rounded else None

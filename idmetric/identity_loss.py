@@ -22,6 +22,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from idmetric.distance import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.embedder import Embedder, Images, Masks
 from idmetric.embedding import Embedding, concatenate
+from idmetric.finite import NonFiniteError
 from idmetric.images import SLACK, Outside, resize_pixels
 from idmetric.masks import MaskId, average_to, labelled
 from idmetric.subject import Boxes, subject_of
@@ -145,8 +147,8 @@ class IdentityLoss(nn.Module):
                 f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
                 "patches=True, or choose distance='cls'"
             )
-        if not found.cls.isfinite().all():
-            raise ValueError("the references' embedding holds NaN or infinity: embed them again, in float32")
+        if not found.finite().all():
+            raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         found = found.detach().to(self._metric.device)
         self._grid, self._model = found.grid, found.model
         self._keep("_cls", found.cls)
@@ -164,8 +166,12 @@ class IdentityLoss(nn.Module):
     @property
     def references(self) -> Embedding:
         """The references' embedding, where the loss is."""
+        return replace(self._targets(), model=self._model)
+
+    def _targets(self) -> Embedding:
+        # unmarked: they are the metric's by construction, also once DistributedDataParallel has copied over its weights
         grid = None if self._patches is None else self._grid
-        return Embedding(self._cls, self._patches, grid, self._patch_weights, self._model)
+        return Embedding(self._cls, self._patches, grid, self._patch_weights)
 
     @property
     def metric(self) -> Embedder:
@@ -218,7 +224,7 @@ class IdentityLoss(nn.Module):
         with self._precision(x.device):
             found = self._embed(views, covers)
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        far = matrix(found, self.references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
+        far = matrix(found, self._targets(), self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
         each = far.amin(1) if self.aggregate == "min" else (far * self.reference_weights.to(far)).sum(1)
         if self.reduction == "none":
             return each

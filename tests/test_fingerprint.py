@@ -25,7 +25,7 @@ from idmetric.protocols import embeddings
 from idmetric.protocols.scorers import EmbedderModel
 from idmetric.scale import embed_dataset
 from idmetric.shards import Shards
-from tests.conftest import random_model
+from tests.conftest import SMALL, random_model
 from tests.embed_parts import pictures
 
 OLD = Path(__file__).parent / "reference" / "v0.1"  # written by idmetric 0.1
@@ -162,7 +162,8 @@ def test_a_path_s_spelling_changes_neither_model_id_nor_keys(
 def test_copies_and_moves_stay_the_same_model_and_rounding_does_not(model: IDSim, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "run")
     metric = load(tmp_path / "run", device="cpu")
-    own = metric.model_id
+    own, fresh = metric.model_id, IDSim(SMALL["dinov3"], device="cpu")  # one without a revision
+    assert copy.deepcopy(fresh).half().model_id == fresh.model_id != IDSim(SMALL["dinov3"], device="cpu").model_id
     assert copy.deepcopy(metric).model_id == own == pickle.loads(pickle.dumps(metric)).model_id
     assert copy.deepcopy(metric).double().model_id == own
     half = copy.deepcopy(metric).half()
