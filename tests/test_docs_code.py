@@ -10,6 +10,8 @@ and is only compiled.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -150,3 +152,24 @@ def test_hidden_remarks_stand_before_python_blocks() -> None:
         text = page.read_text(encoding="utf-8")
         found = re.findall(rf"^{NOT_RUN}", text, flags=re.M)
         assert len(found) == sum(not run for _, run in blocks(text)), page.name
+
+
+def names_of(program: ast.AST) -> tuple[set[str], set[str]]:
+    """The names that code binds anywhere, and those that it reads."""
+    nodes = list(ast.walk(program))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imports = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    bound |= {alias.asname or alias.name.partition(".")[0] for alias in imports}
+    return bound, {node.id for node in names if isinstance(node.ctx, ast.Load)}
+
+
+@pytest.mark.parametrize("page", [page for page in with_code() if page.name != "README.md"], ids=lambda p: p.name)
+def test_the_code_of_a_page_defines_what_it_uses(page: Path) -> None:
+    known = set(dir(builtins))
+    for code, _ in blocks(page.read_text(encoding="utf-8")):
+        bound, read = names_of(ast.parse(code))
+        known |= bound
+        assert read <= known, f"{page.name} uses {sorted(read - known)} without defining them"
