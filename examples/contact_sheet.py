@@ -9,6 +9,7 @@ Columns: four views; distractors in the first view's context, from another thing
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -48,4 +49,7 @@ def row(world: World, number: int) -> list[np.ndarray]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    if "--smoke" in sys.argv[1:]:
+        main(Path(tempfile.mkdtemp(prefix="idmetric-")) / "sheet.jpg", rows=1, size=48)
+    else:
+        main(*sys.argv[1:2])

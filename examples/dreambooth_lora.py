@@ -1,7 +1,7 @@
 """DreamBooth with LoRA and an identity term: teach Stable Diffusion a subject from a few photos.
 
     python examples/dreambooth_lora.py --model REPO_OR_FOLDER --photos dog/ --prompt "a photo of sks dog" --out lora/
-    python examples/dreambooth_lora.py --smoke --out /tmp/lora      the same steps on a tiny random pipeline
+    python examples/dreambooth_lora.py --smoke      the same steps on a tiny random pipeline
 
 Each step, besides DreamBooth's denoising loss (Ruiz et al. 2023) of LoRA layers (Hu et al. 2022) in the UNet's
 attention, adds `--identity` times the identity distance between the photos and the clean image that the UNet predicts,
@@ -11,12 +11,13 @@ for steps of low noise only (see latents.py). Without DreamBooth's prior preserv
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from latents import describe, load_photos, open_pipeline, tiny_pipeline, training_step
+from latents import describe, line, load_photos, open_pipeline, tiny_pipeline, training_step
 
 import idmetric
 from idmetric import IdentityLoss
@@ -32,7 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="stable-diffusion-v1-5/stable-diffusion-v1-5")
     parser.add_argument("--photos", type=Path, default=SMOKE_PHOTOS, help="folder of the subject's photos")
     parser.add_argument("--prompt", default="a photo of sks dog")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the LoRA, for pipe.load_lora_weights")
+    parser.add_argument("--out", type=Path, help="folder for the LoRA, for pipe.load_lora_weights")
     parser.add_argument("--metric", default="dinov3_vitl16", help="see idmetric-score --list-models")
     parser.add_argument("--distance", default="cls")
     parser.add_argument("--identity", type=float, default=0.1, help="weight of the identity term; 0 = DreamBooth alone")
@@ -45,7 +46,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--smoke", action="store_true", help="tiny random pipeline, IDSim('tiny'), three steps")
     args = parser.parse_args(argv)
+    if args.out is None and not args.smoke:
+        parser.error("--out is needed")
     if args.smoke:
+        args.out = args.out or Path(tempfile.mkdtemp(prefix="idmetric-")) / "lora"
         args.metric, args.steps, args.batch, args.size, args.rate = "tiny", min(args.steps, 3), 2, 32, 1e-2
     return args
 
@@ -94,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
         optimizer.step()
         log.append({"denoising": denoising.item(), "identity": identity.item(), "distance": distance.item()})
         if number % 50 == 0 or number == args.steps - 1:
-            print(f"step {number}: " + ", ".join(f"{key} {value:.4f}" for key, value in log[-1].items()))
+            print(line(number, log[-1]))
     state = convert_state_dict_to_diffusers(get_peft_model_state_dict(pipe.unet))
     StableDiffusionPipeline.save_lora_weights(args.out, unet_lora_layers=state)
     print(f"wrote {args.out}: pipe.load_lora_weights({str(args.out)!r})")

@@ -85,5 +85,13 @@ def main(model: str = "tiny") -> None:
     build(load(model)).launch()
 
 
+def smoke() -> None:
+    """Compare the example images without a page, and without gradio."""
+    candidates = [str(path) for path in sorted(IMAGES.glob("*.png"))]
+    with Image.open(candidates[0]) as reference:
+        for row in compare(load("tiny"), reference, candidates, "cls", True)[0]:
+            print(*row)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    smoke() if "--smoke" in sys.argv[1:] else main(*sys.argv[1:2])

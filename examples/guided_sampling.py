@@ -1,7 +1,7 @@
 """Sample a frozen Stable Diffusion towards an identity, without training anything.
 
     python examples/guided_sampling.py --model REPO_OR_FOLDER --photos dog/ --prompt "a dog on a beach" --out gen/
-    python examples/guided_sampling.py --smoke --how resample --out /tmp/gen
+    python examples/guided_sampling.py --smoke --how resample
 
 guide      After each step of low noise the latents move against the gradient of the identity distance of the predicted
            clean image, through decoder and UNet: as in DPS (Chung et al. 2023) and universal guidance (Bansal et al.
@@ -15,6 +15,7 @@ best       Plain sampling: all samples, the nearest first.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--photos", type=Path, default=Path(__file__).parent / "images")
     parser.add_argument("--prompt", default="a photo of a dog")
     parser.add_argument("--how", choices=("guide", "resample", "best"), default="guide")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the images, nearest first")
+    parser.add_argument("--out", type=Path, help="folder for the images, nearest first")
     parser.add_argument("--metric", default="dinov3_vitl16")
     parser.add_argument("--distance", default="cls")
     parser.add_argument("--samples", type=int, default=4)
@@ -49,7 +50,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--smoke", action="store_true", help="tiny random pipeline and IDSim('tiny'), twelve steps")
     args = parser.parse_args(argv)
+    if args.out is None and not args.smoke:
+        parser.error("--out is needed")
     if args.smoke:
+        args.out = args.out or Path(tempfile.mkdtemp(prefix="idmetric-")) / "images"
         args.metric, args.steps, args.cfg, args.every = "tiny", min(args.steps, 12), 1.5, 2
     return args
 

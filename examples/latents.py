@@ -11,8 +11,9 @@ An error of eps becomes an error of x0 sqrt((1 - a_t) / a_t) times as large: 0.6
 from __future__ import annotations
 
 import argparse
+import math
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def identity_term(
     distances = loss(decode(pipe.vae, x0))
     kept = pipe.scheduler.alphas_cumprod.to(distances)[timesteps[low].to(pipe.scheduler.alphas_cumprod.device)]
     return (kept.to(distances) * distances).sum() / len(timesteps), distances.detach().mean()
+
+
+def line(number: int, values: Mapping[str, float]) -> str:
+    """A step's values as text; the distance is measured only in steps with an image of low noise."""
+    texts = {key: f"{value:.4f}" for key, value in values.items()}
+    if math.isnan(values["distance"]):
+        texts["distance"] = "not measured (no image of low noise)"
+    return f"step {number}: " + ", ".join(f"{key} {text}" for key, text in texts.items())
 
 
 def encode(vae: Any, images: Tensor, dice: torch.Generator) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,4 +32,4 @@ def main(folder: str | Path = Path(__file__).parent / "images") -> list[Path]:
 
 
 if __name__ == "__main__":
-    main()
+    main(*([tempfile.mkdtemp(prefix="idmetric-")] if "--smoke" in sys.argv[1:] else []))

@@ -154,7 +154,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Tensor]:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--distance", default="joint")
     parser.add_argument("--picture", type=Path, help="file to draw targets, starts and results to")
+    parser.add_argument("--smoke", action="store_true", help="two targets and three steps, to see that it runs")
     args = parser.parse_args(argv)
+    if args.smoke:
+        args.identities, args.steps = 2, 3
     if args.identities < 2:
         parser.error("--identities must be at least 2: each is the others' control")
     metric = idmetric.load(args.model, device="cpu")

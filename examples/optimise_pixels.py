@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
@@ -31,4 +32,4 @@ def main(steps: int = 60, model: str = "tiny") -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    main(3 if "--smoke" in sys.argv[1:] else 60)

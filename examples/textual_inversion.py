@@ -1,7 +1,7 @@
 """Textual inversion with an identity term: one new word for a subject, the pipeline's weights frozen.
 
     python examples/textual_inversion.py --model REPO_OR_FOLDER --photos dog/ --word "<dog>" --out dog.safetensors
-    python examples/textual_inversion.py --smoke --out /tmp/word.safetensors
+    python examples/textual_inversion.py --smoke
 
 Gal et al. 2023: the embedding of the new word is all that is trained, by the denoising loss of prompts that contain it;
 here with `--identity` times the identity distance of the predicted clean image besides (see latents.py).
@@ -10,13 +10,14 @@ here with `--identity` times the identity distance of the predicted clean image 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from latents import describe, load_photos, open_pipeline, tiny_pipeline, training_step
+from latents import describe, line, load_photos, open_pipeline, tiny_pipeline, training_step
 from safetensors.torch import save_file
 
 import idmetric
@@ -35,7 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--photos", type=Path, default=Path(__file__).parent / "images")
     parser.add_argument("--word", default="<subject>", help="the new word")
     parser.add_argument("--like", default="dog", help="a known word of one token, where its embedding starts")
-    parser.add_argument("--out", type=Path, required=True, help="safetensors file, for pipe.load_textual_inversion")
+    parser.add_argument("--out", type=Path, help="safetensors file, for pipe.load_textual_inversion")
     parser.add_argument("--metric", default="dinov3_vitl16")
     parser.add_argument("--distance", default="cls")
     parser.add_argument("--identity", type=float, default=0.1, help="weight of the identity term")
@@ -47,7 +48,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--smoke", action="store_true", help="tiny random pipeline, IDSim('tiny'), three steps")
     args = parser.parse_args(argv)
+    if args.out is None and not args.smoke:
+        parser.error("--out is needed")
     if args.smoke:
+        args.out = args.out or Path(tempfile.mkdtemp(prefix="idmetric-")) / "word.safetensors"
         args.metric, args.steps, args.batch, args.size, args.like = "tiny", min(args.steps, 3), 2, 32, "d"
     return args
 
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
         optimizer.step()
         log.append({"denoising": denoising.item(), "identity": identity.item(), "distance": distance.item()})
         if number % 100 == 0 or number == args.steps - 1:
-            print(f"step {number}: " + ", ".join(f"{key} {value:.4f}" for key, value in log[-1].items()))
+            print(line(number, log[-1]))
     save_file({args.word: embeddings[token].detach().cpu().clone()}, args.out)
     print(f"wrote {args.out}: pipe.load_textual_inversion({str(args.out)!r}, token={args.word!r})")
     return log

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,21 @@ def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
     with Image.open(tmp_path / "sheet.png") as drawn:
         assert drawn.size == (48 * len(sheet["TITLES"]), 18 + 2 * 48)
         assert np.asarray(drawn)[18:].std() > 20
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_runs_alone_with_smoke(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "from latents import" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("diffusers")
+        pytest.importorskip("peft")
+    before = {file: file.stat().st_mtime_ns for file in EXAMPLES.rglob("*.png")}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # as Python does for a script
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(path), "--smoke"])
+    runpy.run_path(str(path), run_name="__main__")
+    assert not re.search(r"\bnan\b", capsys.readouterr().out)
+    assert all(file.name.startswith("idmetric-") for file in tmp_path.iterdir())
+    assert {file: file.stat().st_mtime_ns for file in EXAMPLES.rglob("*.png")} == before

@@ -424,8 +424,9 @@ def test_the_command_tells_of_another_run_and_of_damage(copy: Path, capsys: pyte
     assert f"{len(manifest)} images of {identities} identities" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("named", [False, True])
 def test_a_full_disk_says_what_is_kept_and_the_same_command_renders_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     from idmetric.output import OutputError
@@ -438,12 +439,11 @@ def test_a_full_disk_says_what_is_kept_and_the_same_command_renders_the_rest(
         saved(self, path, *args, **options)
 
     plan = Plan(size=32, views=1, distractors=0)
-    for named in (False, True):
-        with monkeypatch.context() as patch:
-            patch.setattr(Image.Image, "save", full)
-            with pytest.raises(OutputError, match=r"000002.*the disk is full.*finished identities are kept") as caught:
-                render_world(tmp_path / "world", plan, 4)
-        assert "/." not in str(caught.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, "save", full)
+        with pytest.raises(OutputError, match=r"000002.*the disk is full.*finished identities are kept") as caught:
+            render_world(tmp_path / "world", plan, 4)
+    assert "/." not in str(caught.value)
     first = (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns
     assert render_world(tmp_path / "world", plan, 4) == (4, 4)
     assert (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns == first
