@@ -192,7 +192,8 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
 def _is_of(name: object, paths: Iterable[str | os.PathLike[str]]) -> bool:
     """Whether an error's file name is one of the paths or lies below one; an error without a name is of them."""
     found = "" if name is None else os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
-    return name is None or any(found == p or found.startswith(os.path.join(p, "")) for p in map(os.fspath, paths))
+    named = [os.fspath(path) for path in paths]
+    return name is None or any(found == path or found.startswith(os.path.join(path, "")) for path in named)
 
 
 _REASONS = {
