@@ -118,7 +118,7 @@ def test_whatever_byte_of_a_shard_is_flipped_the_scores_are_those_before(
             out, err = capsys.readouterr()
             assert json.loads(out)["rows"] == expected, (shard, at)
             assert f"the cache's shard {shard.name} was damaged" in err, (shard, at)
-            assert sum(embedded) == held_here, (shard, at)
+            assert 0 < sum(embedded) <= held_here, (shard, at)  # images read before the damaged row are kept
     embedded.clear()
     assert score.main(words) == 0  # it was remade
     assert "damaged" not in capsys.readouterr().err
