@@ -95,7 +95,7 @@ def bad_path(tmp_path: Path, case: str) -> Path:
         ("missing", "no such file", "check the path"),
         ("dangling", "no such file", "check the path"),
         ("empty", "is empty", "fetch or write it again"),
-        ("folder", "is a folder", "give the image files"),
+        ("folder", "folder", "give the image files|files ending in"),
         ("text", "not an image", "save it again"),
         ("zeros", "not an image", "save it again"),
         ("cut", "not an image|cut short", "again"),
@@ -113,7 +113,7 @@ def test_bad_files_name_the_file_the_reason_and_the_way_out(
             assert caught.value.source == str(path)
             assert str(path) in str(caught.value)
             assert re.search(reason, caught.value.reason)
-            assert way_out in caught.value.reason
+            assert re.search(way_out, caught.value.reason)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
