@@ -21,7 +21,7 @@ def resize(x: Tensor, height: int, width: int, mode: str) -> Tensor:
     return F.interpolate(x, (height, width), mode=mode, align_corners=False, antialias=True)
 
 
-@resize.register_fake
+@torch.library.register_fake("idmetric::resize")
 def _(x: Tensor, height: int, width: int, mode: str) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], height, width))
 
@@ -37,7 +37,7 @@ def _resize_backward(grad: Tensor, height: int, width: int, mode: str) -> Tensor
     return found
 
 
-@_resize_backward.register_fake
+@torch.library.register_fake("idmetric::resize_backward")
 def _(grad: Tensor, height: int, width: int, mode: str) -> Tensor:
     return grad.new_empty((grad.shape[0], grad.shape[1], height, width))
 
@@ -51,4 +51,4 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     return _resize_backward(grad, *ctx.size, ctx.mode), None, None, None
 
 
-resize.register_autograd(_backward, setup_context=_setup)
+torch.library.register_autograd("idmetric::resize", _backward, setup_context=_setup)

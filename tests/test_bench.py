@@ -440,7 +440,7 @@ def test_wrong_usage_is_explained(words: list[str], message: str, capsys: pytest
 
 def test_errors_name_the_model_or_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
-    assert f"the folder '{tmp_path}' holds no images" in capsys.readouterr().err
+    assert f"'{tmp_path}': the folder holds no images" in capsys.readouterr().err
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n")
     assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
     assert "torn.png" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_a_folder_of_photos_becomes_a_table(
     items = {f"folder.{m}.{t}.parquet" for m in ("mine", "hsv") for t in ("queries", "pairs")}
     assert names == tables | items | {"embeddings"}
     found = json.loads((out / "folder.json").read_text())["results"]
-    assert found[0]["signature"]["model"] == f"IDSim:{model}"
+    assert found[0]["signature"]["model"] == f"IDSim:{model.name}"
     assert found[0]["settings"]["bootstrap"] == 30
     stored = {p: p.stat().st_mtime_ns for p in (out / "embeddings").rglob("*.safetensors")}
     assert cli.main([*given, "--format", "csv"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import pty
 import select
@@ -297,6 +298,8 @@ def test_an_unreachable_hub_is_named_at_once(
 ) -> None:
     from huggingface_hub import constants
 
+    caplog.set_level(logging.WARNING, logger="idmetric")  # another test may have been quiet
+
     def retried(seconds: float) -> None:
         raise AssertionError("the client waits to try again")
 
@@ -316,6 +319,7 @@ def test_a_cached_model_is_used_with_a_warning_where_the_hub_is_gone(
 ) -> None:
     from huggingface_hub import constants
 
+    caplog.set_level(logging.WARNING, logger="idmetric")  # another test may have been quiet
     load("owner/model", device="cpu")
     asked = len(hub.requests)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")

@@ -114,7 +114,7 @@ def test_ctrl_c_stops_all_processes_and_leaves_nothing_half_made(whole: Path, tm
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.strip() == "idmetric-data: stopped; run the same command again to go on"
+    assert errors.strip() == "idmetric-data: stopped; finished work is kept, and the same command resumes"
     assert 1 <= len(finished(tmp_path)) < COUNT
     assert not list(tmp_path.glob("*/.*"))
     render_world(tmp_path, PLAN, COUNT)
@@ -207,7 +207,7 @@ def test_a_failure_keeps_what_is_finished_and_leaves_nothing_half_made(
         return store(take, world, number, making)
 
     monkeypatch.setattr(write, "_store", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="the disk is full"):
         render_world(tmp_path, PLAN, 2)
     assert finished(tmp_path) == [0]
     assert not list(tmp_path.glob("*/.*"))
