@@ -136,7 +136,7 @@ def pretrained_state(
 ) -> dict[str, Tensor]:
     """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
 
-    They stay mapped to the file: no copy is made; each is read once, to see that it is finite.
+    They stay mapped to the file, without a copy; each is read once, to check that it is finite.
 
     Args:
         name: the model. args: more arguments of `timm.create_model`.
@@ -151,7 +151,7 @@ def pretrained_state(
 def fitted(
     name: str, state: dict[str, Tensor], weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """The tensors that `read_weights` found in the file `weights`, under the names of a timm model; errors as there.
+    """Tensors from `read_weights(weights)` under the names of a timm model; raises the same errors.
 
     DINOv3's query and value biases may be absent from the file, or from the model if they are zero.
     """
@@ -180,8 +180,8 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
         state = checkpoint.read_finite(weights)
     if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
         raise CheckpointError(
-            f"{os.fspath(weights)!r} holds the backbone's tensors under {prefix!r}, as a part of another model: save "
-            "those alone, without the prefix"
+            f"{os.fspath(weights)!r} holds the backbone's tensors with the prefix {prefix!r}, as part of another "
+            "model: save these tensors alone, without the prefix"
         )
     return dinov3.timm_names(state) if "storage_tokens" in state else state
 
@@ -283,7 +283,7 @@ class Backbone(Embedder):
 
     model_type = "backbone"
 
-    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
+    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
         self,
         source: str | os.PathLike[str],

@@ -37,7 +37,7 @@ class CalibrationError(ValueError):
 
 
 class CalibrationWarning(UserWarning):
-    """Probabilities that do not rest on photos."""
+    """Warns that a probability does not rest on photos."""
 
 
 @dataclass(frozen=True)

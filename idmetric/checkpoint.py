@@ -267,10 +267,10 @@ _fetched: set[str] = set()  # repositories whose download was announced
 
 
 def _reached(repo: str, there: bool, hub: Hub) -> Hub:
-    """The same, or with the cache alone where the Hub does not answer; says on stderr that a download is attempted.
+    """The same `hub`, or its cache alone if the Hub does not answer; announces a download on stderr.
 
     Args:
-        there: whether the file is in the cache, and would only be compared with the Hub's.
+        there: whether the file is in the cache already, and would only be checked against the Hub's.
     """
     from huggingface_hub import constants
 
@@ -396,7 +396,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """All tensors of a safetensors file of weights, each of which is read to see that it is finite.
+    """All tensors of a safetensors file of weights; each is read, to check that it is finite.
 
     Raises:
         CheckpointError: as `read_tensors` and `check_finite`.
@@ -407,7 +407,7 @@ def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Refuse weights that are NaN or infinite: every score by them would be. Reads all tensors, 0.2 s for a gigabyte.
+    """Refuse NaN and infinite weights, which make scores NaN. Reads all tensors: 0.2 s for a gigabyte.
 
     Args:
         path: where they come from, for the message.
@@ -442,8 +442,8 @@ def fold_lora(
 ) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
-    With use_dora, each row of that is scaled to the length that the adapter's magnitude vector gives (Liu et al. 2024,
-    DoRA, Eq. 5). Biases and whole modules that were trained with the adapter (PEFT's `bias` and `modules_to_save`)
+    With use_dora, each row of the result is scaled to the length that the adapter's magnitude vector gives (Liu et al.
+    2024, DoRA, Eq. 5). Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`)
     replace those of `state`.
 
     Args:
@@ -456,8 +456,8 @@ def fold_lora(
         prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
 
     Returns:
-        `state` itself, its changed weights replaced one by one, so that no second copy of all is held. Those are
-        float32, or float64 where they were, whatever the stored type: PEFT too computes with adapters in float32.
+        `state` itself, its changed weights replaced one by one, so that it is never held twice. Changed weights
+        are float32 (float64 stays), whatever the stored type: PEFT computes with adapters in float32 as well.
 
     Raises:
         CheckpointError: for an adapter of another kind, or modules not in `state`.
@@ -469,7 +469,7 @@ def fold_lora(
         if match is not None:
             modules.setdefault(match[1], {})[match[2]] = value
         elif ".lora_" in key or key not in state or state[key].shape != value.shape:
-            raise CheckpointError(f"the adapter holds {key!r}, which is no LoRA matrix and fits no layer of the model")
+            raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
         else:
             state[key] = value
     needed = {"A", "B", "magnitude_vector"} if config.get("use_dora") else {"A", "B"}
@@ -489,7 +489,7 @@ def fold_lora(
     return state
 
 
-# settings of PEFT's LoRA that make another layer of it, or other weights below it
+# settings of PEFT's LoRA with which a layer computes something else, or has other base weights
 _OTHER_KINDS = (
     "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
     "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
@@ -505,8 +505,8 @@ def _check_kind(config: Mapping[str, Any]) -> None:
             raise CheckpointError(f"a LoRA adapter with {setting} cannot be folded: merge it with peft")
     if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
         raise CheckpointError(
-            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the model that it is for: "
-            "merge it with peft"
+            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
+            "weights first: merge it with peft"
         )
 
 
@@ -516,7 +516,7 @@ def _lora_scale(module: str, lora_a: Tensor, alphas: _Alphas, config: Mapping[st
 
 
 class _Alphas:
-    """The alpha of each module: of PEFT's alpha_pattern the first that matches, else lora_alpha."""
+    """The alpha of each module: the first match in PEFT's alpha_pattern, else lora_alpha."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         given = config.get("alpha_pattern") or {}
@@ -552,7 +552,7 @@ def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -
 
 def _with_lengths(weight: Tensor, lengths: Tensor) -> Tensor:
     if lengths.numel() != weight.shape[0]:
-        raise CheckpointError(f"a DoRA magnitude vector of {lengths.numel()} values for {weight.shape[0]} rows")
+        raise CheckpointError(f"a DoRA magnitude vector has {lengths.numel()} values for {weight.shape[0]} rows")
     rows = weight.flatten(1)
     factor = lengths.flatten().to(weight.dtype) / torch.linalg.vector_norm(rows, dim=1)
     scaled: Tensor = rows * factor[:, None]

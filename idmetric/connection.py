@@ -15,7 +15,7 @@ _silent: dict[str, float] = {}  # address -> when it did not answer
 
 
 def answers(address: str, wait: float = _WAIT) -> bool:
-    """Whether a TCP connection to the host of an address, or to the proxy that the environment sets for it, opens.
+    """Whether a TCP connection opens to an address's host, or to the proxy that the environment sets for it.
 
     Args:
         address: such as "https://huggingface.co". wait: seconds; also limits looking up the name.

@@ -1,8 +1,8 @@
 """CSV for people and spreadsheets, the only place that writes it.
 
-A spreadsheet runs a cell that begins with = + - @ as a formula, also where it stands for the name of a file. As OWASP
+A spreadsheet runs a cell that begins with = + - @ as a formula, even if it is the name of a file. As OWASP
 advises (CSV Injection), such text gets a single quote in front. Numbers stay as they are. Data that this package reads
-back, such as manifests, is not written here: there every letter counts.
+back, such as manifests, is not written here: it must stay as it is, letter by letter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tensors of DINOv3 under the names of Meta's code, brought to timm's, and its biases of queries and values.
+"""DINOv3's tensors under timm's names instead of Meta's, and its query and value biases.
 
-timm has each DINOv3 twice: plain, and as `..._qkvb` with these biases. Meta's code has them in all, and keeps those of
-the keys at zero by a mask.
+timm has each DINOv3 twice: without these biases, and with them as `..._qkvb`. Meta's code always has them, and keeps
+the keys' biases at zero by a mask.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def timm_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def with_biases(name: str, *states: Mapping[str, Tensor]) -> str:
-    """A DINOv3's name in timm; that of the variant with biases if a tensor under timm's names is one and not zero."""
+    """A DINOv3's name in timm; the variant with biases if tensors under timm's names hold one that is not zero."""
     used = any(bool(value.any()) for state in states for key, value in state.items() if key.endswith(_BIASES))
     return name.replace("_dinov3.", "_dinov3_qkvb.") if used else name
 

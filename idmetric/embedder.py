@@ -109,7 +109,7 @@ class Embedder(nn.Module):
         self._calibration: Calibration | None = None
         self._compiled: Callable[..., Any] | None = None
         self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
-        self._new_digest = ""  # of weights without a revision, as they were first
+        self._new_digest = ""  # of weights without a revision, when they were first asked for
 
     # What a model defines
 
@@ -135,7 +135,7 @@ class Embedder(nn.Module):
 
     @property
     def model_id(self) -> str:
-        """Model, exact weights and resolution in one word: what an Embedding carries.
+        """Model, exact weights and resolution in one string, which every Embedding carries.
 
         The weights are named by their revision, followed by 12 digits of their hash if they were written to after they
         were loaded (by training, say), or have no revision. The name is the folder's own, however its path was spelled.
@@ -149,7 +149,7 @@ class Embedder(nn.Module):
         return f"{self.label}@{exact}/{self.resolution}"
 
     def _kept_digest(self) -> str:
-        """Of new weights, which have no revision: it stays theirs when they are moved or rounded."""
+        """Digest of new weights, which have no revision; it stays when they are moved or rounded."""
         if not self._new_digest:
             self._new_digest = weights_digest(self)[:12]
         return self._new_digest
@@ -161,10 +161,10 @@ class Embedder(nn.Module):
         return now.written == self._loaded.written and (not values or now.values == self._loaded.values)
 
     def _maker(self) -> str:
-        """What an Embedding made now is marked with: `model_id`.
+        """The `model_id` that marks an Embedding made now.
 
-        Nothing inside `torch.compile`, which cannot trace a hash, and while the weights are being trained, as every
-        step would be another model. A graph is built without waiting for the device.
+        Empty inside `torch.compile`, which cannot trace a hash, and while the weights are trained, as every step
+        would be another model. A graph is built without waiting for the device.
         """
         if torch.compiler.is_compiling():
             return ""
@@ -179,7 +179,7 @@ class Embedder(nn.Module):
 
     @property
     def short_name(self) -> str:
-        """The name; of a folder its own, however the path to it was spelled."""
+        """The name; for a folder its own name, however its path was spelled."""
         given, short = self._named
         return short if self.name == given else self.name
 
@@ -289,7 +289,7 @@ class Embedder(nn.Module):
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
             mask_id: the label that is the subject in masks of several objects: a palette index or grey value, or a
-                colour such as "#ff0000" (see `idmetric.masks`; `Labelled(mask, mask_id)` says it of one mask).
+                colour such as "#ff0000" (see `idmetric.masks`; `Labelled(mask, mask_id)` sets it for one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances heed the mask.
@@ -519,8 +519,8 @@ class Embedder(nn.Module):
         if b is None:
             if not isinstance(a, Tensor):
                 raise TypeError(
-                    f"metric(a) takes pixels, a tensor (B, 3, H, W), got {type(a).__name__}: compare two images by "
-                    "metric(a, b), or embed one by metric.embed(a)"
+                    f"metric(a) takes pixels, a tensor (B, 3, H, W), got {type(a).__name__}: compare two images with "
+                    "metric(a, b), or embed one with metric.embed(a)"
                 )
             embedding: Embedding = super().__call__(a)
             return embedding
@@ -583,8 +583,8 @@ class Embedder(nn.Module):
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
-        It is as good as the pairs it was calibrated on are like yours: see `idmetric-eval calibrate`. A
-        `CalibrationWarning` says so where these were no photos; `calibration.basis` is the same sentence.
+        It holds for pairs like those of its calibration: see `idmetric-eval calibrate`. A
+        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
 
         Args:
             a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
@@ -799,7 +799,7 @@ def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: in
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
-    """A mask, or None, for each image; of a folder of masks those that lie in it as the images do.
+    """A mask, or None, for each image; in a folder of masks they are found by the images' paths.
 
     Raises:
         ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.

@@ -227,7 +227,7 @@ class Embedding:
 
 
 def same_model(a: str, b: str) -> bool:
-    """Whether two `Embedding.model` name one model; an unknown one ("") may be any.
+    """Whether two values of `Embedding.model` name the same model; an unknown one ("") matches any.
 
     idmetric 0.1 wrote a model's path as it was spelled, "./runs/cats", where its folder's name is written now.
     """

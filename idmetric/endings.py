@@ -9,7 +9,7 @@ IMAGE_ENDINGS = (
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
-# (EPS, WMF), and those that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
+# (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
 IMAGE_FORMATS = (
     "PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "AVIF", "HEIF", "TGA", "ICO", "PSD",
 )  # fmt: skip

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-MASK_RULES = 2  # version of how masks are read: what older rules made of a masked image is made again
+MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
-_SAMPLED = 3  # of a tensor, that many intervals between the values looked at
+_SAMPLED = 3  # intervals between the values of a tensor that are looked at
 
 
 # Weights
@@ -113,7 +113,7 @@ def folder_in(parent: Path, facts: dict[str, str], spelled: str) -> Path:
 
 
 def short_name(name: str, local: bool) -> str:
-    """How a model is called whatever the spelling of its path: a folder by its own name, links resolved."""
+    """A model's name, however its path is spelled: for a folder its own name, with links resolved."""
     return Path(name).resolve().name or name if local and os.path.isdir(name) else name
 
 
@@ -121,7 +121,7 @@ def short_name(name: str, local: bool) -> str:
 
 
 def content_key(image: bytes, mask: bytes | None = None) -> str:
-    """The name of exactly this content: 32 hex digits, for a masked image followed by `MASKED`."""
+    """The name of exactly this content: 32 hex digits, followed by `MASKED` for a masked image."""
     digest = hashlib.blake2b(image, digest_size=16)
     if mask is None:
         return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Numbers that are not finite (NaN, infinity) are refused where they come in: in weights, embeddings and distances.
+"""Numbers that are not finite (NaN, infinity) are refused where they enter: in weights, embeddings and distances.
 
 They would otherwise scramble a ranking silently, since NaN compares false with everything.
 """

@@ -102,7 +102,7 @@ class IDSim(Embedder):
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, as the release, and takes no masks. Default: what was
+            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
             saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
         variant: which release a folder of official files belongs to, if its name does not tell.
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
@@ -120,7 +120,7 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
-    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
+    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
         self,
         source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,

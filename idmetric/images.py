@@ -42,7 +42,7 @@ WHITE: Colour = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
-_RLE_PIXELS = 4_000_000  # of a BMP that Pillow decodes in Python
+_RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
 _HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 _COUNTED = 1000  # pages of a TIFF
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
@@ -386,8 +386,8 @@ def _refused(kind: str) -> str:
             "pillow_heif; pillow_heif.register_heif_opener(); for the shell save it as JPEG or PNG"
         )
     return (
-        f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG (read "
-        f"are {', '.join(IMAGE_FORMATS)})"
+        f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG "
+        f"(formats that are read: {', '.join(IMAGE_FORMATS)})"
     )
 
 

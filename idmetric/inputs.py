@@ -39,7 +39,7 @@ class InputError(ValueError):
 def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
-    A link that leads nowhere, a pipe and a device count as files, so that reading them says so.
+    A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
 
     Raises:
         OSError: naming a folder that cannot be listed.
@@ -207,8 +207,8 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> str | None:
     """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
 
-    For photos/candle/04.jpg these are, the first that is there: masks/photos/candle/04.png, masks/candle/04.png,
-    masks/04.png, and each with the other endings of images.
+    For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
+    exists, each also looked for with the other endings of images.
     """
     parts = Path(os.path.abspath(image)).with_suffix("").parts[1:]
     for k in range(len(parts)):
@@ -258,7 +258,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
 
 
 def _apart(a: str, b: str) -> tuple[str, str]:
-    """The ends of two paths, as short as they differ, with the ending of masks."""
+    """The shortest ends of two paths that differ, with the ending of masks."""
     x, y = (Path(os.path.abspath(path)).with_suffix(".png").parts for path in (a, b))
     k = next((k for k in range(1, min(len(x), len(y))) if x[-k:] != y[-k:]), 1)
     return os.path.join(*x[-k:]), os.path.join(*y[-k:])

@@ -22,7 +22,7 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text
 
 
 def text(value: Any, **options: Any) -> str:
-    """JSON of results; numbers that are undefined (NaN, infinity) are null, for JSON has no word for them.
+    """JSON of results; NaN and infinity, which JSON cannot hold, become null.
 
     Args:
         options: of `json.dumps`.

@@ -56,11 +56,11 @@ from idmetric.images import (
 
 MaskId = int | str | Colour  # an index or a value; a colour as (red, green, blue) or "#rrggbb"
 
-LEAST_SHARE = 0.001  # of an image: a mask that selects less is warned of
+LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
 _SHOWN = 8  # labels in a message
-_PICTURE = 64  # colours: what has more is a picture, not a map of labels
+_PICTURE = 64  # colours: an image with more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more grey values than this
-_TINT = 8  # of 255: by so much lossy compression tints grey
+_TINT = 8  # of 255: how far lossy compression may tint grey
 _BLOCK = 1 << 20  # values that are averaged at a time
 
 
@@ -74,7 +74,7 @@ class SeveralLabelsError(ImageReadError):
 
 @dataclass(frozen=True)
 class Labelled:
-    """A mask with the label in it that is the subject: takes the place of a mask wherever one is given."""
+    """A mask and the label of its subject: takes the place of a mask wherever one is given."""
 
     source: Any
     mask_id: MaskId
@@ -84,7 +84,7 @@ MaskLike = ImageLike | Labelled
 
 
 def labelled(masks: Any, mask_id: MaskId | None) -> Any:
-    """Masks in any arrangement that `Embedder.embed` takes, each with its label; as they are without one."""
+    """Masks in any arrangement that `Embedder.embed` takes, each with its label; unchanged without one."""
     if masks is None or mask_id is None or isinstance(masks, Labelled):
         return masks
     if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
@@ -115,7 +115,7 @@ def read_mask(
         source: as for `read_image`; tensors may also be (H, W). The module's table says what is the subject.
         size: (height, width) to average to, so that values are exact fractions of covered area; None keeps its own.
         image: what the mask belongs to, as `read_image` gives it, or pixels (3, H, W): the mask is turned as it was,
-            and must have its shape; a mask that selects next to nothing of it, or all, is warned of.
+            and must have its shape; a mask that selects almost nothing or all of it gets a warning.
         mask_id: the label that is the subject, where there are several.
         max_pixels: as for `read_image`.
 
@@ -286,7 +286,7 @@ def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[
 
 
 def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
-    """Integers or bool (H, W, C); 8-bit colour goes by way of Pillow."""
+    """Integers or bool (H, W, C); 8-bit colour goes through Pillow."""
     channels = array.shape[2]
     if array.dtype == np.bool_:
         array = array.view(np.uint8) * np.uint8(255)
@@ -360,7 +360,7 @@ def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[
     if found is None:
         raise ImageReadError(
             name,
-            "it holds more than 256 colours, as a photo or a lossy file does, and says nowhere which is the subject: "
+            "it holds more than 256 colours, as a photo or a lossy file does, which does not show the subject's: "
             "save it as a grey PNG, white = subject",
         )
     colours = sorted(colour for _, colour in found if any(colour))  # type: ignore[arg-type]  # of RGB
@@ -426,7 +426,7 @@ def _brightest(band: Image.Image) -> int:
 
 
 def _is_near(value: int, full: int) -> bool:
-    """Whether lossy compression can have left this of the maximum."""
+    """Whether this may be the maximum after lossy compression."""
     return value >= full - full // 16
 
 
@@ -435,7 +435,7 @@ def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -
     soft = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]." if full and len(labels) > 2 else ""
     return SeveralLabelsError(
         name,
-        f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one by "
+        f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
         f"mask_id={first!r} (--mask-id '{first}'), or save a mask of 0 and 255.{soft}",
     )
 
@@ -467,7 +467,7 @@ def _colour_of(label: MaskId) -> Colour:
     if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
         label = (int(label[1:3], 16), int(label[3:5], 16), int(label[5:7], 16))
     if not isinstance(label, tuple) or len(label) != 3 or not any(label) or not all(0 <= v <= 255 for v in label):
-        raise ValueError(f"mask_id {label!r} is no colour of a mask: give '#rrggbb', such as '#ff0000', and not black")
+        raise ValueError(f"mask_id {label!r} is not a mask's colour: give '#rrggbb', such as '#ff0000', and not black")
     return label
 
 
@@ -477,7 +477,7 @@ def _number_of(label: MaskId) -> int:
     except (TypeError, ValueError):
         number = 0
     if number < 1 or isinstance(label, bool):
-        raise ValueError(f"mask_id {label!r} is no label: give a whole number above 0, as 0 is the background")
+        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
     return number
 
 
@@ -499,8 +499,8 @@ def _fit(values: NDArray[Any], own: int | None, image: Image.Image | Tensor, nam
     if values.shape == size:
         if turn > 1 and stored == size and own is None:
             message = (
-                f"the photo of the mask {name} is turned by EXIF (orientation {turn}) and the mask has no orientation: "
-                "it is taken to be upright; turn it, if it was made from the stored pixels"
+                f"EXIF turns the photo of the mask {name} (orientation {turn}), and the mask has no orientation of its "
+                "own: it is taken as upright; turn it if it was made from the stored pixels"
             )
             warnings.warn(message, MaskWarning, stacklevel=5)
         return values
@@ -544,7 +544,7 @@ def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str
         return
     message = (
         f"the mask {name} is read as a soft mask, but its {len(labels)} values ({_listed(labels)}) look like labels: "
-        f"choose one by mask_id={labels[0]} (--mask-id {labels[0]}) if they are"
+        f"choose one with mask_id={labels[0]} (--mask-id {labels[0]}) if they are"
     )
     warnings.warn(message, MaskWarning, stacklevel=5)
 

@@ -1,4 +1,4 @@
-"""Regular expressions of strangers, matched against names of modules in a bounded number of steps.
+"""Untrusted regular expressions, matched against names of modules in a bounded number of steps.
 
 Python's `re` backtracks: some patterns take it years. Here all patterns become one automaton (Thompson 1968, Regular
 expression search algorithm; its sets of states are kept, as in a lazily built DFA), and a budget bounds the steps. The
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 STEPS = 10_000_000  # a few seconds
 STATES = 100_000
 LETTERS = 100_000  # of all patterns together
-_COMPILED = 500  # steps that compiling a class of characters is worth
+_COMPILED = 500  # steps charged for compiling a class of characters
 _NESTED = 50
 _REPEAT = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}")
 _GROUP = re.compile(r"\?(:|P<\w+>)")
@@ -167,7 +167,7 @@ class _Parser:
         if self._taken("("):
             if self._taken("?", move=False):
                 if (named := _GROUP.match(self._text, self._at)) is None:
-                    raise PatternError("uses (?...), which is not supported but for (?:...)")
+                    raise PatternError("uses (?...), of which only (?:...) is supported")
                 self._at = named.end()
             inner = self._choice(depth + 1)
             if not self._taken(")"):
@@ -222,7 +222,7 @@ class _Parser:
         else:
             return part
         if most is not None and least > most:
-            raise PatternError("has a repeat with its bounds exchanged")
+            raise PatternError("has a repeat with its bounds swapped")
 
         self._at += len(counted[0]) if counted else 1
         self._taken("?")  # lazy: it matches the same names

@@ -50,7 +50,7 @@ class NearID(Embedder):
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, as the release, and takes no masks. Default: what was
+            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
             saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
         cache_dir, token, local_files_only: see `idmetric.checkpoint.Hub`.
 
@@ -60,7 +60,7 @@ class NearID(Embedder):
 
     model_type = "nearid"
 
-    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
+    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
         self,
         source: str | os.PathLike[str] | NearIDConfig = "nearid",

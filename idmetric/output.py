@@ -104,7 +104,7 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
 
 
 def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
-    """Equal exactly for names of one regular file: links count, and other spellings where the disk ignores case.
+    """Equal only for names of the same regular file: links, and other spellings if the disk ignores case.
 
     None for what is not there, or is a folder, a pipe or a device.
     """
@@ -120,11 +120,11 @@ def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
 def refuse_inputs(
     outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Refuse to write over a file that is read, to be asked before the work.
+    """Refuse, before the work, to write over a file that is read.
 
     Args:
         outputs: the file that each option names; None where it is not given.
-        inputs: files to be read. They are only looked at where an output exists.
+        inputs: files to be read. They are only looked at if an output exists.
 
     Raises:
         OutputError: naming the option and the file.
@@ -162,7 +162,7 @@ def _beside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors inside that mean `path` cannot be written say so, and the way out.
+    """Errors inside that mean `path` cannot be written say so, and how to fix it.
 
     Args:
         also: other names that it has while it is written. Errors that name other files pass as they are, unless these
@@ -190,7 +190,7 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
 
 
 def _is_of(name: object, paths: Iterable[str | os.PathLike[str]]) -> bool:
-    """Whether an error's file name is one of the paths or lies below one; an error without a name is of them."""
+    """Whether an error's file name is one of the paths or lies below one; an error without a name counts."""
     found = "" if name is None else os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
     named = [os.fspath(path) for path in paths]
     return name is None or any(found == path or found.startswith(os.path.join(path, "")) for path in named)

@@ -10,7 +10,7 @@ from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 
-_LOOK_BACK = 60.0  # seconds that the speed is that of: what a resumed run passes over says nothing about the rest
+_LOOK_BACK = 60.0  # seconds over which speed is taken: items that a resumed run skips say nothing about the rest
 _REDRAW = 0.1  # seconds
 
 
@@ -69,7 +69,7 @@ class Progress:
         self.clear()
 
     def clear(self) -> None:
-        """Take the line away from a terminal."""
+        """Clear the line on a terminal."""
         if self.show and self._terminal and self._seen:
             self._write("\r\033[K")
 
@@ -106,13 +106,13 @@ class Progress:
         return f"{share}, about {_duration((total - done) / speed)} left" if speed else share
 
     def _speed(self) -> float:
-        """Counts in a second; 0 where there is nothing to tell it from."""
+        """Counts per second; 0 while there is nothing to measure it by."""
         (began, first), (now, done) = self._seen[0], self._seen[-1]
         return (done - first) / (now - began) if now - began >= min(1.0, self.every) and done > first else 0.0
 
 
 def _duration(seconds: float) -> str:
-    """In the largest unit that is met once, from seconds to hours."""
+    """In seconds below 90 s, minutes below 90 min, else hours."""
     if seconds < 90:
         return f"{round(seconds)} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

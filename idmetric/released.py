@@ -122,16 +122,16 @@ def is_cached(release: Release) -> bool:
 
 
 def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
-    """Which released ID-Sim variant a folder's name speaks of, e.g. "id-sim_dinov3_vitb16_cls_patch".
+    """The released ID-Sim variant that a folder's name contains, e.g. "id-sim_dinov3_vitb16_cls_patch".
 
-    For a folder of the Hub cache (`snapshots/<commit>`), the repository's name does.
+    For a folder of the Hub cache (`snapshots/<commit>`), the repository's name counts.
     """
     name = checkpoint.hub_name(folder) or Path(folder).resolve().name
     return next((variant for variant in IDSIM if variant in name), None)
 
 
 def short_name(source: str) -> str:
-    """A model's one name: without the release's "_cls_patch", and `owner/name` for a folder of the Hub cache."""
+    """A model's name in one spelling: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
     if Path(source).is_dir():
         return checkpoint.hub_name(source) or source
     short = source.removesuffix(_CLS_PATCH)

@@ -175,8 +175,8 @@ class Shards:
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
         """Those of the images that are here and can be read.
 
-        Damaged shards are given to `damaged`, and do not count any more. Where another process has removed a shard
-        (`idmetric-score gallery prune` does), the others are looked through for its images.
+        Damaged shards are given to `damaged`, and do not count any more. If another process has removed a shard
+        (as `idmetric-score gallery prune` does), the other shards are searched for its images.
         """
         again = 0
         while there := [key for key in dict.fromkeys(keys) if key in self]:
@@ -282,7 +282,7 @@ def _sums(tensor: Tensor) -> list[str]:
 def _checked(
     path: Path, head: Mapping[str, str], name: str, tensor: Tensor, rows: Sequence[int] | None = None
 ) -> Tensor:
-    """The tensor, if it is finite and was written so; a shard without sums is taken at its word."""
+    """The tensor, if it is finite and has its checksum; shards without checksums are trusted."""
     written = head.get(_SUMS + name, "").split()
     if written and _sums(tensor) != (written if rows is None else [written[k] for k in rows if k < len(written)]):
         raise DamagedShardError(path, f"its {name} are not what was written: the disk changed them")

@@ -67,7 +67,7 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
     if not same_shape((cover.shape[1], cover.shape[2]), (x.shape[2], x.shape[3])):
         raise ValueError(
             f"masks of {cover.shape[2]}x{cover.shape[1]} pixels have another shape than images of {x.shape[3]}x"
-            f"{x.shape[2]}: resize them to the images, which were turned or squashed otherwise"
+            f"{x.shape[2]}: turn or resize them as the images were"
         )
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph

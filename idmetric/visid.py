@@ -151,7 +151,7 @@ class VisIDEmbed(Embedder):
 
     model_type = "visid"
 
-    @torch.inference_mode(False)  # else the weights could take no part in a later backward pass
+    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
         self,
         source: str | os.PathLike[str] = "3b",

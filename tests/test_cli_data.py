@@ -297,7 +297,7 @@ def test_masks_have_their_images_shape_if_not_its_size(folder: Path) -> None:
     manifest = Manifest.from_rows([*rows, Row("a", "upright.png", mask="turned.png", part_mask="same.png")], folder)
     found = faults(manifest)
     assert [(f.row, f.column) for f in found] == [(2, "mask"), (4, "part_mask")]
-    assert "the mask has 7x9 pixels, its image 9x7: they have not one shape" in str(found[0])
+    assert "the mask has 7x9 pixels, its image 9x7: their shapes differ" in str(found[0])
     assert not faults(manifest, decode=False)
     with pytest.raises(ValueError, match="workers 0: at least 1"):
         faults(manifest, workers=0)

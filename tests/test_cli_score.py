@@ -301,7 +301,7 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Run) -> None:
     assert status == 3
     farthest = max(scored, key=lambda row: row["distance"])
     assert err == (
-        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed --threshold -1, most of all "
+        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed --threshold -1, the farthest is "
         f"{farthest['image']} at {farthest['distance']:.4f}\n"
     )
     assert run("ref.png", "gen", "--threshold", "2")[::2] == (0, "")

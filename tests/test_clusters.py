@@ -338,7 +338,7 @@ def test_the_command_removes_what_is_gone(run: Run, photos: Path, tmp_path: Path
     assert "2 images in g" in err
     status, _, err = run("prune", "-g", "none", "--model", "tiny", "--device", "cpu")
     assert status == 1
-    assert "'none' is no gallery" in err
+    assert "'none' is not a gallery" in err
     assert run("prune")[0] == 2
 
 
@@ -354,7 +354,7 @@ def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:
         assert words in err
     status, _, err = run("query", photos / "p0.png", "-g", "none", "--model", "tiny", "--device", "cpu")
     assert status == 1
-    assert "'none' is no gallery: make one, idmetric-score gallery build FOLDER --gallery none" in err
+    assert "'none' is not a gallery: make one with idmetric-score gallery build FOLDER --gallery none" in err
     assert not Path("none").exists()
     assert run("--help")[0] == 0
 

@@ -415,7 +415,7 @@ def test_grey_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
 def test_a_map_of_labels_with_255_for_unknown_is_warned_of() -> None:
     labels = np.zeros((20, 20), np.uint8)
     labels[2:9], labels[9:17], labels[17] = 3, 12, 255
-    with pytest.warns(MaskWarning, match=r"look like labels: choose one by mask_id=3"):
+    with pytest.warns(MaskWarning, match=r"look like labels: choose one with mask_id=3"):
         read_mask(labels)
     assert read_mask(labels, mask_id=12).sum() == 160
     with warnings.catch_warnings():
@@ -598,7 +598,7 @@ def test_masks_of_another_shape_are_refused_but_scaled_ones_are_not() -> None:
 def test_a_square_photo_and_its_mask_are_turned_by_their_own_tags() -> None:
     photo = turned(Image.fromarray(noise(64, 64)), 6)
     mask = Image.fromarray(subject(64, 64).astype(np.uint8) * 255)
-    with pytest.warns(MaskWarning, match="the mask has no orientation: it is taken to be upright"):
+    with pytest.warns(MaskWarning, match="the mask has no orientation of its own: it is taken as upright"):
         assert torch.equal(cut_out(photo, mask)[1], read_mask(mask))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

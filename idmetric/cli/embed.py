@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="append", default=[], metavar="FILE", help="a text file with a path on each "
                         "line, relative to its folder; may be repeated")  # fmt: skip
     parser.add_argument("--allow", action="append", default=[], metavar="PROTOCOL", help="open addresses of this "
-                        "protocol (s3, gs, ...) that stand in tables and lists; may be repeated (default: only local "
+                        "protocol (s3, gs, ...) that appear in tables and lists; may be repeated (default: only local "
                         "files and the protocol of the table or list itself)")  # fmt: skip
     parser.add_argument("--out", "-o", required=True, metavar="DIR", help="folder or address to keep the embeddings in")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for idmetric-score (default: %(default)s)")

@@ -97,7 +97,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     run.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s, the papers'")
     text = "show models the subjects alone, by the manifest's masks, and make this of the rest"
     run.add_argument("--subject", choices=("black", "white", "crop", "keep"), help=text)
-    run.add_argument("--mask-id", metavar="LABEL", help="with --subject: which label is the subject, where masks hold "
+    run.add_argument("--mask-id", metavar="LABEL", help="with --subject: label of the subject in masks that hold "
                      "several: a number, or a colour such as #ff0000")  # fmt: skip
     text = "resamples for the 95 %% intervals, by identity; 0 = no intervals (default %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
@@ -197,7 +197,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
 
 
 def _need(name: str, args: argparse.Namespace) -> None:
-    """Name the optional packages that are missing before the work, not where they are used at its end."""
+    """Report missing optional packages before the work, not at its end, where they are used."""
     if name == "calibrate" and args.check is None:
         need("eval", "fitting a calibration", sklearn="scikit-learn")
     if args.plots:
@@ -297,7 +297,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         raise ValueError(f"--workers {args.workers}: at least 1")
     mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
     if mask_id is not None and args.subject is None:
-        raise ValueError("--mask-id needs --subject: masks are not looked at without it")
+        raise ValueError("--mask-id needs --subject: masks are not used without it")
     look = Look() if args.subject is None else Look(True, args.subject, mask_id)
     store = None if args.out is None else args.out / "embeddings"
     return Settings(

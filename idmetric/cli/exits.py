@@ -25,7 +25,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         try:
             status = _ended(run, parser)
         except (Exception, KeyboardInterrupt) as error:
-            # libraries may report Ctrl-C as an error of their own, also while they are imported
+            # libraries may report Ctrl-C as an error of their own, even while they are imported
             if not seen and not isinstance(error, KeyboardInterrupt):
                 raise
             seen.append(signal.SIGINT)

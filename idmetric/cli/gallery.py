@@ -123,15 +123,15 @@ def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
                         "(default: one for each core, at most 8)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone: their masks, see idmetric-score "
+    parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone, by these masks; see idmetric-score "
                         "--mask-dir")  # fmt: skip
     parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
                         "a mask (default: black)")  # fmt: skip
-    parser.add_argument("--mask-id", metavar="LABEL", help="which label is the subject, where masks hold several: a "
+    parser.add_argument("--mask-id", metavar="LABEL", help="label of the subject in masks that hold several: a "
                         "number, or a colour such as #ff0000")  # fmt: skip
-    parser.add_argument("--trust-sources", action="store_true", help="read the folders that a gallery made elsewhere "
-                        "says it is of; needed once")  # fmt: skip
+    parser.add_argument("--trust-sources", action="store_true", help="read the source folders that are listed in a "
+                        "gallery made elsewhere; needed once")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
     if output:
         parser.add_argument("--no-update", action="store_true", help="do not look for new and changed files first; "
@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
             raise UsageError(f"there is no {path!r}")  # before the model is waited for
     if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
         _say(
-            f"error: {args.gallery!r} is no gallery: make one, idmetric-score gallery build FOLDER --gallery "
+            f"error: {args.gallery!r} is not a gallery: make one with idmetric-score gallery build FOLDER --gallery "
             f"{args.gallery}"
         )
         return 1
@@ -208,14 +208,14 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse outputs that are inputs, also in the sources of the gallery that may be read."""
+    """Refuse outputs that are inputs, including files in the gallery's sources that may be read."""
     from idmetric.gallery import GalleryError, models_of
     from idmetric.gallery.sources import recorded
     from idmetric.gallery.trust import named_sources
 
     outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}
     sources, folders = list(args.sources), [getattr(args, "mask_dir", None), getattr(args, "query_mask_dir", None)]
-    with suppress(GalleryError):  # which is said where the gallery is opened
+    with suppress(GalleryError):  # reported when the gallery is opened
         known = models_of(args.gallery) if args.gallery else []
         there = [source for model in known for source in recorded(model["sources"])]
         readable = there if args.trust_sources else named_sources(Path(args.gallery)) if args.gallery else []

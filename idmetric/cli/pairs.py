@@ -114,7 +114,7 @@ class Pairs:
         return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
 
     def _header(self, line: list[str]) -> list[str] | None:
-        """What the columns are called here, the four of images and masks by `_COLUMNS`; None if it is no header."""
+        """Names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
         plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
         names = [_ALIASES.get(name, name) for name in plain]
         if not {"a", "b"} <= set(names):

@@ -70,8 +70,8 @@ DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_bia
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 _AHEAD = 2  # windows of pairs that are read while one is embedded
-_LOOK = 60.0  # seconds in which the other unreadable images are looked for
-_LISTED = 20  # of them are named
+_LOOK = 60.0  # seconds spent on finding the other unreadable images
+_LISTED = 20  # so many of them are named
 STORED = "stored"  # as --calibration: the one beside the model's weights
 
 
@@ -84,8 +84,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; all images "
                         "of the first are references; with --ref all are candidates")  # fmt: skip
-    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, a folder or pattern "
-                        "of them; may be repeated")  # fmt: skip
+    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, or a folder or "
+                        "pattern of them; may be repeated")  # fmt: skip
     parser.add_argument("--include-refs", action="store_true", help="also score references that are among the "
                         "candidates (default: they are left out)")  # fmt: skip
     parser.add_argument("--aggregate", choices=("best", "mean"), default="best",
@@ -118,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
                         "image's own path (DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
     parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
                         help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
-    parser.add_argument("--mask-id", metavar="LABEL", help="which label is the subject, where masks hold several: a "
+    parser.add_argument("--mask-id", metavar="LABEL", help="label of the subject in masks that hold several: a "
                         "number (palette index, grey value), or a colour such as #ff0000")  # fmt: skip
     parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
@@ -217,7 +217,7 @@ def _run(args: argparse.Namespace) -> int:
     scores = _scores(rows, work, scorer, args.threshold)
     try:
         write(FORMATS[args.format](scores), args.output)
-    finally:  # also where nobody reads stdout any more
+    finally:  # even if nobody reads stdout any more
         if scorer.album is not None:
             _write_page(args, scores, scorer, messages)
     over = [row for row in rows if args.threshold is not None and not row["distance"] <= args.threshold]
@@ -226,7 +226,7 @@ def _run(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(
                 f"idmetric-score: exit status 3: {len(over)} of {len(rows)} exceed --threshold {args.threshold:g}, "
-                f"most of all {worst['image']} at {worst['distance']:.4f}", file=sys.stderr,
+                f"the farthest is {worst['image']} at {worst['distance']:.4f}", file=sys.stderr,
             )  # fmt: skip
         return 3
     return 4 if skipped else 0
@@ -471,7 +471,7 @@ class Scorer:
             self.skipped.update(skipped)  # threads found them in any order
 
     def _unreadable(self, work: Cross | Pairs) -> ValueError | None:
-        """The error for all images that cannot be read, each with its reason; None where none is found again."""
+        """The error for all images that cannot be read, each with its reason; None if all can be read now."""
         if isinstance(work, Pairs):
             files = list(dict.fromkeys(file for pair in work for file in pair.files))
         else:
@@ -658,7 +658,7 @@ class Scorer:
         return {x.file: self._seen(x, x.small, embedding) for x, embedding in zip(fresh, together, strict=True)}
 
     def _finite(self, batch: list[Loaded]) -> tuple[Embedding, list[Loaded]]:
-        """The embedding of a batch, and its images, but for those without finite features that are to be skipped."""
+        """The embedding of a batch, and its images, without those to skip because their features are not finite."""
         from idmetric.finite import NonFiniteError, reason, shown
 
         try:
@@ -754,7 +754,7 @@ class Scorer:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Distances that are not finite say of which image."""
+    """Errors about distances that are not finite name the image."""
     from idmetric.finite import NonFiniteError
 
     try:

@@ -114,11 +114,11 @@ class Cache:
     """Embeddings and small pictures in a folder, by the content of image and mask.
 
     Embeddings lie as in a gallery (`idmetric.gallery`), which may be the folder: one for each model, by exactly its
-    weights and settings. A shard that the disk has damaged is deleted, and what it held made again. Where the disk is
-    full no more is kept; the scores do not depend on it.
+    weights and settings. A shard that the disk has damaged is deleted, and its images are embedded again. If the disk
+    is full, nothing more is kept; scores do not depend on the cache.
 
     Args:
-        copies: keep small pictures too. say: called with a line for each damaged shard, and where the disk is full.
+        copies: keep small pictures too. say: called with a line for each damaged shard, and if the disk is full.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Cache:
         return name in self._of[masked] and (self._small is None or name in self._small)
 
     def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None] | None]:
-        """What is kept of each, in order; None for one that is lost: its shard is damaged, or gone."""
+        """What is kept of each, in order; None if its shard is damaged or gone."""
         if not all(map(self._is_saved, keys)):
             self.save()
         found: dict[Key, Embedding] = {}
@@ -213,7 +213,7 @@ class Cache:
         return [writer for writer in (*self._writers.values(), self._small_writer) if writer is not None]
 
     def _writing(self, write: Callable[[], object]) -> None:
-        """Write; where that fails nothing more is kept, for scores matter more than their cache."""
+        """Write; if that fails, nothing more is kept: scores matter more than their cache."""
         try:
             write()
         except OSError as error:

@@ -79,7 +79,7 @@ class Scores:
 
 
 def summary_of(rows: Sequence[Row], threshold: float | None) -> dict[str, Any]:
-    """How many distances there are, their mean, their sample standard deviation (n - 1; None for one), who passes.
+    """Count, mean and sample standard deviation (n - 1; None for one) of the distances, and how many pass.
 
     Returns:
         n, mean, std; with a threshold also threshold, passing (how many are not above it) and share_passing in [0, 1].
@@ -202,7 +202,7 @@ def check_output(output: str | None) -> None:
 
 
 def check_stdout(output: str | None) -> None:
-    """Whether there is a stdout, where results go to it.
+    """Check that stdout is open, if results go to it.
 
     Raises:
         UsageError: if the shell has closed it.
@@ -223,14 +223,14 @@ def write(text: str, output: str | None) -> None:
         return
     try:
         with replacing(Path(output)) as temporary:
-            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # file names may not be UTF-8
     except OSError as error:
         _print(text)
         raise LostOutputError(f"{_says(error, output)}; the result is on stdout instead") from error
 
 
 def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
-    """Whether no output is one of the inputs, to be asked before the work.
+    """Check, before the work, that no output is an input.
 
     Raises:
         UsageError: naming the first that is.

@@ -19,7 +19,7 @@ def guarded(main: Callable[Options, int]) -> Callable[Options, int]:
       get their number, and messages with it. `sys.stdout` stays None, so that a command can refuse to print results.
     - Messages that cannot be written to stderr are dropped.
     - Bytes of file names that are not text are written to stdout as `\\udcXX`, as JSON writes them.
-    - What is left for a stdout that nobody reads is dropped, and the status is 1.
+    - Output for a stdout that nobody reads any more is dropped, and the status is 1.
     """
 
     @wraps(main)
@@ -93,7 +93,7 @@ def _open_closed() -> None:
 
 
 def _is_broken() -> bool:
-    """Whether stdout cannot take what is left to print, which is dropped then."""
+    """Whether stdout cannot take the rest of the output, which is then dropped."""
     if sys.stdout is None:
         return False
     try:

@@ -75,7 +75,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     text = "before the first step, read all images (default), or only see that the files are there"
     files.add_argument("--check", choices=("full", "files"), default="full", help=text)
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
-    text = "only the lines of the log: no progress of the check, and none between them where stderr is not a terminal"
+    text = "only the lines of the log: no progress of the check, and none between them if stderr is not a terminal"
     files.add_argument("--quiet", action="store_true", help=text)
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, module.Config)

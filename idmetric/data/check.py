@@ -17,7 +17,7 @@ from idmetric.masks import read_mask, same_shape
 
 @dataclass(frozen=True)
 class Size:
-    """Of a decoded image: height and width, and whether it was turned on its side, as its EXIF asks."""
+    """Height and width of a decoded image, and whether its EXIF orientation turned it on its side."""
 
     height: int
     width: int
@@ -90,7 +90,7 @@ def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
                 continue
             if not (image.turned and mask.shape == image.shape[::-1]):  # of the stored pixels: it is turned as well
                 reason = f"the mask has {mask.width}x{mask.height} pixels, its image {image.width}x{image.height}"
-                yield Fault(row, column, f"{reason}: they have not one shape")
+                yield Fault(row, column, f"{reason}: their shapes differ")
 
 
 def _slender(sizes: Mapping[int, Size], most_ratio: float) -> Iterator[Fault]:

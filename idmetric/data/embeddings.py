@@ -61,8 +61,8 @@ def embed_rows(
 
     An image is known by the hash of its bytes, so each file is read in every run, and rows with the same bytes are
     embedded once. The cache is of one model: exactly its weights as they are in memory, dtype and settings. From time
-    to time what is new goes into a file beside the cache (`.part-...`); at the end, also where the run is stopped, and
-    in the next run after a kill, the cache takes these in.
+    to time new embeddings are written to a file next to the cache (`.part-...`). They join the cache at the end, even
+    if the run is stopped, or after a kill in the next run.
 
     Raises:
         ValueError: if the cache is of another model, or no cache of this package.
@@ -192,7 +192,7 @@ def _load(path: Path, made_by: str) -> Vectors:
         raise ValueError(f"{os.fspath(path)!r} does not say which images it holds: delete it, or name another file")
     if _MADE_BY not in head:
         raise ValueError(
-            f"{os.fspath(path)!r} was written by idmetric 0.1, which knew images by their files' times, not by their "
+            f"{os.fspath(path)!r} was written by idmetric 0.1, which identified images by file times, not by their "
             "content: delete it, or name another file"
         )
     if head[_MADE_BY] != made_by:

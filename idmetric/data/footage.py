@@ -209,8 +209,8 @@ def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
     try:
         return read_mask(mask).numpy() >= 0.5
     except SeveralLabelsError as error:
-        advice = "--objects indexed makes an object of each"
-        raise SeveralLabelsError(error.source, f"{error.reason} Among clips {advice}.") from error
+        advice = "--objects indexed makes each an object of its own"
+        raise SeveralLabelsError(error.source, f"{error.reason} For clips, {advice}.") from error
 
 
 def _box_coverage(box: Box, size: tuple[int, int]) -> float:

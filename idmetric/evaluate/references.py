@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import numbers
 
-# References from which the farthest of them is a threshold: one more genuine photo, exchangeable with n of them, lies
+# With this many references the farthest is a threshold: one more genuine photo, exchangeable with n of them, lies
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
 ENOUGH = 19
 

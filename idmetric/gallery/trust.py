@@ -1,8 +1,8 @@
 """Which sources of a gallery this user has named.
 
-A gallery's own files say which folders it is of. Whoever can write to the gallery can write others there, so that an
-update would read them. So the sources that were named to this package are remembered outside the gallery, in the user's
-state folder (`$XDG_STATE_HOME/idmetric`, else `~/.local/state/idmetric`; on Windows in `%LOCALAPPDATA%`).
+A gallery's own files list its source folders. Whoever can write to the gallery can add others, and an update would
+read them. So the sources that were named to this package are remembered outside the gallery, in the user's state folder
+(`$XDG_STATE_HOME/idmetric`, else `~/.local/state/idmetric`; on Windows in `%LOCALAPPDATA%`).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def check_trusted(folder: Path, sources: Iterable[Source]) -> None:
         paths = [repr(source.path) + (f" (masks {source.mask_dir!r})" if source.mask_dir else "") for source in others]
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
         raise UntrustedSourcesError(
-            f"the gallery {str(folder)!r} says that it is of {', '.join(paths[:_SHOWN])}{more}, which nobody has named "
-            "to it from this account: name what it is of again, or, if you know these, add --trust-sources (in Python "
-            "update(trust_sources=True)), once; --no-update answers without reading them"
+            f"the gallery {str(folder)!r} lists sources that nobody has named to it from this account: "
+            f"{', '.join(paths[:_SHOWN])}{more}; name its sources again, or add --trust-sources once if you trust them "
+            "(in Python update(trust_sources=True)); --no-update answers without reading them"
         )
 
 
 def trust(folder: Path, sources: Sequence[Source]) -> None:
-    """Remember that the user has named these sources; where that cannot be written, they are asked for again."""
+    """Remember that the user has named these sources; if that cannot be written, the user is asked again."""
     known = named_sources(folder)
     if all(source in known for source in sources):
         return

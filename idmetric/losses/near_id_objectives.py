@@ -44,7 +44,7 @@ def symmetric_info_nce(
         temperature: tau > 0; the released code learns it from 0.07 (see `LearnableTemperature`).
         distractors: append each anchor's own distractors to its row of both softmaxes ("+ R neg"): in the direction
             positive -> anchor they are compared with the positive.
-        released: as the released code does: an anchor without a positive gives no term of its own, but it and the
+        released: follow the released code: an anchor without a positive gives no term of its own, but it and the
             embedding in its first slot stay among the negatives of the others.
 
     Returns:

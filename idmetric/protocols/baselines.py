@@ -167,7 +167,7 @@ class Lpips:
 
     @cached_property
     def weights(self) -> str:
-        """Which weights exactly."""
+        """Hash of the weights, 16 hex digits."""
         return weights_digest(self.network)[:16]
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:

@@ -66,7 +66,7 @@ class Look:
     mask_id: MaskId | None = None
 
     def mask_of(self, manifest: Manifest, row: int) -> Any:
-        """The mask of a row to look by, None where whole images are looked at."""
+        """The mask to apply to a row; None where whole images are embedded."""
         return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
 
 

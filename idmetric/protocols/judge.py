@@ -206,7 +206,7 @@ class Judge:
             self._warned = True
             warnings.warn(
                 f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
-                "are asked again; to keep such answers out of the way, give another store or delete this one",
+                "are asked again; to avoid this warning, give another store or delete this one",
                 stacklevel=2,
             )
 

@@ -113,7 +113,7 @@ class Endpoint:
             raise ValueError(f"{self.url!r}: the key of ${self.key} would be sent unencrypted: use https")
         if not 0 < self.timeout < float("inf"):
             raise ValueError(f"timeout must be above 0 seconds and finite, got {self.timeout}")
-        _httpx()  # if it is missing, this is the time to say so
+        _httpx()  # report a missing package now, not at the first call
 
     @property
     def is_local(self) -> bool:
@@ -228,7 +228,7 @@ class Endpoint:
     def _refusal(
         self, response: httpx.Response, data: bytes, whole: bool, hide: Callable[[str], str]
     ) -> CallError | JudgeError:
-        # hidden first and cut afterwards: of a key at the cut a part would remain
+        # hidden before it is cut: otherwise part of a key at the cut would remain
         said = hide(data.decode("utf-8", "replace"))
         said = said if whole else said[: len(said) // 2]
         status, phrase = response.status_code, hide(response.reason_phrase)

@@ -1,4 +1,4 @@
-"""Metrics of pairs (SSIM, LPIPS) over the images of a manifest: each two images are compared once.
+"""Metrics of pairs (SSIM, LPIPS) over the images of a manifest: every two images are compared once.
 
 Every image is decoded once and held at the metric's size. The part of a metric that concerns one image alone
 (`features`) is computed for a tile of images at a time, and pairs are compared tile by tile, so that memory stays
@@ -332,7 +332,7 @@ def _ends(cells: Ints) -> tuple[Ints, Ints]:
 
 
 class PairStore:
-    """Similarities of pairs in files that only ever get more, by the contents of both images.
+    """Similarities of pairs by the contents of both images; new ones go to new files.
 
     Args:
         folder: of one metric and one way of looking; made when the first values are written.

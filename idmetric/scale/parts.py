@@ -261,7 +261,7 @@ def _checked_columns(file: Any) -> dict[str, list[Any]]:
 
 
 def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """What made a part; ValueError where that is damaged. Parts of idmetric 0.1 have no checksum of it."""
+    """What made a part; ValueError if that is damaged. Parts of idmetric 0.1 have no checksum of it."""
     written = metadata.get(_META, b"")
     found = json_file.parse(written)
     if not isinstance(found, dict) or metadata.get(_SUM) not in (None, _summed(written)[_SUM]):
@@ -270,7 +270,7 @@ def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 
 def _is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a layout's facts are the same, a model's path spelled in another way or not (see `same_model`)."""
+    """Whether a layout's facts are the same, however a model's path is spelled (see `same_model`)."""
     from idmetric.embedding import same_model
 
     plain = [{**facts, "model": ""} for facts in (made, wanted)]

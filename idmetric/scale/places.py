@@ -191,7 +191,7 @@ class Place:
 
 
 def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[str] = ()) -> Place:
-    """Where an address leads that the user gave.
+    """The place that an address given by the user names.
 
     Args:
         address: a local path, or `scheme://...` that pyarrow or an installed fsspec knows (`s3://`, `gs://`, `file://`).
@@ -251,7 +251,7 @@ def _opened(protocols: str, host: str) -> tuple[Any, str]:
     """The file system of an address's beginning, and what stands before its paths in it."""
     from pyarrow import fs
 
-    text = f"{protocols}://{host}/x"  # what follows is a name and no URI: it may hold spaces, %, ? and #
+    text = f"{protocols}://{host}/x"  # what follows is a name, not a URI: it may hold spaces, %, ? and #
     try:
         found, path = fs.FileSystem.from_uri(text)
     except Exception as unknown:

@@ -34,7 +34,7 @@ COMMANDS = {
     "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
 }
-# optional packages of each; engines of `generate` name their own
+# optional packages that each subcommand needs; the engines of `generate` report theirs
 _TABLES, _BAR = {"pyarrow": "pyarrow"}, {"tqdm": "tqdm"}
 NEEDS = {
     "info": ("data", _TABLES),
@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse an output that is one of the inputs, or among the tables of a folder that is one.
+    """Refuse an output that is an input, or a table in an input folder.
 
     Raises:
         OutputError: naming it.
