@@ -37,7 +37,7 @@ Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 Features = tuple[Tensor, ...]  # each (B, ...)
 
-MAX_PAIRS = 1_000_000  # of 1,414 images; about half an hour of SSIM on one core
+MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 _WHOLE = Look()
 _HELD = 2**29  # bytes of prepared images in memory; more lie in a temporary file
 _TILE, _TILE_BYTES = 64, 2**27  # images, and bytes of their features, in a tile
