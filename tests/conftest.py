@@ -14,7 +14,7 @@ from idmetric.idsim import IDSim, IDSimConfig
 
 @pytest.fixture(scope="session", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The user's own state folder is left alone, also by commands in processes of their own."""
+    """Keep the user's own state folder untouched, even by commands in processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 SECONDS = 120  # of one change
 OUTPUT = "output.txt"
 WORKERS = 4  # at most: each has some 300 MB of its own
-# A child has the thread that forked it alone, so that libraries may not have started others.
+# A child has only the thread that forked it, so libraries must not have started others.
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",

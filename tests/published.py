@@ -23,7 +23,7 @@ SIDE = 448
 
 
 class Shape(NamedTuple):
-    """Size of a backbone, and what tells the two families apart."""
+    """Size of a backbone, and how the two families differ."""
 
     dim: int
     depth: int

@@ -58,7 +58,7 @@ def test_texts_are_those_of_pythons_own_writer_where_nothing_is_quoted() -> None
     assert csv_text(["p", "q", "r"], rows) == text.getvalue()
 
 
-def test_all_tables_for_people_are_written_so(
+def test_all_tables_for_people_quote_formulas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = Records([{"image": "=1+1", "distance": -0.5}], ("image", "distance"))

@@ -71,7 +71,7 @@ def test_a_full_disk_costs_the_cache_and_no_score(
     assert [r["image"] for r in json.loads(done.stdout)["rows"]] == [r["image"] for r in expected]
 
 
-def test_pairs_whose_images_come_again_are_scored_on_a_full_disk(
+def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [str(path) for path in sorted((tmp_path / "photos").glob("*.png"))]
@@ -94,7 +94,7 @@ def test_pairs_whose_images_come_again_are_scored_on_a_full_disk(
     )
 
 
-def test_whatever_byte_of_a_shard_is_flipped_the_scores_are_those_before(
+def test_a_flipped_byte_anywhere_in_a_shard_changes_no_score(
     words: list[str], tmp_path: Path, embedded: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert score.main(words) == 0
@@ -203,7 +203,7 @@ def test_a_part_with_damaged_vectors_is_made_again(metric: IDSim, parts: tuple[P
     same_rows(rows_of(out), expected, atol=1e-6)
 
 
-def test_whatever_byte_of_a_part_is_flipped_it_is_made_again_or_reads_as_before(
+def test_a_part_with_a_flipped_byte_is_made_again_or_reads_as_before(
     metric: IDSim, parts: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, out = parts
@@ -214,7 +214,7 @@ def test_whatever_byte_of_a_part_is_flipped_it_is_made_again_or_reads_as_before(
     for at in np.unique(np.linspace(0, len(data) - 1, 400).astype(int)).tolist():
         flipped(part, at)
         found = held(place(out), part.name, layout)
-        if found is None or found.images != whole.images:  # by either sign a run knows it
+        if found is None or found.images != whole.images:  # a run notices either
             seen += 1
         else:  # statistics, say, which nothing depends on
             assert found == whole, at

@@ -519,7 +519,7 @@ def test_a_protocol_that_the_user_allows_is_opened_from_rows(metric: IDSim, phot
         assert set(embed_dataset(table, out, model=metric, allow="memory").unreadable) == {f"{table}#1", f"{table}#2"}
         done = embed_dataset(table, out, model=metric, allow=["memory", "simplecache", "jupyter"])
         assert list(done.unreadable) == [f"{table}#2"]  # a row's error whatever fsspec's package raises
-        # a table's own protocol needs no leave
+        # a table's own protocol needs no permission
         with memory.open("/bucket/t.parquet", "wb") as file:
             pq.write_table(pa.table({"path": ["a.png", "memory://bucket/c.png", str(images(photos)[0])]}), file)
         done = embed_dataset("memory://bucket/t.parquet", tmp_path / "inside", model=metric)

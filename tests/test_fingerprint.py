@@ -1,4 +1,4 @@
-"""What stored embeddings are known by: the content of images, and the weights that are in memory."""
+"""Stored embeddings are identified by the content of images and by the weights in memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_training_marks_no_embedding_and_hashes_nothing(model: IDSim, monkeypatc
     assert model(torch.rand(1, 3, 64, 64)).model == ""
 
 
-def test_a_path_s_spelling_changes_neither_model_id_nor_keys(
+def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
     model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.save_pretrained(tmp_path / "runs" / "cats")
@@ -313,7 +313,7 @@ def test_galleries_and_parts_of_0_1_named_by_a_spelled_path_are_used(
     assert embed_dataset("photos", "parts", model=load(tmp_path / "run", device="cpu")).embedded == 0
 
 
-def test_the_store_of_mine_of_0_1_is_refused_with_the_way_to_rebuild_it(metric: IDSim, tmp_path: Path) -> None:
+def test_a_store_of_mine_from_0_1_is_refused_and_says_how_to_rebuild_it(metric: IDSim, tmp_path: Path) -> None:
     [path] = pictures(tmp_path / "photos", 1)
     manifest = Manifest.from_rows([Row("i", str(path))])
     shutil.copy(OLD / "mine.safetensors", tmp_path / "mine.safetensors")

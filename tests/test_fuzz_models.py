@@ -202,7 +202,7 @@ def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
 def test_a_small_file_with_settings_of_large_tables_takes_no_memory(
     name: str, args: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The tensors fit the settings; the tables that the architecture makes beside them have 2 to 13 GB."""
+    """The tensors fit the settings; the tables that the architecture adds to them have 2 to 13 GB."""
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0, img_size=2880, **args)
     save_file({f"backbone.{k}": torch.zeros(v.shape) for k, v in model.state_dict().items()},

@@ -682,7 +682,7 @@ def test_a_gallery_from_elsewhere_asks_before_it_reads(
     assert not walked  # the folder is not even listed
     monkeypatch.undo()
 
-    # where nothing can be remembered, leave is needed each time
+    # where nothing can be remembered, permission is needed each time
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     assert main([*query, "--trust-sources"]) == 0
     assert main(query) == 1

@@ -1,4 +1,4 @@
-"""Masks of every encoding select the same subject in every reader, and those that do not say which are refused."""
+"""Masks of every encoding select the same subject in every reader, and ambiguous ones are refused."""
 
 from __future__ import annotations
 
@@ -409,10 +409,10 @@ def test_grey_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
         read_mask(ramp)
     with pytest.raises(ImageReadError, match="reaches 65535"):
         read_mask(Image.fromarray(ramp.astype(np.uint16)))
-    assert read_mask(ramp / 200)[2, 66] == 1  # floats are taken at their word
+    assert read_mask(ramp / 200)[2, 66] == 1  # floats are used as they are
 
 
-def test_a_map_of_labels_with_255_for_unknown_is_warned_of() -> None:
+def test_a_map_of_labels_with_255_for_unknown_gets_a_warning() -> None:
     labels = np.zeros((20, 20), np.uint8)
     labels[2:9], labels[9:17], labels[17] = 3, 12, 255
     with pytest.warns(MaskWarning, match=r"look like labels: choose one with mask_id=3"):
@@ -524,7 +524,7 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
 # Masks that are probably not what was meant
 
 
-def test_masks_that_select_next_to_nothing_or_all_are_warned_of_and_empty_ones_refused() -> None:
+def test_masks_of_almost_nothing_or_everything_warn_and_empty_ones_are_refused() -> None:
     photo = Image.fromarray(noise(100, 100))
     dot = np.zeros((100, 100), np.uint8)
     dot[3, 4:7] = 255

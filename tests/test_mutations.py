@@ -84,7 +84,7 @@ def test_without_a_change_the_same_tests_pass(change: Mutation, results: dict[Mu
 
 @pytest.mark.slow
 @pytest.mark.mutation
-def test_a_change_that_shows_nothing_does_not_count_as_noticed() -> None:
+def test_a_change_without_a_result_does_not_count_as_noticed() -> None:
     hinge = "F.relu(margin - positive[:, None] + negative)"
     changes = [
         Mutation(TRIPLET, hinge, f"{hinge}.neg()", (QUICK,)),

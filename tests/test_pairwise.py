@@ -1,4 +1,4 @@
-"""Metrics of pairs: the values of their libraries, each two images once, in bounded memory, kept for the next run."""
+"""Metrics of pairs: the values of their libraries, every pair once, in bounded memory, kept for the next run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_lpips_over_tiles_is_that_of_its_package(
     assert np.ptp(found) > 1e-3
 
 
-def test_each_image_is_decoded_once_and_each_two_compared_once(
+def test_each_image_is_decoded_once_and_each_pair_compared_once(
     pictures: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_tiles_of(monkeypatch, 4)
@@ -158,7 +158,7 @@ def test_a_stopped_run_compares_only_the_rest(
     assert again.compared == 0
 
 
-def test_values_are_written_while_a_long_run_goes_on(
+def test_values_are_written_during_a_long_run(
     pictures: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairwise, "_SAVE_PAIRS", 10)

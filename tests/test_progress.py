@@ -89,7 +89,7 @@ def test_an_unknown_total_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.getvalue() in ("", "read 1 images\n")
 
 
-def test_a_terminal_gets_one_line_that_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_one_line_that_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = Clock(monkeypatch), Terminal()
     with Progress("pairs", verb="compared", stream=log) as show:
         for done in range(0, 101, 50):

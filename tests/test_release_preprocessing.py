@@ -189,7 +189,7 @@ def test_a_gallery_is_opened_again_with_its_own_preprocessing(
     assert found[0]["distance"] == pytest.approx(model(query, path).item(), abs=1e-5)
 
 
-def test_masks_are_refused_with_the_way_to_use_them(tmp_path: Path) -> None:
+def test_masks_are_refused_and_the_error_says_how_to_use_them(tmp_path: Path) -> None:
     model = IDSim(SMALL["dinov3"], device="cpu", preprocessing="release")
     image, mask = scene(), Image.new("L", (60, 90), 255)
     with pytest.raises(ImageReadError, match="preprocessing='standard'"):
