@@ -76,10 +76,10 @@ def identity_term(
 
 
 def line(number: int, values: Mapping[str, float]) -> str:
-    """A step's values as text; the distance is measured only in steps with an image of low noise."""
+    """A step's values as text; the distance is measured only in steps with a low-noise image."""
     texts = {key: f"{value:.4f}" for key, value in values.items()}
     if math.isnan(values["distance"]):
-        texts["distance"] = "not measured (no image of low noise)"
+        texts["distance"] = "not measured (no low-noise image)"
     return f"step {number}: " + ", ".join(f"{key} {text}" for key, text in texts.items())
 
 

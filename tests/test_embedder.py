@@ -408,7 +408,7 @@ def test_embeddings_carry_the_paths_of_their_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])
 def test_one_image_alone_gets_an_error_that_names_both_ways_to_call(image: object) -> None:
     metric = IDSim("tiny", device="cpu")
-    with pytest.raises(TypeError, match=r"metric\(a, b\), or embed one by metric.embed\(a\)"):
+    with pytest.raises(TypeError, match=r"metric\(a, b\), or embed one with metric.embed\(a\)"):
         metric(image)
 
 

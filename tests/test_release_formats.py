@@ -271,8 +271,8 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
         assert FILE in str(error.value)
         return str(error.value)
 
-    assert "under 'teacher.backbone.'" in refusal({f"teacher.backbone.{k}": v for k, v in state.items()})
-    assert "under 'model.'" in refusal({f"model.{k}": v for k, v in state.items()})
+    assert "with the prefix 'teacher.backbone.'" in refusal({f"teacher.backbone.{k}": v for k, v in state.items()})
+    assert "with the prefix 'model.'" in refusal({f"model.{k}": v for k, v in state.items()})
     assert "does not hold a table of tensors" in refusal({"teacher": state})
     assert "only tables of tensors are read" in refusal({**state, "evil": Path("x")})
     assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
@@ -320,7 +320,7 @@ def test_dora_trained_biases_and_whole_modules_are_read(options: dict[str, Any],
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [("peft_type", "LOHA", "not LOHA"), ("fan_in_fan_out", True, "with fan_in_fan_out"),
-     ("init_lora_weights", "pissa_niter_4", "init_lora_weights 'pissa_niter_4' changes the model"),
+     ("init_lora_weights", "pissa_niter_4", "init_lora_weights 'pissa_niter_4' changes the base model"),
      ("layer_replication", [[0, 2]], "with layer_replication"), ("use_qalora", True, "with use_qalora"),
      ("target_parameters", ["x"], "with target_parameters"), ("use_dora", True, "without lora_magnitude_vector")],
 )  # fmt: skip
@@ -342,7 +342,7 @@ def test_a_magnitude_vector_without_dora_is_refused(tmp_path: Path) -> None:
     key = next(key for key in state if "magnitude" in key and "blocks" in key)
     save_file({**state, key: torch.ones(5)}, adapter / "adapter_model.safetensors")
     file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": True}))
-    with pytest.raises(CheckpointError, match="magnitude vector of 5 values"):
+    with pytest.raises(CheckpointError, match="magnitude vector has 5 values"):
         IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 
