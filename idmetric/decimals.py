@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-DIGITS = 9  # enough to tell any two float32 numbers apart
+DIGITS = 9  # any two float32 numbers differ in these
 
 
 def four(value: float) -> str:

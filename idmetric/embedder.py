@@ -799,7 +799,7 @@ def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: in
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
-    """A mask, or None, for each image; in a folder of masks they are found by the images' paths.
+    """A mask, or None, for each image; of a folder of masks, the ones at the images' paths.
 
     Raises:
         ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
-_SAMPLED = 3  # intervals between the values of a tensor that are looked at
+_SAMPLED = 3  # of a tensor, that many intervals between the values looked at
 
 
 # Weights

@@ -467,7 +467,9 @@ def _colour_of(label: MaskId) -> Colour:
     if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
         label = (int(label[1:3], 16), int(label[3:5], 16), int(label[5:7], 16))
     if not isinstance(label, tuple) or len(label) != 3 or not any(label) or not all(0 <= v <= 255 for v in label):
-        raise ValueError(f"mask_id {label!r} is not a mask's colour: give '#rrggbb', such as '#ff0000', and not black")
+        raise ValueError(
+            f"mask_id {label!r} is not a colour of a mask: give '#rrggbb', such as '#ff0000', and not black"
+        )
     return label
 
 

@@ -106,7 +106,7 @@ class Progress:
         return f"{share}, about {_duration((total - done) / speed)} left" if speed else share
 
     def _speed(self) -> float:
-        """Counts per second; 0 while there is nothing to measure it by."""
+        """Counts in a second; 0 where too little has been seen."""
         (began, first), (now, done) = self._seen[0], self._seen[-1]
         return (done - first) / (now - began) if now - began >= min(1.0, self.every) and done > first else 0.0
 
