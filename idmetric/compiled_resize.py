@@ -21,8 +21,7 @@ def resize(x: Tensor, height: int, width: int, mode: str) -> Tensor:
     return F.interpolate(x, (height, width), mode=mode, align_corners=False, antialias=True)
 
 
-@torch.library.register_fake("idmetric::resize")
-def _(x: Tensor, height: int, width: int, mode: str) -> Tensor:
+def _resized(x: Tensor, height: int, width: int, mode: str) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], height, width))
 
 
@@ -37,8 +36,7 @@ def _resize_backward(grad: Tensor, height: int, width: int, mode: str) -> Tensor
     return found
 
 
-@torch.library.register_fake("idmetric::resize_backward")
-def _(grad: Tensor, height: int, width: int, mode: str) -> Tensor:
+def _resized_backward(grad: Tensor, height: int, width: int, mode: str) -> Tensor:
     return grad.new_empty((grad.shape[0], grad.shape[1], height, width))
 
 
@@ -51,4 +49,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     return _resize_backward(grad, *ctx.size, ctx.mode), None, None, None
 
 
+torch.library.register_fake("idmetric::resize", _resized)
+torch.library.register_fake("idmetric::resize_backward", _resized_backward)
 torch.library.register_autograd("idmetric::resize", _backward, setup_context=_setup)

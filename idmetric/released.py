@@ -131,7 +131,7 @@ def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
 
 
 def short_name(source: str) -> str:
-    """A model's name in one spelling: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
+    """The one name of a model: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
     if Path(source).is_dir():
         return checkpoint.hub_name(source) or source
     short = source.removesuffix(_CLS_PATCH)
