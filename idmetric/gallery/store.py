@@ -267,8 +267,8 @@ class Gallery:
             batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
             progress: called with (images done, images in all).
             wait: for a process that is updating it; False raises `BusyError`.
-            trust_sources: also read sources that only the gallery's own files name. Sources that this user
-                has named to this gallery before need no permission.
+            trust_sources: also read sources that only the gallery's own files name. Those that this user has named to
+                this gallery before are read in any case.
 
         Raises:
             UntrustedSourcesError: if there are such sources; nothing of them has been read.
@@ -437,7 +437,7 @@ class Gallery:
     def _check_model(self) -> None:
         """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
         if self.metric.about(self.outside if self.masked else None, self.mask_id) != self.about:
-            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open it again")
+            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

@@ -39,9 +39,9 @@ def check_trusted(folder: Path, sources: Iterable[Source]) -> None:
         paths = [repr(source.path) + (f" (masks {source.mask_dir!r})" if source.mask_dir else "") for source in others]
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
         raise UntrustedSourcesError(
-            f"the gallery {str(folder)!r} lists sources that nobody has named to it from this account: "
-            f"{', '.join(paths[:_SHOWN])}{more}; name its sources again, or add --trust-sources once if you trust them "
-            "(in Python update(trust_sources=True)); --no-update answers without reading them"
+            f"the gallery {str(folder)!r} lists the sources {', '.join(paths[:_SHOWN])}{more}, which you have never "
+            "given to it: give its sources again, or, if you trust these, add --trust-sources once (in Python "
+            "update(trust_sources=True)); --no-update answers without reading them"
         )
 
 
