@@ -50,7 +50,8 @@ def visit(browser: Any) -> Iterator[Open]:
     contexts, faults = [], []
 
     def call(path: Path, width: int = 1200, height: int = 900, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)  # no colours on their way
         contexts.append(context)
         page = context.new_page()
         own = path.as_uri()
@@ -276,7 +277,7 @@ def test_a_click_opens_and_every_way_closes(visit: Open, report: tuple[Path, dic
         assert is_open(page)
         row = found["rows"][1]
         assert f"{row['distance']:.4f}" in page.inner_text("#dialog-title")
-        assert str(row["distance"]) in page.inner_text("#about")
+        assert f"Distance\n{row['distance']:.4f}\n" in page.inner_text("#about")
         assert page.inner_text("#at-reference + figcaption bdi") == row["reference"]
         assert page.inner_text("#at-image + figcaption bdi") == row["image"]
         close()

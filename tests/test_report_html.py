@@ -109,6 +109,7 @@ def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str
         assert int(card["data-rank"]) == row["rank"]
         assert card["data-copy"] == str(int(row["copy"]))
         assert f"{row['distance']:.4f}" in page.visible
+        assert f"P(same) {row['probability']:.4f}" in page.visible
     assert page.data("scores") == printed
     assert [c["data-distance"] for c in cards] == sorted((c["data-distance"] for c in cards), key=float)
     for name, value in printed["signature"].items():

@@ -48,7 +48,7 @@
       if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";
       if (option.value === "fail") option.text = neutral ? "Farther" : "Fail";
     }
-    $("count").textContent = `${passes} of ${cards.length} ${count} at ${Number(value.toFixed(4))}`;
+    $("count").textContent = `${passes} of ${cards.length} ${count} at ${value.toFixed(4)}`;
     if (from !== "slider") $("slider").value = String(value);
     if (from !== "number") $("threshold").value = String(Number(value.toFixed(6)));  // `limit` stays exact
     $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${cards.length} ${count}`);
@@ -162,8 +162,8 @@
   }
 
   function about(card) {
-    const facts = [["Distance", String(card.distance)], ["Rank", `${card.rank} of ${cards.length}`]];
-    if (limit !== null) facts.push(["Threshold", `${card.state.textContent} at ${Number(limit.toFixed(4))}`]);
+    const facts = [["Distance", card.distance.toFixed(4)], ["Rank", `${card.rank} of ${cards.length}`]];
+    if (limit !== null) facts.push(["Threshold", `${card.state.textContent} at ${limit.toFixed(4)}`]);
     if (!Number.isNaN(card.probability)) facts.push(["P(same)", card.probability.toFixed(4)]);
     if (!Number.isNaN(card.percentile)) facts.push(["Real nearer", `${card.percentile.toFixed(0)} %`]);
     if (card.itself) facts.push(["Note", "the reference itself, among the images"]);
