@@ -315,7 +315,10 @@ def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[ND
     if image.mode in ("1", "L"):
         return _of_values(np.asarray(image), 255, name, mask_id)
     if image.mode == "P":
-        return _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
+        values, full = _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
+        if mask_id is None:
+            _warn_of_inverted(image, name)
+        return values, full
     if image.mode.startswith("I"):
         return _of_values(np.asarray(image), 65535, name, mask_id)
     return _of_colours(convert(image, "RGB", name), name, mask_id)
@@ -536,6 +539,22 @@ def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
         if not 0 < share < LEAST_SHARE:
             return
         message = f"the mask {name} selects only {100 * share:.2g} % of its image: is it the right one?"
+    warnings.warn(message, MaskWarning, stacklevel=5)
+
+
+def _warn_of_inverted(image: Image.Image, name: str) -> None:
+    """A palette mask of two colours that looks inverted: index 0, the background, is white, and the subject black."""
+    indices = np.unique(np.asarray(image)).tolist()
+    if len(indices) != 2 or indices[0] != 0:
+        return
+    shades = image.getpalette("RGB") or []
+    background, subject = (shades[3 * index : 3 * index + 3] for index in indices)
+    if min(background, default=0) < 255 - _TINT or max(subject, default=255) > _TINT:
+        return
+    message = (
+        f"the palette mask {name} is black on white, and counts by index: index 0, its white, is the background; if "
+        "white is the subject, save the mask as a grey image"
+    )
     warnings.warn(message, MaskWarning, stacklevel=5)
 
 
