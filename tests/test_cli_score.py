@@ -305,6 +305,7 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Run) -> None:
         f"{farthest['image']} at {farthest['distance']:.4f}\n"
     )
     assert run("ref.png", "gen", "--threshold", "2")[::2] == (0, "")
+    assert run("ref.png", "gen", "--threshold", "nan")[0] == 2
 
 
 def test_unreadable_masks(run: Run, folder: Path) -> None:

@@ -245,6 +245,24 @@ def test_an_image_is_not_its_own_mask(folder: Path) -> None:
     assert mask_of(folder / "gen", folder / "gen/a/0.png") is None
 
 
+def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, folder: Path) -> None:
+    mask(folder / "m.png", (2, 2, 20, 20))
+    pair = ("refs/1.png", "gen/a/0.png")
+    (folder / "plain.csv").write_text(",".join(pair))
+    (folder / "masked.csv").write_text("ref,gen,mask\n" + ",".join([*pair, "m.png"]))
+    for words, says in (
+        ((*pair, "--mask-id", "1"), "--mask-id needs masks: --mask-dir, or mask columns in --pairs"),
+        (("--pairs", "plain.csv", "--mask-id", "1"), "--mask-id needs masks"),
+        (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is no label"),
+        ((*pair, "--mask-dir", "nowhere", "--on-error", "skip"), "there is no folder 'nowhere'"),
+        (("--pairs", "masked.csv", "--preprocessing", "release", "--on-error", "skip"), "leave out the mask columns"),
+    ):
+        status, out, err = run(*words)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert says in err
+    assert run("--pairs", "masked.csv", "--mask-id", "255")[0] == 0
+
+
 # Pairs
 
 
@@ -314,6 +332,27 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     assert [row["column_5"] for row in plain] == ["note", ""]
     (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
     assert "pair 1 has 4 cells" in run("--pairs", "p.csv")[2]
+
+
+def test_columns_without_a_name_are_called_by_their_place(run: Run, folder: Path) -> None:
+    [row] = lines(run, folder, ",ref,gen,,\n4,refs/1.png,gen/a/0.png,x,\n")  # an index, and a spreadsheet's empty ends
+    assert (row["column_1"], row["column_4"], row["column_5"]) == ("4", "x", "")
+    assert "" not in row
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"ref;gen\na.png;b.png\n", "separate columns by commas"),
+        (b"ref\tgen\na.png\tb.png\n", "separate columns by commas"),
+        ("ref,gen\na.png,b.png\n".encode("utf-16"), "save it as UTF-8"),
+        ("ref,gen\ncafé.png,b.png\n".encode("latin-1"), "save it as UTF-8"),
+    ],
+)
+def test_files_of_other_programs_are_refused_with_the_remedy(tmp_path: Path, text: bytes, says: str) -> None:
+    (tmp_path / "p.csv").write_bytes(text)
+    with pytest.raises(UsageError, match=says):
+        Pairs(tmp_path / "p.csv")
 
 
 def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:

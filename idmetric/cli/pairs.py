@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ class Pairs:
             with self._file.open(newline="", encoding="utf-8-sig") as file:
                 lines = (line for line in csv.reader(file) if any(cell.strip() for cell in line))
                 yield from self._of(lines)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            raise UsageError(f"cannot read {str(self._path)!r}: it is not UTF-8 ({error}): save it as UTF-8") from error
+        except (OSError, csv.Error) as error:
             raise UsageError(f"cannot read {str(self._path)!r}: {error}") from error
 
     def _of(self, lines: Iterator[list[str]]) -> Iterator[Pair]:
@@ -109,7 +112,8 @@ class Pairs:
         at = {name: str(self._path.parent / cells[name].strip())  # absolute paths stay
               for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
         if not {"a", "b"} <= at.keys():
-            raise UsageError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}")
+            hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
+            raise UsageError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}{hint}")
         other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
         return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
 
@@ -127,7 +131,10 @@ class Pairs:
         for cell, name in zip(line, names, strict=True):
             if name in _COLUMNS:
                 self._refuse_twice(own, name, cell)
-        kept = [name if name in _COLUMNS else _free(cell) for name, cell in zip(names, line, strict=True)]
+        kept = [
+            name if name in _COLUMNS else _free(cell) if cell.strip() else f"column_{number}"
+            for number, (name, cell) in enumerate(zip(names, line, strict=True), 1)
+        ]
         for cell, name in zip(line, kept, strict=True):
             if name not in _COLUMNS:
                 self._refuse_twice(own, name, cell)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -164,12 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--memory must be at least 0")
     if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
         parser.error("--prior lies between 0 and 1, and needs --calibration")
+    if args.threshold is not None and math.isnan(args.threshold):
+        parser.error("--threshold must be a number")
     if args.html_details < 0:
         parser.error("--html-details must be at least 0")
     if args.html and args.output and _is_same_file(args.html, args.output):
         parser.error("--html and --output name one file: give each its own")
-    if args.preprocessing == "release" and args.mask_dir:
-        parser.error("the releases take no masks: leave out --mask-dir or --preprocessing release")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
@@ -187,8 +188,7 @@ def _run(args: argparse.Namespace) -> int:
     check_stdout(args.output)
     work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
     check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
-    if args.mask_dir is not None:
-        _check_masks(args.mask_dir, work)
+    _check_masks(args, work)
     from idmetric.checkpoint import CheckpointError
     from idmetric.images import ImageReadError
 
@@ -367,14 +367,32 @@ def _cross(args: argparse.Namespace) -> Cross:
     return Cross(references, candidates, tuple(left_out))
 
 
-def _check_masks(folder: str, work: Cross | Pairs) -> None:
-    """Refuse --mask-dir where two images would share a mask."""
+def _check_masks(args: argparse.Namespace, work: Cross | Pairs) -> None:
+    """Refuse masks that the model does not take, --mask-id without masks, and two images that would share a mask."""
+    masked = args.mask_dir is not None or (isinstance(work, Pairs) and True in work.masked)
+    if masked and args.preprocessing == "release":
+        source = "the mask columns of --pairs" if args.mask_dir is None else "--mask-dir"
+        raise UsageError(f"the releases take no masks: leave out {source} or --preprocessing release")
+    if args.mask_id is not None:
+        if not masked:
+            raise UsageError("--mask-id needs masks: --mask-dir, or mask columns in --pairs")
+        from idmetric.masks import parse_mask_id
+
+        try:
+            parse_mask_id(args.mask_id)
+        except ValueError as error:
+            raise UsageError(f"--mask-id: {error}") from error
+    if args.mask_dir is None:
+        return
+
+    if not os.path.isdir(args.mask_dir):
+        raise UsageError(f"--mask-dir: there is no folder {args.mask_dir!r}")
     if isinstance(work, Cross):
         images: Iterable[str] = [*work.references, *work.candidates]
     else:
         images = (path for pair in work for path, mask in pair.files if mask is None)
     try:
-        inputs.check_masks(folder, images)
+        inputs.check_masks(args.mask_dir, images)
     except inputs.InputError as error:
         raise UsageError(f"--mask-dir: {error}") from error
 
