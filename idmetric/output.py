@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and errors that say which and why."""
+"""Files that are written atomically, and errors that say which and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOLD = 40  # characters of a file's name that its temporary one begins with
 
 
 class OutputError(OSError):
-    """A file that cannot be written; the message names it, and says why and the way out."""
+    """A file that cannot be written; the message names it, and says why and how to fix it."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
             mode = os.fstat(handle).st_mode & 0o777
             os.close(handle)
             yield temporary
-            temporary.chmod(mode)  # what wrote it may have made it anew
+            temporary.chmod(mode)  # what wrote it may have created it again
             temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -200,6 +200,7 @@ _REASONS = {
     **dict.fromkeys(_FULL, "the disk is full, or a limit on file sizes is reached: free space, or name another place"),
     **dict.fromkeys(_CLOSED, "its folder is read-only for you: change its permissions, or name another place"),
     errno.ENOENT: "its folder is not there: make it, or name another place",
+    errno.EEXIST: "there is a file of that name: name another place",
     errno.ENOTDIR: "what should be its folder is a file: name another place",
     errno.EISDIR: "there is a folder of that name: name another place",
     errno.ENAMETOOLONG: "its name is too long: give a shorter one",

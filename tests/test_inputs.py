@@ -253,7 +253,7 @@ def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, fold
     for words, says in (
         ((*pair, "--mask-id", "1"), "--mask-id needs masks: --mask-dir, or mask columns in --pairs"),
         (("--pairs", "plain.csv", "--mask-id", "1"), "--mask-id needs masks"),
-        (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is no label"),
+        (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is not a label"),
         ((*pair, "--mask-dir", "nowhere", "--on-error", "skip"), "there is no folder 'nowhere'"),
         (("--pairs", "masked.csv", "--preprocessing", "release", "--on-error", "skip"), "leave out the mask columns"),
     ):
@@ -261,6 +261,12 @@ def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, fold
         assert (status, out, err.count("\n")) == (2, "", 1), err
         assert says in err
     assert run("--pairs", "masked.csv", "--mask-id", "255")[0] == 0
+
+
+def test_a_cache_that_is_a_file_is_named(run: Run) -> None:
+    status, out, err = run("refs/1.png", "gen", "--cache", "refs/2.png")
+    assert (status, out) == (1, "")
+    assert "cannot write 'refs/2.png': there is a file of that name" in err
 
 
 # Pairs
