@@ -33,7 +33,7 @@ KIND = "idmetric-calibration"
 
 
 class CalibrationError(ValueError):
-    """A calibration that cannot be read, or is not for what it is used on; the message says why, and the way out."""
+    """A calibration that cannot be read, or is not for what it is used on; the message says why, and how to fix it."""
 
 
 class CalibrationWarning(UserWarning):
@@ -76,8 +76,8 @@ class Calibration:
         model: the only one that it is for. name: what the model was called.
         distance: see `idmetric.distance`.
         outside: "all" where models saw whole images, else what became of the pixels outside the subject's mask.
-        prior: share of pairs of one identity among those that it was made from: what `probability` assumes unless told
-            otherwise.
+        prior: share of pairs of one identity among those that it was made from: what `probability` assumes by
+            default.
         thresholds: for each false-accept rate asked for: `false_accept_rate`, `distance` with its interval `low` and
             `high`, and what was measured there.
         held_out: how good it is on identities that it was not made from.
@@ -194,7 +194,7 @@ class Calibration:
         }  # fmt: skip
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON file, whole or not at all; its folder is made."""
+        """Write the JSON file atomically; its folder is made."""
         target = Path(path)
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     except CheckpointError as error:
         raise CalibrationError(str(error)) from error
     if found.get("kind") != KIND:
-        raise CalibrationError(f"{name!r} is no calibration: `idmetric-eval calibrate` writes them")
+        raise CalibrationError(f"{name!r} is not a calibration: `idmetric-eval calibrate` writes them")
     if found.get("format") != FORMAT:
         raise CalibrationError(f"{name!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
     try:

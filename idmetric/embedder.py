@@ -196,7 +196,7 @@ class Embedder(nn.Module):
         return f"{height}x{width}"
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
-        """What to report beside a score, so that it can be reproduced."""
+        """What to report with a score, so that it can be reproduced."""
         return {
             "model": self.label,
             "revision": self.revision,
@@ -292,7 +292,7 @@ class Embedder(nn.Module):
                 colour such as "#ff0000" (see `idmetric.masks`; `Labelled(mask, mask_id)` sets it for one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
-                Table 7 speak of such crops); "keep" leaves them: then only patch distances heed the mask.
+                Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read batches while the model works on one before, for files on a machine with cores to
                 spare; each holds a batch in memory (on its way to CUDA in pinned memory). 0: read in turn.
@@ -350,7 +350,7 @@ class Embedder(nn.Module):
 
         Args:
             images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
-                is embedded, as nothing else tells D.
+                is embedded, as D is not known otherwise.
             batch_size, masks, mask_id, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=,
                 texts=.
             show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
@@ -650,7 +650,7 @@ class Embedder(nn.Module):
 
     def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
         found = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
-        if not found.model.is_same(self.calibrated_model(files=False)):  # the revision mostly tells
+        if not found.model.is_same(self.calibrated_model(files=False)):  # mostly the revision suffices
             found.check_model(self.calibrated_model())
         return found
 

@@ -1,4 +1,4 @@
-"""Embedding: what a model says of a batch of images, kept so that each image is embedded once."""
+"""Embedding: features of a batch of images, kept so that each image is embedded once."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Embedding:
             raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Write to a safetensors file; `metadata` (strings) is kept beside the tensors.
+        """Write to a safetensors file; `metadata` (strings) is kept with the tensors.
 
         Raises:
             OutputError: if it cannot be written.

@@ -74,7 +74,7 @@ class IdentityLoss(nn.Module):
         batch_size: references per pass.
 
     Raises:
-        TypeError: if the metric is no Embedder. ImageReadError: naming a reference that cannot be read.
+        TypeError: if the metric is not an Embedder. ImageReadError: naming a reference that cannot be read.
         ValueError: for no references, or options, masks, weights or embeddings that do not fit; the message says what
             to do.
     """
@@ -179,7 +179,7 @@ class IdentityLoss(nn.Module):
         return self._metric
 
     def signature(self) -> dict[str, str]:
-        """What to report beside a training run: model, exact weights, distance, and how references are used."""
+        """What to report with a training run: model, exact weights, distance, and how references are used."""
         own = self._metric.signature(self.distance)
         return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
 
@@ -215,7 +215,7 @@ class IdentityLoss(nn.Module):
             A scalar, or (B,) with reduction "none"; float32 or better.
 
         Raises:
-            ValueError: for pixels, masks or boxes that do not fit, with the way out.
+            ValueError: for pixels, masks or boxes that do not fit; the message says how to fix it.
         """
         _check_shape(pixels)
         self._check_graph(pixels)
@@ -314,7 +314,7 @@ def _checkpoint_blocks(metric: Embedder) -> None:
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
         for layer in trunk.modules():
             if getattr(layer, "gradient_checkpointing", False):
-                layer.training = True  # they heed the flag only then; what drops out lies below them and stays off
+                layer.training = True  # they read the flag only then; what drops out lies below them and stays off
     else:
         raise ValueError(f"checkpoint=True: {metric.label}'s backbone cannot recompute its blocks; leave it out")
 

@@ -3,7 +3,7 @@
 Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
 tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
 
-EXIF orientation is applied, transparency is composited on a background (white unless told otherwise), 16-bit values are
+EXIF orientation is applied, transparency is composited on a background (white by default), 16-bit values are
 scaled rather than clipped; `preprocessing="release"` does none of this (see `released_rgb`). ICC profiles are not
 applied. Addresses (URLs) are not fetched. No process-wide setting of Pillow is read or changed, beyond what Pillow
 itself enforces.
@@ -111,7 +111,7 @@ def read_image(
             integer images span 0-65535, float images (mode F) 0-1.
         background: RGB colour, 0-255, behind transparent pixels.
         max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
-            `Image.MAX_IMAGE_PIXELS` holds beside it: a warning at that size, an error at twice that.
+            `Image.MAX_IMAGE_PIXELS` also holds: a warning at that size, an error at twice that.
         preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
 
     Raises:
@@ -221,7 +221,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
 
     Raises:
         ImageReadError: for a folder or pattern that names no image.
-        TypeError: for lists within lists, and for what is no image.
+        TypeError: for lists within lists, and for other objects.
     """
     if isinstance(images, Tensor | np.ndarray):
         return list(images) if images.ndim == 4 else [images]
@@ -411,7 +411,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     elif hasattr(source, "read"):
         try:
             data = source.read()
-        except Exception as error:  # whatever the object raises: closed, text that is no UTF-8, connection lost
+        except Exception as error:  # whatever the object raises: closed, text that is not UTF-8, connection lost
             raise ImageReadError(name, f"reading failed ({error}): give an open file in mode 'rb'") from error
     else:
         raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")

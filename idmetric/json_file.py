@@ -42,7 +42,7 @@ def parse(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: if it is none, or nested so deeply that Python cannot hold it (`json` raises RecursionError there).
+        ValueError: if it is not JSON, or too deeply nested for Python (`json` raises RecursionError there).
     """
     try:
         return json.loads(text)

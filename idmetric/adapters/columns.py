@@ -3,7 +3,7 @@
     ds = ds.map(EmbedColumn(IDSim(), "image"), batched=True, batch_size=64)
     ds = ds.map(ScoreColumns(IDSim(), "generated", "reference"), batched=True, batch_size=64)
 
-`datasets` tells by their content, weights included, whether it has done the work before. Images are PIL images (the
+`datasets` finds by their content, weights included, whether it has done the work before. Images are PIL images (the
 column's own), dicts with bytes or a path (`cast_column(..., Image(decode=False))`), paths or bytes. Nothing here needs
 `datasets` itself: any dict of lists will do.
 """

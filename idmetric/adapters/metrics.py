@@ -52,7 +52,7 @@ class _Shared:
 
 
 class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types here
-    """What both have: a model beside the states."""
+    """What both have: a model next to the states."""
 
     is_differentiable = False
     full_state_update = False
@@ -134,7 +134,7 @@ class IdentitySimilarity(_WithEmbedder):
         self.distance, self.value, self.aggregate, self.reduction = check_name(distance), value, aggregate, reduction
         self.outside: Outside = outside
         self.batch_size = batch_size
-        # a value is four bytes: all are kept. The name tells models and settings apart, for a MetricCollection takes
+        # a value is four bytes: all are kept. The name differs by model and settings, for a MetricCollection takes
         # metrics whose states have one name and are equal after the first batch for the same
         self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}_{_mark(self.metric)}"
         self._add(self._values, torch.float32)

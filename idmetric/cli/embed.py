@@ -44,8 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = Parser(
         prog="idmetric-score embed", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Embeddings of very many images as a folder of Parquet files. A run that was stopped goes on by "
-        "the same command. (To search among images, find duplicates or identities: idmetric-score gallery.)",
+        description="Embeddings of very many images as a folder of Parquet files. The same command resumes "
+        "a run that was stopped. (To search among images, find duplicates or identities: idmetric-score gallery.)",
     )  # fmt: skip
     parser.add_argument("sources", nargs="*", help="folders, images, Parquet files, or addresses (s3://, gs://, ...)")
     parser.add_argument("--list", action="append", default=[], metavar="FILE", help="a text file with a path on each "

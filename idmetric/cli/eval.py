@@ -1,6 +1,6 @@
 """`idmetric-eval`: a paper's protocol on data and models, to a table with the paper's values beside.
 
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C: the same command goes on from the
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C: the same command resumes from the
 embeddings in --out.
 """
 

@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="|".join(COMMANDS), required=True)
     build = commands.add_parser("build", help="embed what is new or changed")
     build.add_argument("sources", nargs="*", help="folders, images or manifests (default: those it was built from)")
-    build.add_argument("--add", action="store_true", help="beside the sources that it has, not instead of them")
+    build.add_argument("--add", action="store_true", help="in addition to the sources that it has, not instead of them")
     build.add_argument("--quick", action="store_true", help="trust files whose size and times did not change; default: "
                        "read all")  # fmt: skip
     build.add_argument("--patches", action="store_true", help="keep patch tokens too, for --rerank: megabytes an image")
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     query.add_argument(
         "--distance", choices=DISTANCES, default="cls", help="what ranks; other than cls: of a shortlist"
     )
-    query.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest anew by --distance")
+    query.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
     query.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="the answer is the same")
     query.add_argument("--query-mask-dir", metavar="DIR", help="masks of the queries, see idmetric-score --mask-dir")
     query.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")

@@ -109,8 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
                         "(default: one for each core, at most 8)")  # fmt: skip
-    parser.add_argument("--cache", metavar="DIR", help="keep embeddings there, by the content of the images: a run "
-                        "that was stopped goes on by the same command, another with the same model embeds only what "
+    parser.add_argument("--cache", metavar="DIR", help="keep embeddings there, by the content of the images: the same "
+                        "command resumes a run that was stopped, another with the same model embeds only what "
                         "is new")  # fmt: skip
     parser.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: what is kept in memory "
                         "of images that may come again (default: 1 GiB; the decoded images of three batches come on "
@@ -622,7 +622,7 @@ class Scorer:
         if found is None:
             return row
         name, copy = found
-        if copy.found and not _is_same_file(path, name):  # a reference among the candidates is no news
+        if copy.found and not _is_same_file(path, name):  # a reference among the candidates is expected
             warnings.warn(
                 f"{path} repeats the pixels of {name}{', mirrored' if copy.mirrored else ''} (agreement "
                 f"{copy.agreement:.2f}): a copy, not a new picture of the subject", CopyWarning, stacklevel=2,

@@ -27,7 +27,7 @@ NEEDS_TWO = "how far real photos of the subject are from each other is shown wit
 
 
 class UsageError(Exception):
-    """Something the user asked for cannot be; the message says what and the way out."""
+    """Something the user asked for cannot be; the message says what and how to fix it."""
 
 
 class LostOutputError(Exception):
@@ -95,7 +95,7 @@ def summary_of(rows: Sequence[Row], threshold: float | None) -> dict[str, Any]:
 
 
 def table(scores: Scores) -> str:
-    """Aligned columns, those that there are; below them what all rows share."""
+    """Aligned columns, as far as there are values; below them what all rows share."""
     rows = scores.rows
     several = len({row["reference"] for row in rows}) > 1
     columns: list[tuple[str, list[str]]] = [
@@ -212,7 +212,7 @@ def check_stdout(output: str | None) -> None:
 
 
 def write(text: str, output: str | None) -> None:
-    """To stdout, or a file, whole or not at all; where a file fails after all the work, to stdout.
+    """To stdout, or atomically to a file; where a file fails after all the work, to stdout.
 
     Raises:
         LostOutputError: if it cannot be written there.

@@ -1,7 +1,7 @@
 """`idmetric-train`: train what the papers train, from a manifest to a model folder that `idmetric.load` opens.
 
 Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 or 143 stopped by Ctrl-C or SIGTERM after a checkpoint:
-the same command goes on from there.
+the same command resumes from there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXAMPLES = """examples:
   accelerate launch -m idmetric.cli.train {name} --data train.parquet --out run/
   torchrun --nproc-per-node 8 -m idmetric.cli.train {name} --data train.parquet --out run/
 
-A run that was stopped goes on by the same command. `idmetric.load("run/")` opens the result."""
+The same command resumes a run that was stopped. `idmetric.load("run/")` opens the result."""
 
 
 def build_parser(recipe: str | None = None) -> argparse.ArgumentParser:
@@ -66,7 +66,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
     files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: a new one, or one to go on with")
     files.add_argument("--config", type=Path, metavar="FILE", help="settings below from a .json or .toml file")
-    text = "begin anew where --out holds a run, which is renamed to DIR.1, DIR.2, ..."
+    text = "start over where --out holds a run, which is renamed to DIR.1, DIR.2, ..."
     files.add_argument("--fresh", action="store_true", help=text)
     files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to see that all works")
     files.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")

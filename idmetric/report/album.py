@@ -1,4 +1,4 @@
-"""What a page of scores shows beside the numbers, collected while images are scored: pictures and matched patches.
+"""What a page of scores shows with the numbers, collected while images are scored: pictures and matched patches.
 
 Nothing is read or embedded twice. A picture is kept as the few kilobytes that go into the page, an image's matches as
 two bytes and a cosine for each patch; of them only those of the nearest images are kept.

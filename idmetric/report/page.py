@@ -78,7 +78,7 @@ def _json(value: Any) -> str:
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page, whole or not at all; a file name's bytes that are no text become question marks.
+    """Write a page atomically; a file name's bytes that are not text become question marks.
 
     Raises:
         OSError: if it cannot be written.
