@@ -311,7 +311,7 @@ def test_the_same_files_are_the_same_model_whatever_their_revision_is_called() -
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     kind = '"kind": "idmetric-calibration"'
-    broken = {"{": "cannot read", "{}": "no calibration", f'{{{kind}, "format": 9}}': "format 9",
+    broken = {"{": "cannot read", "{}": "not a calibration", f'{{{kind}, "format": 9}}': "format 9",
               f'{{{kind}, "format": 1}}': "damaged"}  # fmt: skip
     for text, says in broken.items():
         (tmp_path / "c.json").write_text(text)
