@@ -25,7 +25,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -173,7 +173,10 @@ def cut_out(
 
     Raises:
         ImageReadError: if one of them cannot be read, they do not fit, or the mask selects nothing.
+        ValueError: for another `outside`.
     """
+    if outside not in get_args(Outside):
+        raise ValueError(f"unknown outside {outside!r}: choose one of {', '.join(get_args(Outside))}")
     subject: Image.Image | Tensor
     if isinstance(image, Tensor | np.ndarray) and is_float(image):
         subject = float_pixels(image, describe(image), background)
@@ -481,7 +484,7 @@ def _number_of(label: MaskId) -> int:
         number = int(label)  # type: ignore[arg-type]  # a colour is refused
     except (TypeError, ValueError):
         number = 0
-    if number < 1 or isinstance(label, bool):
+    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
         raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
     return number
 

@@ -455,8 +455,9 @@ def test_several_labels_are_refused_until_one_is_chosen() -> None:
         assert torch.equal(read_mask(Labelled(source, "2")), torch.from_numpy(labels == 2).float())
         with pytest.raises(ImageReadError, match=r"does not hold 4: the mask's .* are 2, 9"):
             read_mask(source, mask_id=4)
-        with pytest.raises(ImageReadError, match="0 is the background"):
-            read_mask(source, mask_id=0)
+        for no_label in (0, 2.5):
+            with pytest.raises(ImageReadError, match="0 is the background"):
+                read_mask(source, mask_id=no_label)  # type: ignore[arg-type]
     for source in (colours, clear, Image.fromarray(clear)):
         with pytest.raises(ImageReadError, match=r"2 colours \(#0000ff, #ff0000\)"):
             read_mask(source)
@@ -533,6 +534,15 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
     assert main([*query, "--device", "cpu", "--format", "json"]) == 0  # it remembers the label
     hits = {Path(hit["image"]).stem: hit["distance"] for hit in json.loads(capsys.readouterr().out)}
     assert hits["mug_b"] == pytest.approx(found["2"], abs=1e-5)
+
+
+def test_an_unknown_outside_is_refused(metric: Embedder) -> None:
+    outside: Any = "grey"
+    photo, says = read_image(EXAMPLES / "mug_a.png"), "unknown outside 'grey': choose one of black, white, crop, keep"
+    with pytest.raises(ValueError, match=says):
+        cut_out(photo, half_mask(), outside)
+    with pytest.raises(ValueError, match=says):
+        metric.embed(photo, masks=half_mask(), outside=outside)
 
 
 # Masks that are probably not what was meant
