@@ -23,6 +23,8 @@ from torch import Tensor, nn
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
 _SAMPLED = 3  # of a tensor, that many intervals between the values looked at
+_ROW, _ROWS = 512, 2**14  # of a checksum: words summed into one, rows multiplied at once
+_ODD = torch.randint(-(2**62), 2**62, (_ROW,), generator=torch.Generator().manual_seed(0)) | 1
 
 
 # Weights
@@ -31,17 +33,18 @@ _SAMPLED = 3  # of a tensor, that many intervals between the values looked at
 def weights_digest(module: nn.Module) -> str:
     """Hash of a module's weights as they are in memory: 32 hex digits.
 
-    It covers names, shapes, types and bytes of all parameters and saved buffers, in order: about a second for each
-    gigabyte. It is computed again only after the weights were written to (see `Marks`).
+    It covers names, shapes, types and bytes of all parameters and saved buffers, in order: about 1.5 s for each
+    gigabyte. It is computed again only where their bytes have changed, however they were written to; to see that takes
+    0.1 s for each gigabyte.
     """
-    marks = Marks.of(module)
+    marks = (Marks.of(module, values=False), _checksum(_saved(module)))
     known = _digests.get(module)
     if known is None or known[0] != marks:
         known = _digests[module] = (marks, tensors_digest(module.state_dict().items()))
     return known[1]
 
 
-_digests: WeakKeyDictionary[nn.Module, tuple[Marks, str]] = WeakKeyDictionary()
+_digests: WeakKeyDictionary[nn.Module, tuple[tuple[Marks, bytes], str]] = WeakKeyDictionary()
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -55,12 +58,13 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 @dataclass(frozen=True)
 class Marks:
-    """Signs of a write to a module's weights, a thousand times cheaper than their hash.
+    """Signs of a write to a module's weights, a thousand times cheaper than their hash: for each batch of images.
 
     Attributes:
         written: address and version of each tensor. PyTorch counts all writes in place, except those through `.data`
             (as PEFT merges adapters) and through NumPy views; those are seen by
-        values: four values of each tensor; empty where they were not read.
+        values: four values of each tensor; empty where they were not read. A write that misses them is not seen here;
+            it is by `weights_digest`, which names stored embeddings.
     """
 
     written: tuple[tuple[int, int], ...]
@@ -90,6 +94,33 @@ def _sample(tensors: Iterable[Tensor]) -> bytes:
             step = max(1, (tensor.numel() - 1) // _SAMPLED)
             by_device.setdefault(tensor.device, []).append(tensor.detach().view(-1)[::step])
     return b"".join(torch.cat(some).float().cpu().numpy().tobytes() for some in by_device.values())
+
+
+def _checksum(tensors: Iterable[Tensor]) -> bytes:
+    """Hash of weighted sums over all bytes of tensors, ten times as fast as the hash of the bytes themselves.
+
+    Each sum is of 4 KiB, as 64-bit words modulo 2^64. The weights are odd, so a change of one word always changes it;
+    changes of several words cancel with a chance of about 2^-60.
+    """
+    by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = {}
+    for tensor in tensors:
+        if not tensor.numel() or tensor.is_meta:
+            continue
+        data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        whole = len(data) // (8 * _ROW) * 8 * _ROW
+        words = data[:whole].clone() if data.storage_offset() % 8 else data[:whole]
+        rows, weights = words.view(torch.int64).view(-1, _ROW), _ODD.to(data.device)
+        sums, ends = by_device.setdefault(data.device, ([], []))
+        if data.device.type == "cpu":
+            sums.append(rows @ weights)
+        else:  # integers have no matrix products there
+            sums += [(part * weights).sum(1) for part in rows.split(_ROWS)]
+        ends.append(data[whole:])
+    digest = hashlib.blake2b(digest_size=16)
+    for sums, ends in by_device.values():
+        for found in (torch.cat(sums), torch.cat(ends)):
+            digest.update(found.cpu().numpy().tobytes())
+    return digest.digest()
 
 
 # Models

@@ -19,8 +19,8 @@ from idmetric import IDSim, load
 from idmetric.data.embeddings import cache_path, embed_rows
 from idmetric.data.manifest import Manifest, Row
 from idmetric.embedding import Embedding, concatenate, same_model
-from idmetric.fingerprint import Marks, content_key, folder_name, weights_digest
-from idmetric.gallery import Gallery
+from idmetric.fingerprint import Marks, _checksum, content_key, folder_name, weights_digest
+from idmetric.gallery import Gallery, GalleryError
 from idmetric.protocols import embeddings
 from idmetric.protocols.scorers import EmbedderModel
 from idmetric.scale import embed_dataset
@@ -125,6 +125,46 @@ def test_a_loaded_model_is_never_hashed_to_score(model: IDSim, tmp_path: Path, m
     monkeypatch.setattr("idmetric.fingerprint.tensors_digest", lambda items: pytest.fail("weights were hashed"))
     metric(torch.zeros(3, 64, 64), torch.ones(3, 64, 64))
     metric(torch.zeros(1, 3, 64, 64, requires_grad=True), torch.ones(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("place", [1, 700, 1151])
+def test_no_write_is_missed_where_embeddings_are_stored(metric: IDSim, tmp_path: Path, place: int) -> None:
+    """Through `.data` and NumPy, of one value that `Marks` does not look at."""
+    model = copy.deepcopy(metric)
+    [path] = pictures(tmp_path / "photos", 1)
+    gallery, weight = Gallery(tmp_path / "gallery", model), model.mlp_cls.fc2.weight
+    gallery.update(path)
+    old = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+    value = weight.data.view(-1)[place].item()
+    for write in (weight.data.view(-1).__setitem__, weight.numpy().reshape(-1).__setitem__):
+        marks = Marks.of(model)
+        write(place, value + 1)
+        assert Marks.of(model) == marks  # as a pass for each batch would be too slow
+        new = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+        assert all(a != b for a, b in zip(old, new, strict=True))
+        with pytest.raises(GalleryError, match="has changed since the gallery was opened"):
+            gallery.query(path)
+        write(place, value)
+        assert weights_digest(model) == old[0]
+        gallery.query(path)
+
+
+def test_the_checksum_of_weights_sees_every_byte_whatever_their_type_and_layout() -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    for tensor in (x, x.half(), x.double(), x.bfloat16()[:4097], (x * 50).to(torch.int8), x > 0, x[:3], x[0]):
+        sums = {_checksum([tensor])}
+        data = tensor.clone().view(-1).view(torch.uint8)
+        for at in {0, 1, len(data) // 2, len(data) - 1} & set(range(len(data))):
+            data[at] ^= 1
+            sums.add(_checksum([data]))
+            data[at] ^= 1
+        assert len(sums) == 1 + len({0, 1, len(data) // 2, len(data) - 1} & set(range(len(data))))
+        assert _checksum([data]) in sums
+    swapped = x.clone()
+    swapped[[1000, 1001, 2000, 3024]] = x[[1001, 1000, 3024, 2000]]  # within a word, and between rows
+    assert _checksum([swapped]) != _checksum([x])
+    assert _checksum([x[1:]]) == _checksum([x[1:].clone()])  # whatever the alignment
+    assert _checksum([x.view(50, 100).t()]) == _checksum([x.view(50, 100).t().contiguous()])
 
 
 def test_training_marks_no_embedding_and_hashes_nothing(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from idmetric.gallery.sources import Source
+from idmetric.gallery.trust import trust
 from tests.fuzz.readers import Reader, all_readers, outcome
 from tests.fuzz.run import counts, run, table
 
@@ -51,7 +53,11 @@ def bad_readers() -> dict[str, Reader]:
     def eat(_: object) -> None:
         bytearray(2**40)
 
+    def write_state(_: object) -> None:
+        trust(Path("gallery"), [Source("/photos")])
+
     return {
+        "state": Reader(nothing, write_state, (), 1),
         "wrong": Reader(nothing, wrong, (), 1),
         "hungry": Reader(nothing, eat, (), 1),
         "good": Reader(nothing, nothing, (), 1),
@@ -62,7 +68,9 @@ def bad_readers() -> dict[str, Reader]:
 
 @pytest.mark.slow
 def test_the_fuzzer_sees_bare_errors_deaths_hangs_and_hunger() -> None:
-    found = run(counts(dict.fromkeys(bad_readers(), 1), 5), 0, source="tests.test_fuzz_readers:bad_readers", limit=1)
+    own = Path(os.environ["XDG_STATE_HOME"])
+    before = sorted(own.rglob("*"))
+    found = run(counts(dict.fromkeys(bad_readers(), 1), 6), 0, source="tests.test_fuzz_readers:bad_readers", limit=1)
     why = {name: next(iter(tally.crashes.values()), "") for name, tally in found.items()}
     assert "KeyError" in why["wrong"]
     assert "MemoryError" in why["hungry"]
@@ -71,7 +79,8 @@ def test_the_fuzzer_sees_bare_errors_deaths_hangs_and_hunger() -> None:
     assert not why["good"]
     assert found["good"].accepted == 1
     text = table(found)
-    assert [line.split()[-3] for line in text.splitlines()[1:6]] == ["1", "1", "0", "1", "1"]
+    assert [line.split()[-3] for line in text.splitlines()[1:7]] == ["0", "1", "1", "0", "1", "1"]
+    assert sorted(own.rglob("*")) == before  # the user's notes on galleries
 
 
 def test_all_readers_share_the_inputs() -> None:

@@ -205,15 +205,22 @@ def test_a_damaged_file_of_values_is_named_and_its_pairs_compared_again(
     assert model.compared == COUNT * (COUNT + 1) // 2
 
 
-def test_too_many_pairs_are_refused_before_they_are_compared(pictures: Manifest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tile", [64, 2])
+def test_too_many_pairs_are_refused_before_they_are_compared(
+    pictures: Manifest, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sum(t.numel() * t.element_size() for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", tile * one)
     model = Counting()
     scorer = scorer_of(pictures, model, max_pairs=30)
     with pytest.raises(ValueError, match=r"66 pairs would take about 1 minutes here, and --max-pairs .* allows 30"):
         scorer.matrix(range(COUNT), range(COUNT))
     assert model.compared <= 3 * COUNT + COUNT  # to estimate the time
     scorer.matrix(range(7), range(7))  # 28 pairs
+    before = model.compared
     with pytest.raises(ValueError, match="--max-pairs"):  # in all
         scorer.pairs([8, 8, 8], [0, 1, 2])
+    assert model.compared == before + 3  # one pair three times
 
 
 def test_progress_counts_pairs(pictures: Manifest) -> None:

@@ -201,9 +201,7 @@ class PairScorer:
         if self.compared + len(new) <= self.max_pairs:
             return
         low, high = _ends(new[:1])
-        a, b = (
-            [t[int(k) % _TILE : int(k) % _TILE + 1] for t in self._tiles[int(k) // _TILE]] for k in (low[0], high[0])
-        )
+        a, b = (self._tiles.image(int(k)) for k in (low[0], high[0]))
         start = time.perf_counter()
         for _ in range(3):
             self._tiles.between(a, b).cpu()
@@ -293,10 +291,14 @@ class _Tiles:
                 return self.model.compare(a[0].expand_as(b[0]), b[0])  # type: ignore[no-any-return]
             return self.model.between(a, b)  # type: ignore[no-any-return]
 
+    def image(self, number: int) -> list[Tensor]:
+        """Features (1, ...) of one image."""
+        at = number % self.size
+        return [t[at : at + 1] for t in self[number // self.size]]
+
     def row(self, low: int, high: Ints) -> Array:
         """Similarities of an image to images of one tile."""
-        tile, own = self[int(high[0]) // self.size], self[low // self.size]
-        one = [t[low % self.size : low % self.size + 1] for t in own]
+        tile, one = self[int(high[0]) // self.size], self.image(low)
         at = high % self.size
         step = max(1, _AT_ONCE // max(1, sum(t[0].numel() * t.element_size() for t in tile)))
         parts = [self.between(one, [t[_places(at[k : k + step])] for t in tile]) for k in range(0, len(at), step)]

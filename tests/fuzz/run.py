@@ -118,6 +118,7 @@ def _child(jobs: list[tuple[str, str]], at: int, found: dict[str, Tally], source
 
 def _work(pipe: Connection, jobs: list[tuple[str, str]], source: str, root: str) -> None:
     """In the child: one job after the other, each in a fresh folder."""
+    os.environ["XDG_STATE_HOME"] = os.path.join(root, "state")  # galleries note there which sources they may read
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)  # decoders in C write there
