@@ -160,14 +160,15 @@ def opened():
         def embed(self, *args, **options):
             found = super().embed(*args, **options)
             Slow.batches += 1
-            if Slow.batches > 4:  # the first finds the layout
+            # The first finds the layout. A part has at most four times `rows` images, two batches: one part is written.
+            if Slow.batches > 4:
                 Path(mark).touch()
                 time.sleep(600)
             return found
     Slow.__name__ = "IDSim"
     return Slow(model, device="cpu")
 
-embed_on_ray(photos, out, model=opened, address=address, actors=1, rows=4, batch_size=4)
+embed_on_ray(photos, out, model=opened, address=address, actors=1, rows=2, batch_size=4)
 """
 
 
@@ -183,14 +184,14 @@ def test_a_killed_driver_leaves_what_the_next_goes_on_from(
         while not mark.exists() and driver.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         with pytest.raises(ScaleError, match="another run is writing"):
-            embed_on_ray(photos, out, model=str(saved), rows=4)
+            embed_on_ray(photos, out, model=str(saved), rows=2)
     finally:
         driver.send_signal(signal.SIGKILL)
         said = driver.communicate()[1]
     assert mark.exists(), said.decode()
     before, kept = rows_of(out), {p.name: p.stat().st_mtime_ns for p in out.glob("part-*")}
     assert 0 < len(before) < 40
-    command = ["embed", str(photos), "--out", str(out), "--rows", "4", "--batch-size", "4"]
+    command = ["embed", str(photos), "--out", str(out), "--rows", "2", "--batch-size", "4"]
     command += ["--model", str(saved), "--device", "cpu"]
     assert (
         main([*command, "--ray"]) == main(command) == 0
@@ -203,7 +204,7 @@ def test_a_killed_driver_leaves_what_the_next_goes_on_from(
     found = rows_of(out)
     assert found.keys() == {str(path) for path in paths}
     assert not [p.name for p in out.iterdir() if p.name.startswith(".part")]
-    embed_dataset(photos, tmp_path / "single", model=str(saved), rows=4, batch_size=4)
+    embed_dataset(photos, tmp_path / "single", model=str(saved), rows=2, batch_size=4)
     same_rows(found, rows_of(tmp_path / "single"), atol=1e-5)
 
 

@@ -64,7 +64,7 @@ class Log:
 
     def training(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of training after a step, `loss` first."""
-        self._write(step, values, {"step": step, **{k: _number(v) for k, v in values.items()}}, "train")
+        self._write(step, values, {"step": step, **{k: float(v) for k, v in values.items()}}, "train")
         shown = [f"{name} {_short(value)}" for name, value in values.items() if name not in _RATES]
         if "images_per_second" in values:
             shown.append(f"{values['images_per_second']:.1f} images/s")
@@ -73,7 +73,7 @@ class Log:
     def validation(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of validation after a step."""
         self._write(
-            step, values, {"step": step, "validation": {k: _number(v) for k, v in values.items()}}, "validation"
+            step, values, {"step": step, "validation": {k: float(v) for k, v in values.items()}}, "validation"
         )
         self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
 
@@ -84,7 +84,7 @@ class Log:
 
     def _write(self, step: int, values: Mapping[str, float], record: Mapping[str, Any], part: str) -> None:
         with writing(self.out / FILE):
-            self.file.write(json.dumps(record, allow_nan=False) + "\n")
+            self.file.write(json_file.text(record) + "\n")
             self.file.flush()
         if self.board is not None:
             for name, value in values.items():
@@ -199,10 +199,6 @@ def read(path: Path) -> dict[str, list[tuple[int, float]]]:
             if isinstance(value, int | float):
                 series.setdefault(name, []).append((step, value))
     return series
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None  # JSON has no NaN
 
 
 def _short(value: float) -> str:
