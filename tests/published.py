@@ -41,11 +41,22 @@ def shape_of(variant: str, dim: int, depth: int, heads: int) -> Shape:
     return Shape(dim, depth, heads, 14, 0, 1e-6, 37)
 
 
+class MaskedBias(nn.Linear):
+    """DINOv3's layer of queries, keys and values in one; a mask keeps the keys' bias at zero."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 3 * dim)
+        self.register_buffer("bias_mask", torch.cat([torch.ones(dim), torch.zeros(dim), torch.ones(dim)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias * self.bias_mask)
+
+
 class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.heads = shape.heads
-        self.qkv = nn.Linear(shape.dim, 3 * shape.dim)
+        self.qkv = MaskedBias(shape.dim) if shape.registers else nn.Linear(shape.dim, 3 * shape.dim)
         self.proj = nn.Linear(shape.dim, shape.dim)
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -162,13 +173,7 @@ class Trunk(nn.Module):
     def published_state(self) -> dict[str, Tensor]:
         """The tensors of Meta's file: the parameters, and DINOv3's constants."""
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
-        if self.shape.registers:
-            state["rope_embed.periods"] = self.periods()
-            for number in range(self.shape.depth):
-                mask = torch.ones(3, self.shape.dim)
-                mask[1] = 0  # keys have no bias
-                state[f"blocks.{number}.attn.qkv.bias_mask"] = mask.flatten()
-        return state
+        return {**state, "rope_embed.periods": self.periods()} if self.shape.registers else state
 
 
 class Head(nn.Module):
@@ -274,7 +279,7 @@ def randomise(module: nn.Module, only: str = "") -> None:
             if only not in name:
                 continue
             parameter.normal_(std=parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.2)
-            if "norm" in name or ".ln." in name or "gamma" in name:
+            if "norm" in name or ".ln." in name or "gamma" in name or "magnitude" in name:
                 parameter.add_(1 if name.endswith(("weight", "gamma")) else 0)
             elif "token" in name or "pos_embed" in name:
                 parameter.normal_(std=0.5)

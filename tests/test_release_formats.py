@@ -1,168 +1,33 @@
 """What published ID-Sim folders may hold: Meta's backbone files, other kinds of adapters, names, the Hub's cache.
 
-The oracle is a twin with the module names of Meta's DINOv3 code, wrapped, trained and saved by peft.
+The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 from idmetric import CheckpointError, IDSim, NearID, load
 from idmetric.backbone import pretrained_state
 from idmetric.idsim import IDSimConfig
 from idmetric.train.idsim_model import untrained
 from tests.conftest import random_model
-
-peft = pytest.importorskip("peft")
+from tests.published import PublishedIDSim, randomise, shape_of
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
 ARGS = {"depth": DEPTH, "embed_dim": WIDTH, "num_heads": HEADS}
 VARIANT, SIZE = "dinov3_vitb16", 448
 FILE = "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth"
-MEAN, STD = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
-
-
-class MaskedBias(nn.Linear):
-    """A linear layer of queries, keys and values in one; a mask keeps the keys' bias at zero."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, 3 * dim)
-        self.register_buffer("bias_mask", torch.cat([torch.ones(dim), torch.zeros(dim), torch.ones(dim)]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias * self.bias_mask)
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.proj = MaskedBias(WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-        batch, count, _ = x.shape
-        q, k, v = self.qkv(x).view(batch, count, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        q, k = (turn(part, sine, cosine) for part in (q, k))
-        mixed = (q @ k.mT / math.sqrt(WIDTH // HEADS)).softmax(-1) @ v
-        out: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, count, WIDTH))
-        return out
-
-
-def turn(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-    """Rotary positions on the patch tokens, halves of each head rotated against each other."""
-    prefix, tokens = x[:, :, : -len(sine)], x[:, :, -len(sine) :]
-    first, second = tokens.chunk(2, -1)
-    return torch.cat([prefix, tokens * cosine + torch.cat([-second, first], -1) * sine], 2)
-
-
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(WIDTH))
-
-
-class Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=1e-5), nn.LayerNorm(WIDTH, eps=1e-5)
-        self.attn, self.ls1, self.mlp, self.ls2 = Attention(), Scale(), Mlp(), Scale()
-
-    def forward(self, x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-        x = x + self.ls1.gamma * self.attn(self.norm1(x), sine, cosine)
-        return x + self.ls2.gamma * self.mlp.fc2(F.gelu(self.mlp.fc1(self.norm2(x))))
-
-
-class Named(nn.Module):
-    """A module that holds others under names."""
-
-    def __init__(self, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-
-class Trunk(nn.Module):
-    """DINOv3 under the names of Meta's checkpoints: storage_tokens, qkv.bias and its mask, ls1.gamma, rope_embed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cls_token, self.storage_tokens = (nn.Parameter(torch.randn(1, n, WIDTH)) for n in (1, 4))
-        self.mask_token = nn.Parameter(torch.zeros(1, WIDTH))
-        self.patch_embed = Named(proj=nn.Conv2d(3, WIDTH, 16, 16))
-        self.rope_embed = nn.Module()
-        quarter = WIDTH // HEADS // 4
-        periods = (100 ** (torch.arange(quarter) / quarter)).bfloat16()  # as Meta's checkpoints store them
-        self.rope_embed.register_buffer("periods", periods)
-        self.blocks = nn.ModuleList(Block() for _ in range(DEPTH))
-        self.norm = nn.LayerNorm(WIDTH, eps=1e-5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The last block's output (B, 1 + 4 + P, D), before the norm."""
-        tokens = self.patch_embed.proj(x)  # type: ignore[operator, union-attr]
-        side = tokens.shape[-1]
-        at = (torch.arange(side) + 0.5) / side * 2 - 1
-        places = torch.stack(torch.meshgrid(at, at, indexing="ij"), -1).view(-1, 2)
-        angle = 2 * math.pi * places[:, :, None] / self.rope_embed.periods.float()  # type: ignore[operator, union-attr]
-        angle = angle.flatten(1).tile(2)
-        prefix = torch.cat([self.cls_token, self.storage_tokens], 1).expand(len(x), -1, -1)
-        out = torch.cat([prefix, tokens.flatten(2).mT], 1)
-        for block in self.blocks:
-            out = block(out, angle.sin(), angle.cos())
-        return out
-
-
-class Head(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln, self.fc1, self.fc2 = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
-        self.beta_logit = nn.Parameter(torch.tensor(-4.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.silu(self.fc1(self.ln(x)))) + torch.sigmoid(self.beta_logit) * x
-        return out
-
-
-class Twin(nn.Module):
-    """The release's layout: what peft wraps as a whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extractor = Named(model=Trunk())
-        self.mlp_cls, self.mlp_patch = Head(), Head()
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        out = self.extractor.model((x - MEAN) / STD)  # type: ignore[operator]
-        units = []
-        for y in (self.mlp_cls(out[:, 0]), self.mlp_patch(out[:, 5:])):
-            centred = y - y.mean(-1, keepdim=True)
-            units.append(centred / torch.norm(centred, dim=-1, keepdim=True))
-        return units[0], units[1]
-
-
-def randomise(module: nn.Module, only: str = "") -> None:
-    factors = ("magnitude_vector", "gamma", "norm1.weight", "norm2.weight")
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if only in name and parameter.ndim:
-                noise = torch.randn(parameter.shape) * 0.15
-                parameter.copy_(noise + any(factor in name for factor in factors))
-
 
 Change = Callable[[Any], None]
 
@@ -173,14 +38,14 @@ def publish(
 ) -> tuple[Path, Path, Any]:  # fmt: skip
     """The release's four files and Meta's backbone file, and the peft model they were saved from."""
     torch.manual_seed(0)
-    twin = Twin().eval()
+    twin = PublishedIDSim(shape_of(VARIANT, WIDTH, DEPTH, HEADS), 16).eval()
     randomise(twin)
-    for block in twin.extractor.model.blocks:  # type: ignore[union-attr]
+    for block in twin.extractor.model.blocks:
         with torch.no_grad():
-            block.attn.qkv.bias.mul_(biases)  # type: ignore[union-attr, operator]
+            block.attn.qkv.bias.mul_(biases)
     trunk = folder / "checkpoints" / FILE
     trunk.parent.mkdir()
-    torch.save(twin.extractor.model.state_dict(), trunk)  # type: ignore[union-attr]
+    torch.save(twin.extractor.model.published_state(), trunk)
     options = {"target_modules": ["qkv", "proj", "fc1", "fc2"], "r": 4, "lora_alpha": 8, **options}
     wrapped = peft.get_peft_model(twin, peft.LoraConfig(**options)).eval()
     randomise(wrapped, "lora_")
