@@ -447,6 +447,16 @@ def test_the_cache_is_as_readable_as_other_new_files(pictures: Manifest, metric:
     assert (tmp_path / "c.safetensors").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_cache_that_the_disk_has_changed_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    cache = tmp_path / "c.safetensors"
+    embed_rows(pictures, metric, cache=cache)
+    whole = cache.read_bytes()
+    for at in range(len(whole) - 40, len(whole), 7):  # of the last vector
+        cache.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"c\.safetensors' is damaged.*: delete it, or name another file"):
+            embed_rows(pictures, metric, cache=cache)
+
+
 def test_another_models_cache_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
     Embedding(metric.embed([Image.new("RGB", (8, 8))]).cls, model="other").save(
         tmp_path / "c.safetensors", {"keys": "k", "made-by": "other.0123456789abcdef"}

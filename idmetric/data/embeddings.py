@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from idmetric.embedder import Embedder
 
 _SAVE_EVERY = 2_000  # images; a killed run loses at most so many
-_KEYS, _MADE_BY = "keys", "made-by"
+_KEYS, _MADE_BY, _SUM = "keys", "made-by", "crc32"
 Vectors = dict[str, NDArray[np.float32]]  # key of an image -> its vector
 
 
@@ -200,6 +201,8 @@ def _load(path: Path, made_by: str) -> Vectors:
             f"{os.fspath(path)!r} holds embeddings of {embedding.model} as it was then ({head[_MADE_BY]}), not of the "
             f"model as it is now ({made_by}): name another file"
         )
+    if head.get(_SUM) not in (None, _crc(keys, embedding.cls)):
+        raise ValueError(f"{os.fspath(path)!r} is damaged, the disk has changed it: delete it, or name another file")
     return dict(zip(keys, embedding.cls.float().numpy(), strict=True))
 
 
@@ -207,4 +210,10 @@ def _save(path: Path, vectors: Vectors, model: Embedder, made_by: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         cls = torch.from_numpy(np.stack(list(vectors.values())))
-        Embedding(cls, model=model.model_id).save(temporary, {_KEYS: " ".join(vectors), _MADE_BY: made_by})
+        more = {_KEYS: " ".join(vectors), _MADE_BY: made_by, _SUM: _crc(list(vectors), cls)}
+        Embedding(cls, model=model.model_id).save(temporary, more)
+
+
+def _crc(keys: Sequence[str], cls: torch.Tensor) -> str:
+    """CRC-32 of keys and vectors, as hex digits."""
+    return f"{zlib.crc32(cls.numpy().tobytes(), zlib.crc32(' '.join(keys).encode())):08x}"

@@ -23,6 +23,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from idmetric._version import __version__
+from idmetric.hints import install
 from idmetric.protocols.judge_redaction import redactor
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _httpx() -> Any:
     try:
         import httpx
     except ImportError as error:
-        raise ImportError("a judge behind an address needs httpx: pip install 'idmetric[eval]'") from error
+        raise ImportError(f"a judge behind an address needs httpx: {install('eval')}") from error
     return httpx
 
 

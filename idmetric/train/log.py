@@ -72,9 +72,7 @@ class Log:
 
     def validation(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of validation after a step."""
-        self._write(
-            step, values, {"step": step, "validation": {k: float(v) for k, v in values.items()}}, "validation"
-        )
+        self._write(step, values, {"step": step, "validation": {k: float(v) for k, v in values.items()}}, "validation")
         self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
 
     def left(self, step: int) -> str:
