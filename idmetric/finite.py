@@ -31,6 +31,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
+    if tensor.element_size() == 1:  # PyTorch has no sums of float8
+        tensor = tensor.float()
     total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
     return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
 

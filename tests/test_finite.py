@@ -65,6 +65,19 @@ def test_weights_that_are_not_finite_are_refused_with_file_and_tensor(
         load(folder, device="cpu")
 
 
+def test_weights_stored_in_eight_bits_are_read(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    name, wide = "mlp_cls.fc1.weight", load(tmp_path, device="cpu").get_parameter("mlp_cls.fc1.weight")
+    state[name] = state[name].to(torch.float8_e4m3fn)
+    save_file(state, tmp_path / "model.safetensors")
+    torch.testing.assert_close(load(tmp_path, device="cpu").get_parameter(name), wide, rtol=0.07, atol=2e-3)
+    state[name].view(torch.uint8)[0, 0] = 0x7F  # NaN
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="damaged weights: mlp_cls"):
+        load(tmp_path, device="cpu")
+
+
 def test_weights_of_a_timm_file_are_refused_too(tmp_path: Path) -> None:
     name, args = "vit_tiny_patch16_224", {"depth": 1, "embed_dim": 12, "num_heads": 2}
     state = Backbone(name, pretrained=False, image_size=32, backbone_args=args, device="cpu").backbone.state_dict()
