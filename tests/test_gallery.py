@@ -228,7 +228,7 @@ def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Pa
         gallery.update(photos / "none")
     with pytest.raises(GalleryError, match="mask_dir"):
         Gallery(index, metric, masked=True).update(photos)
-    with pytest.raises(GalleryError, match="needs to know what to embed"):
+    with pytest.raises(GalleryError, match="no sources are recorded"):
         Gallery(index / "new", metric).update()
 
 

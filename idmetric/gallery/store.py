@@ -341,7 +341,7 @@ class Gallery:
         self.sources = list(dict.fromkeys([*recorded, *given]))
         trust(self.folder, self.sources)
         if not self.sources:
-            raise GalleryError("a new gallery needs to know what to embed: a folder, images, or a manifest")
+            raise GalleryError("no sources are recorded: name a folder, images, or a manifest to embed")
 
     def _check_sources(self, sources: Sequence[Source]) -> None:
         check_trusted(self.folder, [source for source in sources if source not in self._given])

@@ -273,7 +273,7 @@ def finish(
         images, embedded = images + done.images, embedded + done.embedded
         unreadable |= done.errors
         for image, reason in done.errors.items() if on_error == "fail" else ():
-            raise ScaleError(f"{image}: {reason}; mend it, or keep it as a row with its error (on_error 'skip')")
+            raise ScaleError(f"{image}: {reason}; replace it, or keep it as a row with its error (on_error 'skip')")
         if progress is not None:
             progress(images, total)
     there, wanted = set(parts_of(folder)), {chunk.part for chunk in todo}
