@@ -619,7 +619,7 @@ def test_a_damaged_list_of_images_loses_no_embedding(
         Gallery(index, metric).query(picture(1))
     gallery = Gallery(index, metric)
     counted = Counted(metric, monkeypatch)
-    with pytest.raises(GalleryError, match="what to embed"):  # its sources were in it
+    with pytest.raises(GalleryError, match="no sources are recorded"):  # its sources were in it
         gallery.update()
     assert gallery.update(photos).images == 9
     assert counted.images == 0
