@@ -134,6 +134,25 @@ def test_masks_reach_images_and_references(metric: IDSim) -> None:
     assert nested.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
 
 
+def test_masks_of_lists_of_references_may_be_a_folder_or_a_tensor(metric: IDSim, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    (tmp_path / "masks").mkdir()
+    paths = [str(tmp_path / f"{k}.png") for k in range(3)]
+    labels = np.zeros((40, 40), np.uint8)
+    labels[5:30, 8:20], labels[5:30, 22:35] = 1, 2
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(path)
+        Image.fromarray(labels).save(tmp_path / "masks" / Path(path).name)
+    own = torch.from_numpy(labels == 2).float()
+    values = []
+    cases: list[tuple[Any, int | None]] = [(str(tmp_path / "masks"), 2), ([[own, own]], None)]
+    for masks, label in [*cases, (own.expand(1, 2, 40, 40), None)]:
+        found = IdentitySimilarity(metric)
+        found.update(paths[:1], [paths[1:]], target_masks=masks, mask_id=label, masks=masks if label else [own])
+        values.append(found.compute().item())
+    assert values == pytest.approx(values[:1] * 3, abs=1e-6)
+
+
 def test_states_are_detached_and_the_model_is_not_in_them(metric: IDSim) -> None:
     measured = IdentitySimilarity(metric)
     measured.update(pixels(2).requires_grad_(), pixels(2, 1))

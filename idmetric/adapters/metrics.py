@@ -12,6 +12,7 @@ neither in `state_dict` nor copied by `clone` (so one model serves a whole Metri
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -27,7 +28,7 @@ from idmetric.evaluate import ranking
 from idmetric.fingerprint import folder_name
 from idmetric.hints import install
 from idmetric.images import ImageLike, Outside, is_single, split_images
-from idmetric.masks import MaskId, labelled
+from idmetric.masks import Labelled, MaskId, labelled
 
 try:
     from torchmetrics import Metric
@@ -209,7 +210,9 @@ class IdentitySimilarity(_WithEmbedder):
         lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
         if len(lists) != count or not all(lists):
             raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        covers = [split_masks(m, x) for m, x in zip(masks or [None] * count, lists, strict=True)]
+        shared = masks is None or isinstance(masks, str | os.PathLike | Labelled)  # a folder of all masks
+        each = [masks] * count if shared else masks
+        covers = [split_masks(m, x) for m, x in zip(each, lists, strict=True)]
         flat = [image for images in lists for image in images]
         ends = np.cumsum([len(images) for images in lists])
         groups = [list(range(end - len(images), end)) for end, images in zip(ends.tolist(), lists, strict=True)]
