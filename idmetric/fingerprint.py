@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +25,6 @@ MASK_RULES = 2  # version of the rules for masks: a masked image embedded by old
 MASKED = f"-m{MASK_RULES}"
 _SAMPLED = 3  # of a tensor, that many intervals between the values looked at
 _ROW, _ROWS = 512, 2**14  # of a checksum: words summed into one, rows multiplied at once
-_ODD = torch.randint(-(2**62), 2**62, (_ROW,), generator=torch.Generator().manual_seed(0)) | 1
 
 
 # Weights
@@ -96,6 +96,12 @@ def _sample(tensors: Iterable[Tensor]) -> bytes:
     return b"".join(torch.cat(some).float().cpu().numpy().tobytes() for some in by_device.values())
 
 
+@cache
+def _odd() -> Tensor:
+    """Weights of the words of a row. Checksums are compared within a process alone, so any version of torch will do."""
+    return torch.randint(-(2**62), 2**62, (_ROW,), generator=torch.Generator().manual_seed(0)) | 1
+
+
 def _checksum(tensors: Iterable[Tensor]) -> bytes:
     """Hash of weighted sums over all bytes of tensors, ten times as fast as the hash of the bytes themselves.
 
@@ -109,7 +115,7 @@ def _checksum(tensors: Iterable[Tensor]) -> bytes:
         data = tensor.detach().contiguous().view(-1).view(torch.uint8)
         whole = len(data) // (8 * _ROW) * 8 * _ROW
         words = data[:whole].clone() if data.storage_offset() % 8 else data[:whole]
-        rows, weights = words.view(torch.int64).view(-1, _ROW), _ODD.to(data.device)
+        rows, weights = words.view(torch.int64).view(-1, _ROW), _odd().to(data.device)
         sums, ends = by_device.setdefault(data.device, ([], []))
         if data.device.type == "cpu":
             sums.append(rows @ weights)

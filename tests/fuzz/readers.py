@@ -132,6 +132,7 @@ def _manifest(path: Path) -> None:
 def _models() -> dict[str, Reader]:
     from idmetric.checkpoint import CheckpointError
     from idmetric.embedding import Embedding
+    from idmetric.finite import NonFiniteError
     from idmetric.shards import DamagedShardError
     from idmetric.train.state import TrainError
 
@@ -140,7 +141,8 @@ def _models() -> dict[str, Reader]:
         "SigLIP folder": Reader(_siglip_folder, _load, (CheckpointError,), 4),
         "ID-Sim head": Reader(_file("mlp_cls.pth", weights.pickle_file), _head, (CheckpointError,), 3),
         "adapter settings": Reader(_adapter, _fold, (CheckpointError,), 3),
-        "embedding file": Reader(_file("e.safetensors", weights.embedding_file), Embedding.load, (), 8, plain=True),
+        "embedding file": Reader(_file("e.safetensors", weights.embedding_file), Embedding.load, (NonFiniteError,), 8,
+        plain=True),
         "shard": Reader(_file("s.safetensors", lambda rng: weights.embedding_file(rng, True)), _shards,
         (DamagedShardError,), 8),
         "training checkpoint": Reader(_checkpoint, _resume, (TrainError,), 6),
