@@ -52,10 +52,17 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     for entry in entries:
         if is_hidden(entry.name):
             continue
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from walk(folder / entry.name, above | {real})
         else:
             yield folder / entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def is_hidden(name: str) -> bool:

@@ -118,6 +118,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     (root / "link").symlink_to(tmp_path / "elsewhere")
     (root / "who" / "up").symlink_to(root)  # leads back to a folder above
     (root / "who" / "back").symlink_to(root / "who")
+    (root / "who" / "itself").symlink_to(root / "who" / "itself")  # no name of an image
     expected = ["link/e.png", "who/a.png"]
 
     def below(paths: list[Any]) -> list[str]:

@@ -205,6 +205,9 @@ def _run(args: argparse.Namespace) -> int:
         except (CheckpointError, GalleryError, ImageReadError, ImportError, ValueError, RuntimeError, OSError) as error:
             _say(f"error: {' '.join(str(error).split())}")
             return 1
+        except MemoryError:
+            _say("error: out of memory: use fewer --workers or a smaller --batch-size")
+            return 1
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:

@@ -136,13 +136,18 @@ def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
         OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
     """
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except ValueError as error:  # a null byte, say
         raise OSError(f"no file can have this name ({error})") from error
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a folder, open tells
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
         raise OSError("it is a pipe or a device: give a file")
+    if stat.S_ISREG(found.st_mode) and found.st_size > most:
+        raise OSError(f"it has more than {most} bytes")
+
     with open(path, "rb") as file:
-        data = file.read(most + 1)
+        data = file.read(min(found.st_size, most) + 1)  # read(most) would reserve that much for each thread
+        if len(data) > found.st_size:  # it has grown
+            data += file.read(most + 1 - len(data))
     if len(data) > most:
         raise OSError(f"it has more than {most} bytes")
     return data
