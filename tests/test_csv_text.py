@@ -65,7 +65,7 @@ def test_all_tables_for_people_quote_formulas(
     assert records.to_csv() == "image,distance\n'=1+1,-0.5000\n"
     result = Result("folder", "@m", [{"label": "=1+1", "-30": "x", "AP": Value(-0.5, None, None, 3)}])
     assert read(as_csv([result]))[0][:5] == ["protocol", "model", "label", "-30", "metric"]
-    assert read(as_csv([result]))[1][:9] == ["folder", "'@m", "'=1+1", "x", "AP", "-0.5", "", "", "3"]
+    assert read(as_csv([result]))[1][:9] == ["folder", "'@m", "'=1+1", "x", "AP", "-0.5000", "", "", "3"]
 
     for name, path in zip(("=1+1.png", "b.png"), pictures(tmp_path, 2), strict=True):
         path.rename(tmp_path / name)

@@ -54,14 +54,14 @@ def test_latex_escapes_what_it_must(results: list[Result]) -> None:
     assert text.startswith("\\begin{tabular}{llrrrr}\n\\toprule\n")
 
 
-def test_csv_keeps_every_digit(results: list[Result]) -> None:
+def test_csv_has_a_line_for_each_number_with_four_decimals(results: list[Result]) -> None:
     rows = list(csv.DictReader(as_csv(results).splitlines()))
     assert [(r["model"], r["source"], r["metric"]) for r in rows] == [
         ("tiny", "Flux_1024", "SSR"), ("tiny", "Flux_1024", "PA"), ("tiny", "100%|x", "SSR"),
         ("other model", "Flux_1024", "SSR"),
     ]  # fmt: skip
     assert [rows[0][n] for n in ("value", "low", "high", "count", "paper", "revision")] == [
-        "0.25", "0.125", "0.5", "8", "0.274", "abc",
+        "0.2500", "0.1250", "0.5000", "8", "0.2740", "abc",
     ]  # fmt: skip
     assert rows[1]["low"] == ""
 

@@ -21,6 +21,7 @@ from idmetric import json_file
 from idmetric._version import __version__
 from idmetric.checkpoint import replacing
 from idmetric.csv_text import csv_text
+from idmetric.decimals import in_csv, rounded
 from idmetric.hints import install
 
 
@@ -134,7 +135,8 @@ def as_csv(results: Sequence[Result]) -> str:
             end = [result.signature.get(name, "") for name in about]
             for metric, value in row.items():
                 if isinstance(value, Value):
-                    lines.append([*start, metric, *(getattr(value, name) for name in numbers), *end])
+                    shown = in_csv(asdict(value))
+                    lines.append([*start, metric, *(shown[name] for name in numbers), *end])
     return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
 
 
@@ -145,7 +147,7 @@ def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | 
         rows = [
             {
                 "labels": {k: v for k, v in row.items() if isinstance(v, str)},
-                "metrics": {k: asdict(v) for k, v in row.items() if isinstance(v, Value)},
+                "metrics": {k: rounded(asdict(v)) for k, v in row.items() if isinstance(v, Value)},
             }
             for row in result.rows
         ]
