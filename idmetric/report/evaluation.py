@@ -162,7 +162,7 @@ def _cell(value: Any, name: str, pictured: set[str], numbers: set[str], ids: Map
         number = math.nan if value is None else float(value)
         whole = isinstance(value, int | np.integer)
         text = "–" if math.isnan(number) else str(value) if whole else f"{number:.4f}"
-        return Cell(text, number=True, exact=str(value) if whole else repr(number))
+        return Cell(text, number=True, exact=str(value) if whole else f"{number:.9g}")
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")
     return Cell("" if value is None else str(value))
