@@ -123,7 +123,7 @@ def test_an_adapter_that_cannot_be_folded_says_why() -> None:
     for adapter, config, message in (
         (good, {"use_dora": True}, "without lora_magnitude_vector"),
         (good, {"fan_in_fan_out": True}, "fan_in_fan_out"),
-        ({"a.bias": torch.ones(4)}, {}, "no LoRA matrix"),
+        ({"a.bias": torch.ones(4)}, {}, "not a LoRA matrix"),
         ({k.replace("a.", "b.", 1): v for k, v in good.items()}, {}, "does not have"),
         ({"a.lora_A.weight": torch.ones(2, 3)}, {}, "half of the pair"),
         ({**good, "a.lora_B.weight": torch.ones(5, 2)}, {}, "do not fit"),
