@@ -574,9 +574,15 @@ class Scorer:
 
     def _compared(self, pair: Pair, a: Seen, b: Seen) -> Row:
         """The row of a pair."""
+        from idmetric.distance import distance
+        from idmetric.finite import check_distances
+
         device = self.metric.device
+        # not by the metric itself, which would check for each pair that its weights are still those of the embeddings
+        found = distance(a.embedding.to(device), b.embedding.to(device), self.args.distance)
         with _naming(pair.b):
-            far = float(self.metric(a.embedding.to(device), b.embedding.to(device), self.args.distance)[0])
+            check_distances(found, self.metric.dtype)
+        far = float(found[0])
         own, other = (self.prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
         row = self._looked_at(self._row(pair.a, pair.b, [far]), pair.b, own, {pair.a: other}) | dict(pair.other)
         if self.album is not None:
