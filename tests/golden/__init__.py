@@ -1,0 +1,1 @@
+"""Golden values: what two versions of the package print and write for the same commands."""
