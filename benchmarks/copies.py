@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from idmetric.data.manifest import Manifest, read
+from idmetric.data.manifest.table import Manifest, read
 from idmetric.evaluate.copies import SIZE, THRESHOLD, Print, compare, take_print
 
 COPIED = 100  # photos of each set that are copied

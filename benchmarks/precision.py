@@ -20,10 +20,11 @@ from typing import Any
 
 import torch
 
-from idmetric import IDSim, NearID, released
-from idmetric.embedder import Embedder
-from idmetric.idsim import IDSimConfig
-from idmetric.nearid import NearIDConfig
+from idmetric import IDSim, NearID
+from idmetric.checkpoints import released
+from idmetric.models.embedder import Embedder
+from idmetric.models.idsim import IDSimConfig
+from idmetric.models.nearid import NearIDConfig
 
 
 def full_size(name: str) -> Embedder:

@@ -24,7 +24,7 @@ from idmetric.data.world.render import FINER, Light, Part, Pose, renderer
 from idmetric.data.world.structures import Take
 from idmetric.data.world.write import Plan, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
-from idmetric.loading import load
+from idmetric.models.load import load
 from idmetric.protocols.photos import hsv_histogram, small_pixels
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)

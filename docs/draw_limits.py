@@ -22,7 +22,7 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.data.world import Context, Take, World
 from idmetric.data.world.context import Occluder
-from idmetric.protocols.baselines import hsv_vector
+from idmetric.protocols.common.baselines import hsv_vector
 
 HERE = Path(__file__).parent
 SIDE, SEED, THINGS = 192, 41, 48

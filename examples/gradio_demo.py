@@ -14,10 +14,10 @@ from typing import Any
 from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
-from idmetric.distance import DISTANCES
-from idmetric.images import read_image
-from idmetric.patchmap import heatmaps
+from idmetric.distance.matrix import DISTANCES
+from idmetric.images.read import read_image
 from idmetric.report.heatmap import overlay
+from idmetric.scoring.heatmaps import heatmaps
 
 IMAGES = Path(__file__).parent / "images"
 HEADERS = ["rank", "image", "distance"]

@@ -9,36 +9,38 @@ Importing this package loads neither torch nor timm: the names below are resolve
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from idmetric._version import __version__
+from idmetric.io import moved
+from idmetric.io.lazy import lazy
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from idmetric.backbone import Backbone
-    from idmetric.checkpoint import CheckpointError
-    from idmetric.embedder import Embedder
-    from idmetric.embedding import Embedding
-    from idmetric.finite import NonFiniteError
-    from idmetric.identity_loss import IdentityLoss
-    from idmetric.idsim import IDSim
-    from idmetric.images import ImageReadError
-    from idmetric.loading import load
-    from idmetric.nearid import NearID
-    from idmetric.visid import VisIDEmbed
+    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.distance.finite import NonFiniteError
+    from idmetric.images.read import ImageReadError
+    from idmetric.losses.identity import IdentityLoss
+    from idmetric.models.backbone import Backbone
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.embedding import Embedding
+    from idmetric.models.idsim import IDSim
+    from idmetric.models.load import load
+    from idmetric.models.nearid import NearID
+    from idmetric.models.visid import VisIDEmbed
 
 _LAZY = {
-    "Backbone": "idmetric.backbone",
-    "CheckpointError": "idmetric.checkpoint",
-    "Embedder": "idmetric.embedder",
-    "Embedding": "idmetric.embedding",
-    "IDSim": "idmetric.idsim",
-    "IdentityLoss": "idmetric.identity_loss",
-    "ImageReadError": "idmetric.images",
-    "NearID": "idmetric.nearid",
-    "NonFiniteError": "idmetric.finite",
-    "VisIDEmbed": "idmetric.visid",
-    "load": "idmetric.loading",
+    "Backbone": "idmetric.models.backbone",
+    "CheckpointError": "idmetric.checkpoints.format",
+    "Embedder": "idmetric.models.embedder",
+    "Embedding": "idmetric.models.embedding",
+    "IDSim": "idmetric.models.idsim",
+    "IdentityLoss": "idmetric.losses.identity",
+    "ImageReadError": "idmetric.images.read",
+    "NearID": "idmetric.models.nearid",
+    "NonFiniteError": "idmetric.distance.finite",
+    "VisIDEmbed": "idmetric.models.visid",
+    "load": "idmetric.models.load",
 }
 
 __all__ = [
@@ -57,13 +59,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(__name__, _LAZY)
+moved.install()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from idmetric.idsim import IDSim, IDSimConfig
+from idmetric.models.idsim import IDSim, IDSimConfig
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,7 @@ import pytest
 from tests.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[1]
-QUICK = "tests/test_losses_triplet.py::test_hinge_is_its_equation"
+QUICK = "tests/losses/test_triplet.py::test_hinge_is_its_equation"
 TRIPLET = "idmetric/losses/triplet.py"
 Result = dict[str, Any]
 

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.data.manifest import Manifest, Row, read
+from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
 from idmetric.train.options import option

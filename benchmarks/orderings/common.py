@@ -28,10 +28,10 @@ from typing import Any
 import torch
 
 from idmetric import load
-from idmetric.data.manifest import Manifest
+from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.structures import VERSION
 from idmetric.data.world.write import Plan, write_world
-from idmetric.embedder import Embedder
+from idmetric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
@@ -145,8 +145,9 @@ def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folde
     """The model that a recipe makes, opened from the folder that it wrote; a stopped run goes on.
 
     Args:
-        module: such as `idmetric.train.nearid`. settings: of its Config and of `idmetric.train.loop.Settings`; others
-            are the recipe's. data: the rows to train on, without held-out ones.
+        module: such as `idmetric.train.nearid.recipe`.
+        settings: of its Config and of `idmetric.train.loop.Settings`; others are the recipe's.
+        data: the rows to train on, without held-out ones.
     """
     own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
     if odd := settings.keys() - own - of_run:

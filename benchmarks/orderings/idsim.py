@@ -23,17 +23,17 @@ from encoder import ARGS, NAME, SIZE, WEIGHTS, encoder
 from numpy.typing import NDArray
 
 from idmetric import Backbone
-from idmetric.data.kin import kin
-from idmetric.data.manifest import Manifest
-from idmetric.data.mine import hard_negatives
-from idmetric.data.triplets import mixture
+from idmetric.data.curate.mine import hard_negatives
+from idmetric.data.curate.triplets import mixture
+from idmetric.data.manifest.lineage import kin
+from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.write import Plan
-from idmetric.distance import distance
-from idmetric.embedder import Embedder
-from idmetric.embedding import Embedding
+from idmetric.distance.matrix import distance
 from idmetric.evaluate.ranking import roc_auc
-from idmetric.train import idsim
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
 from idmetric.train.batches import generator
+from idmetric.train.idsim import recipe as idsim
 from idmetric.train.validate import VIEWS, embed_rows
 
 Pairs = NDArray[np.int64]  # rows: (N, 2), triplets (N, 3)

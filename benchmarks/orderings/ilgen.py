@@ -20,10 +20,10 @@ from common import Claim, Measure, Options, Row, Table, read_options, report, re
 from encoder import SIZE, encoder
 
 from idmetric import Backbone
-from idmetric.data.manifest import Manifest
+from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.write import Plan
-from idmetric.train import ilgen
 from idmetric.train.batches import generator
+from idmetric.train.ilgen import recipe as ilgen
 from idmetric.train.validate import validation
 
 

@@ -18,13 +18,13 @@ from common import say
 from pretraining import SCALE, TEMPERATURE, crop, factor, numbers, read_pictures
 from torch import Tensor, nn
 
-from idmetric.checkpoint import CONFIG
-from idmetric.data.manifest import Manifest
+from idmetric.checkpoints.format import CONFIG
+from idmetric.data.manifest.table import Manifest
 from idmetric.losses.info_nce import label_info_nce
-from idmetric.train import small_qwen
+from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train.batches import batch_rows
 from idmetric.train.loader import seed_all
-from idmetric.visid import VisIDConfig, VisIDEmbed
+from idmetric.train.visme.recipe import small_qwen
 
 CROPS = 0.3  # weight of two crops of one picture
 

@@ -3,7 +3,7 @@
     python benchmarks/orderings/nearid.py --out orderings/nearid
 
 A small ViT with attention pooling is pretrained on rendered pictures (see pretraining.py) and then frozen, as SigLIP2
-is in the paper; the recipe `idmetric.train.nearid` trains its pooling head with each objective, on things with
+is in the paper; the recipe `idmetric.train.nearid.recipe` trains its pooling head with each objective, on things with
 matched-context distractors and on others with part-edits alone, as the paper's NearID and MTG. SSR, PA and the
 correlation with the oracle are those of things that neither saw (NearID, section 3.4). Each seed takes other things to
 train on. docs/orderings.md tells what stands for what, and what was measured.
@@ -21,12 +21,12 @@ import torch
 from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
 from pretraining import pretrained
 
-from idmetric.data.kin import kin
-from idmetric.data.manifest import Manifest, merge
+from idmetric.data.manifest.lineage import kin
+from idmetric.data.manifest.table import Manifest, merge
 from idmetric.data.world.write import Plan
-from idmetric.nearid import NearID, NearIDConfig
-from idmetric.train import nearid
+from idmetric.models.nearid import NearID, NearIDConfig
 from idmetric.train.batches import generator
+from idmetric.train.nearid import recipe as nearid
 from idmetric.train.validate import validation
 
 

@@ -21,10 +21,10 @@ from captions import Captions
 from common import say
 from torch import Tensor, nn
 
-from idmetric.checkpoint import CONFIG
-from idmetric.data.manifest import Manifest
-from idmetric.embedder import Embedder
+from idmetric.checkpoints.format import CONFIG
+from idmetric.data.manifest.table import Manifest
 from idmetric.losses.info_nce import label_info_nce
+from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, batch_rows
 from idmetric.train.loader import seed_all
 

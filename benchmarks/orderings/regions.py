@@ -20,10 +20,10 @@ from pretraining import SCALE, TEMPERATURE, crop, factor, numbers, read_pictures
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.checkpoint import CONFIG
-from idmetric.data.manifest import Manifest
-from idmetric.embedding import Embedding
+from idmetric.checkpoints.format import CONFIG
+from idmetric.data.manifest.table import Manifest
 from idmetric.losses.info_nce import label_info_nce
+from idmetric.models.embedding import Embedding
 from idmetric.train.batches import batch_rows
 from idmetric.train.loader import seed_all
 

@@ -20,13 +20,14 @@ from statistics import fmean
 from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
 from naming import named
 
-from idmetric.data.manifest import Manifest, merge
+from idmetric.data.manifest.table import Manifest, merge
 from idmetric.data.world.write import Plan
-from idmetric.train import pools, visme
+from idmetric.models.visid import CANDIDATE, VisIDEmbed
 from idmetric.train.batches import Pictures
-from idmetric.train.items import Sizes, precision_at_1
 from idmetric.train.validate import validation
-from idmetric.visid import CANDIDATE, VisIDEmbed
+from idmetric.train.visme import data as pools
+from idmetric.train.visme import recipe as visme
+from idmetric.train.visme.items import Sizes, precision_at_1
 
 UNSEEN = "fashion"  # domain that is tested on alone
 OOD, KINDS = "ood", "kinds"  # data sets of that domain, and of pictures with the name of their kind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idmetric.io.lazy import lazy
 
 if TYPE_CHECKING:
     from idmetric.adapters.columns import EmbedColumn, ScoreColumns
@@ -19,7 +20,4 @@ _LAZY = {
 __all__ = ["EmbedColumn", "IdentityRetrieval", "IdentitySimilarity", "ScoreColumns"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(__name__, _LAZY)

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.distance import needs_patches
-from idmetric.embedder import Embedder
-from idmetric.embedding import Embedding
-from idmetric.images import ImageLike, ImageReadError, Outside
-from idmetric.masks import MaskId
+from idmetric.distance.matrix import needs_patches
+from idmetric.images.masks import MaskId
+from idmetric.images.read import ImageLike, ImageReadError, Outside
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
 
 OnError = Literal["raise", "none"]
 

@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.distance import check_name, needs_patches
-from idmetric.embedder import Embedder, Images, Masks, split_masks
-from idmetric.embedding import Embedding
+from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.evaluate import ranking
-from idmetric.fingerprint import folder_name
-from idmetric.hints import install
-from idmetric.images import ImageLike, Outside, is_single, split_images
-from idmetric.masks import Labelled, MaskId, labelled
+from idmetric.images.masks import Labelled, MaskId, labelled
+from idmetric.images.read import ImageLike, Outside, is_single, split_images
+from idmetric.io.hints import install
+from idmetric.models.embedder import Embedder, Images, Masks, split_masks
+from idmetric.models.embedding import Embedding
+from idmetric.store.fingerprint import folder_name
 
 try:
     from torchmetrics import Metric
@@ -62,7 +62,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
         if isinstance(metric, str):
-            from idmetric.loading import load
+            from idmetric.models.load import load
 
             metric = load(metric)
         self._shared = _Shared(metric)

@@ -18,9 +18,9 @@ from typing import Any
 from idmetric.cli.exits import ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
-from idmetric.hints import need
-from idmetric.inputs import matches
-from idmetric.progress import Progress
+from idmetric.images.paths import matches
+from idmetric.io.hints import need
+from idmetric.io.progress import Progress
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -108,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
     need("data", "idmetric-score embed", pyarrow="pyarrow")
     if args.ray:
         need("scale", "--ray", ray="Ray")
-    from idmetric.checkpoint import CheckpointError
+    from idmetric.checkpoints.format import CheckpointError
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
@@ -129,7 +129,7 @@ def _run(args: argparse.Namespace) -> int:
 def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     import torch
 
-    from idmetric.loading import load
+    from idmetric.models.load import load
     from idmetric.scale import embed_dataset, embed_on_ray
 
     options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}

@@ -20,13 +20,13 @@ from idmetric.cli.data.common import positive
 from idmetric.cli.exits import drop_stdout, ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
-from idmetric.hints import need
-from idmetric.progress import Progress
+from idmetric.io.hints import need
+from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
-    from idmetric.protocols.result import Result
-    from idmetric.protocols.scorers import Settings
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.protocols.common.result import Result
+    from idmetric.protocols.common.scorers import Settings
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
 # needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) and OPTIONAL ("data", "model")
@@ -34,22 +34,34 @@ PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
     "world": ("idmetric.protocols.world", "rendered identities: distractors, part edits, sensitivity; no download"),
-    "nearid": ("idmetric.protocols.nearid", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
-    "retrieval": ("idmetric.protocols.retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
+    "nearid": ("idmetric.protocols.nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
+    "retrieval": ("idmetric.protocols.ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
     "idsim": (
-        "idmetric.protocols.idsim_sets",
+        "idmetric.protocols.idsim_table2b_retrieval.protocol",
         "ID-Sim's benchmarks: PODS, DeepFashion2, CUTE, ... (Fig. 25, Table 2b)",
     ),
-    "mveb": ("idmetric.protocols.mveb", "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)"),
+    "mveb": (
+        "idmetric.protocols.visme_table1_mveb.protocol",
+        "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)",
+    ),
     "sensitivity": (
-        "idmetric.protocols.sensitivity",
+        "idmetric.protocols.idsim_fig6_sensitivity.protocol",
         "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",
     ),
-    "segmentation": ("idmetric.protocols.segmentation", "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)"),
-    "dreambench": ("idmetric.protocols.dreambench", "DreamBench++: agreement with people (NearID, Table 2)"),
-    "calibrate": ("idmetric.protocols.calibrate", "same-identity probabilities and thresholds from labelled pairs"),
+    "segmentation": (
+        "idmetric.protocols.idsim_table2c_segmentation.protocol",
+        "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)",
+    ),
+    "dreambench": (
+        "idmetric.protocols.nearid_table2_dreambench.protocol",
+        "DreamBench++: agreement with people (NearID, Table 2)",
+    ),
+    "calibrate": (
+        "idmetric.protocols.calibrate.protocol",
+        "same-identity probabilities and thresholds from labelled pairs",
+    ),
 }
-# literals, so that --help need not import torch; tests compare them with idmetric.distance and result.FORMATS
+# literals, so that --help need not import torch; tests compare them with idmetric.distance.matrix and result.FORMATS
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -148,9 +160,9 @@ def _run(name: str, args: argparse.Namespace) -> int:
     module = importlib.import_module(PROTOCOLS[name][0])
     _need(name, args)
     optional = getattr(module, "OPTIONAL", ())
-    from idmetric.checkpoint import CheckpointError
-    from idmetric.output import check, writing
-    from idmetric.protocols.result import FORMATS
+    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.io.output import check, writing
+    from idmetric.protocols.common.result import FORMATS
 
     with ExitStack() as stack:
         try:
@@ -214,7 +226,7 @@ def _keep_inputs(args: argparse.Namespace, name: str) -> None:
     Raises:
         OutputError: naming the first.
     """
-    from idmetric.output import files_among, refuse_inputs
+    from idmetric.io.output import files_among, refuse_inputs
 
     outputs: dict[str, Path | None] = {"--html": args.html, "--save": getattr(args, "save", None)}
     if args.out is not None:
@@ -225,7 +237,7 @@ def _keep_inputs(args: argparse.Namespace, name: str) -> None:
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
     """The files that --out, --plots and --html ask for."""
-    from idmetric.protocols.result import write
+    from idmetric.protocols.common.result import write
 
     if args.out is not None:
         write(results, args.out, name)
@@ -275,7 +287,7 @@ def read_data(path: Path) -> Manifest:
         ValueError: if there is none.
     """
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest import read
+    from idmetric.data.manifest.table import read
 
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
@@ -289,9 +301,9 @@ def read_data(path: Path) -> Manifest:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from idmetric.masks import parse_mask_id
-    from idmetric.protocols.embeddings import Look
-    from idmetric.protocols.scorers import Settings
+    from idmetric.images.masks import parse_mask_id
+    from idmetric.protocols.common.embeddings import Look
+    from idmetric.protocols.common.scorers import Settings
 
     if args.workers is not None and args.workers < 1:
         raise ValueError(f"--workers {args.workers}: at least 1")
@@ -310,7 +322,7 @@ def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]
     """Name -> opened model, of all that --model names."""
     import torch
 
-    from idmetric.protocols.scorers import open_model
+    from idmetric.protocols.common.scorers import open_model
 
     sources = args.model or ([] if "model" in optional else [DEFAULT_MODEL])
     named: dict[str, str] = {}

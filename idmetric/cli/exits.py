@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from idmetric.cli.score_format import LostOutputError, UsageError
-from idmetric.hints import MissingExtraError
+from idmetric.io.hints import MissingExtraError
 
 
 def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:

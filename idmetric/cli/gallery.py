@@ -22,14 +22,14 @@ from idmetric.cli.exits import ended
 from idmetric.cli.score_format import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
-from idmetric.decimals import four
-from idmetric.hints import need
-from idmetric.inputs import InputError, is_image, listed, matches, walk
-from idmetric.progress import Progress
+from idmetric.images.paths import InputError, is_image, listed, matches, walk
+from idmetric.io.decimals import four
+from idmetric.io.hints import need
+from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
-    from idmetric.records import Records
+    from idmetric.scoring.records import Records
 
 COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")  # see cli.score
@@ -187,9 +187,9 @@ def _run(args: argparse.Namespace) -> int:
     _keep_inputs(args)
     for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
         check_output(output)
-    from idmetric.checkpoint import CheckpointError
+    from idmetric.checkpoints.format import CheckpointError
     from idmetric.gallery import GalleryError
-    from idmetric.images import ImageReadError
+    from idmetric.images.read import ImageReadError
 
     command: Callable[[argparse.Namespace, Gallery], int] = {
         "build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "prune": _prune
@@ -254,8 +254,8 @@ def _open(args: argparse.Namespace) -> Gallery:
     import torch
 
     from idmetric.gallery import Gallery
-    from idmetric.loading import load
-    from idmetric.masks import parse_mask_id
+    from idmetric.images.masks import parse_mask_id
+    from idmetric.models.load import load
 
     masked = bool(args.masked or args.mask_dir)
     known = _built(args, masked)
@@ -379,7 +379,7 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
 
 
 def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.clusters import near_duplicates
+    from idmetric.gallery.clusters import near_duplicates
 
     status = _refresh(args, gallery)
     with Progress("pairs", not args.quiet, verb="compared") as progress:
@@ -393,7 +393,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
 
 
 def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.clusters import identities
+    from idmetric.gallery.clusters import identities
 
     status = _refresh(args, gallery)
     found = identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,

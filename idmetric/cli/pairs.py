@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.cli.score_format import COLUMNS, File, UsageError
-from idmetric.text_file import MOST
+from idmetric.io.text_file import MOST
 
 _SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 _CANDIDATES = ("gen", "image")  # only these headers say which of the two images a column `mask` belongs to

@@ -25,9 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import inputs
-from idmetric._version import __version__
-from idmetric.ahead import in_order
+from idmetric import __version__
 from idmetric.cli import embed, gallery
 from idmetric.cli.exits import ended
 from idmetric.cli.pairs import Pair, Pairs
@@ -49,11 +47,13 @@ from idmetric.cli.score_format import (
 )
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
-from idmetric.decimals import rounded
-from idmetric.hints import did_you_mean, need
-from idmetric.output import file_id
-from idmetric.progress import Progress
-from idmetric.text_file import MOST
+from idmetric.images import paths as inputs
+from idmetric.io.decimals import rounded
+from idmetric.io.hints import did_you_mean, need
+from idmetric.io.output import file_id
+from idmetric.io.prefetch import in_order
+from idmetric.io.progress import Progress
+from idmetric.io.text_file import MOST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from idmetric.embedder import Embedder
-    from idmetric.embedding import Embedding
     from idmetric.evaluate.copies import Copy, Print
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.embedding import Embedding
     from idmetric.report.album import Album
 
-# literal, so that --help need not import torch; a test compares it with idmetric.distance.DISTANCES
+# literal, so that --help need not import torch; a test compares it with idmetric.distance.matrix.DISTANCES
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
@@ -189,8 +189,8 @@ def _run(args: argparse.Namespace) -> int:
     work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
     check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
     _check_masks(args, work)
-    from idmetric.checkpoint import CheckpointError
-    from idmetric.images import ImageReadError
+    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.images.read import ImageReadError
 
     skipped: Skipped = {}
     messages: list[str] = []
@@ -289,7 +289,7 @@ def _write_page(args: argparse.Namespace, scores: Scores, scorer: Scorer, messag
 def _open_metric(args: argparse.Namespace) -> Embedder:
     import torch
 
-    from idmetric.loading import load
+    from idmetric.models.load import load
 
     if args.quiet:
         from huggingface_hub.utils import disable_progress_bars
@@ -314,9 +314,9 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
 
 def list_models() -> str:
     """The table of --list-models."""
-    from idmetric import released
-    from idmetric.checkpoint import CONFIG, WEIGHTS
-    from idmetric.idsim import TINY
+    from idmetric.checkpoints import released
+    from idmetric.checkpoints.format import CONFIG, WEIGHTS
+    from idmetric.models.idsim import TINY
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
@@ -376,7 +376,7 @@ def _check_masks(args: argparse.Namespace, work: Cross | Pairs) -> None:
     if args.mask_id is not None:
         if not masked:
             raise UsageError("--mask-id needs masks: --mask-dir, or mask columns in --pairs")
-        from idmetric.masks import parse_mask_id
+        from idmetric.images.masks import parse_mask_id
 
         try:
             parse_mask_id(args.mask_id)
@@ -450,8 +450,8 @@ class Scorer:
     def __init__(
         self, metric: Embedder, args: argparse.Namespace, skipped: Skipped, album: Album | None = None
     ) -> None:
-        from idmetric.distance import needs_patches
-        from idmetric.masks import parse_mask_id
+        from idmetric.distance.matrix import needs_patches
+        from idmetric.images.masks import parse_mask_id
 
         self.metric, self.args, self.skipped, self.album = metric, args, skipped, album
         self.mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
@@ -470,7 +470,7 @@ class Scorer:
 
     def rows(self, work: Cross | Pairs) -> list[Row]:
         """A row for each candidate or pair that could be read."""
-        from idmetric.images import ImageReadError
+        from idmetric.images.read import ImageReadError
 
         if self.calibration is not None:
             masks = work.masked if isinstance(work, Pairs) else {False}
@@ -506,7 +506,7 @@ class Scorer:
         return ValueError(f"{len(found)} of {len(files)} images: {listed}; --on-error skip scores the others")
 
     def _fault_of(self, file: File) -> Exception | None:
-        from idmetric.images import ImageReadError
+        from idmetric.images.read import ImageReadError
 
         try:
             self._read(file)
@@ -515,8 +515,8 @@ class Scorer:
         return None
 
     def _cross(self, work: Cross) -> list[Row]:
-        from idmetric.embedding import concatenate
         from idmetric.evaluate.references import percentile
+        from idmetric.models.embedding import concatenate
 
         found = {path: seen for (path, _), seen in self._embed([(path, None) for path in work.references])}
         if not found:
@@ -574,8 +574,8 @@ class Scorer:
 
     def _compared(self, pair: Pair, a: Seen, b: Seen) -> Row:
         """The row of a pair."""
-        from idmetric.distance import distance
-        from idmetric.finite import check_distances
+        from idmetric.distance.finite import check_distances
+        from idmetric.distance.matrix import distance
 
         device = self.metric.device
         # not by the metric itself, which would check for each pair that its weights are still those of the embeddings
@@ -683,7 +683,7 @@ class Scorer:
 
     def _finite(self, batch: list[Loaded]) -> tuple[Embedding, list[Loaded]]:
         """The embedding of a batch, and its images, without those to skip because their features are not finite."""
-        from idmetric.finite import NonFiniteError, reason, shown
+        from idmetric.distance.finite import NonFiniteError, reason, shown
 
         try:
             return self.metric.embed(
@@ -700,7 +700,7 @@ class Scorer:
             return error.embedding[good], [batch[k] for k in good]
 
     def _seen(self, x: Loaded, small: NDArray[np.uint8] | None, embedding: Embedding) -> Seen:
-        from idmetric.embedding import Embedding
+        from idmetric.models.embedding import Embedding
 
         masked = x.mask is not None or (x.key is not None and x.key[0])
         tokens = None if self.album is None else self.album.tokens(x.file, masked, embedding)
@@ -710,8 +710,8 @@ class Scorer:
 
     def _read(self, file: File) -> Loaded | None:
         """The file, its pixels and mask at the model's resolution; None for a file to skip."""
-        from idmetric.images import ImageReadError, describe
-        from idmetric.masks import labelled
+        from idmetric.images.masks import labelled
+        from idmetric.images.read import ImageReadError, describe
 
         path = file[0]
         try:
@@ -741,8 +741,8 @@ class Scorer:
         """Image and mask, as `images` takes them, and what they are cached by; with a cache their bytes."""
         if self.cache is None:
             return path, mask, None
-        from idmetric.fingerprint import content_key
         from idmetric.gallery.read import Named
+        from idmetric.store.fingerprint import content_key
 
         files = [Path(path), *([] if mask is None else [Path(mask)])]
         try:
@@ -756,7 +756,7 @@ class Scorer:
         return Named(image, path), named, (mask is not None, content_key(image, cover))
 
     def _mask_of(self, path: str, mask: str | None) -> str | None:
-        from idmetric.images import ImageReadError
+        from idmetric.images.read import ImageReadError
 
         if mask is not None or self.args.mask_dir is None:
             return mask
@@ -779,7 +779,7 @@ class Scorer:
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
     """Errors about distances that are not finite name the image."""
-    from idmetric.finite import NonFiniteError
+    from idmetric.distance.finite import NonFiniteError
 
     try:
         yield

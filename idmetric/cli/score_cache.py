@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from idmetric.embedder import Embedder
-    from idmetric.embedding import Embedding
     from idmetric.evaluate.copies import Print
-    from idmetric.images import Outside
-    from idmetric.masks import MaskId
+    from idmetric.images.masks import MaskId
+    from idmetric.images.read import Outside
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.embedding import Embedding
     from idmetric.report.matches import Tokens
-    from idmetric.shards import Writer
+    from idmetric.store.shards import Writer
 
 Key = tuple[bool, str]  # whether there is a mask, and the content
 _PRINTS = 256  # of images compared last: a print is 30 times as large as what it is made from
@@ -132,9 +132,9 @@ class Cache:
         mask_id: MaskId | None = None,
     ) -> None:
         from idmetric.evaluate.copies import SIZE
-        from idmetric.fingerprint import folder_in
-        from idmetric.output import writing
-        from idmetric.shards import DamagedShardError, Shards, Writer
+        from idmetric.io.output import writing
+        from idmetric.store.fingerprint import folder_in
+        from idmetric.store.shards import DamagedShardError, Shards, Writer
 
         def damaged(error: DamagedShardError) -> None:
             error.path.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ class Cache:
         import numpy as np
         import torch
 
-        from idmetric.embedding import Embedding
+        from idmetric.models.embedding import Embedding
 
         for masked, writer in self._writers.items():
             at = [k for k, (m, _) in enumerate(keys) if m == masked]

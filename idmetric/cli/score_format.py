@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
-from idmetric.csv_text import csv_text
-from idmetric.decimals import four, in_csv, rounded
-from idmetric.output import OutputError, check, refuse_inputs, replacing
+from idmetric.io import json_file
+from idmetric.io.csv_text import csv_text
+from idmetric.io.decimals import four, in_csv, rounded
+from idmetric.io.output import OutputError, check, refuse_inputs, replacing
 
 Row = dict[str, Any]
 # an image and its mask; of those that could not be read, the reason
@@ -173,7 +173,7 @@ def as_lines(scores: Scores) -> str:
 
 
 def as_csv(scores: Scores) -> str:
-    """A line for each row, for spreadsheets (see `idmetric.csv_text`); numbers with four decimals."""
+    """A line for each row, for spreadsheets (see `idmetric.io.csv_text`); numbers with four decimals."""
     rows = [in_csv(row) for row in _with_baseline(scores)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return csv_text(columns, [[row.get(name) for name in columns] for row in rows])

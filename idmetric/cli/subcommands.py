@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from idmetric._version import __version__
-from idmetric.hints import did_you_mean
+from idmetric import __version__
+from idmetric.io.hints import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

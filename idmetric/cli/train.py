@@ -20,26 +20,26 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.exits import ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
-from idmetric.hints import need
-from idmetric.progress import Progress
+from idmetric.io.hints import need
+from idmetric.io.progress import Progress
 from idmetric.train.options import add_options, from_file, values_of
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
     from idmetric.train.loop import Recipe, Settings
     from idmetric.train.processes import Processes
 
 # name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it. A module may also have
 # MASKS and MOST_RATIO, for the check of the data, and checked(config, check), for images that no manifest names
 RECIPES = {
-    "idsim": ("idmetric.train.idsim", "ID-Sim: LoRA on a ViT, class and patch similarities"),
+    "idsim": ("idmetric.train.idsim.recipe", "ID-Sim: LoRA on a ViT, class and patch similarities"),
     "nearid": (
-        "idmetric.train.nearid",
+        "idmetric.train.nearid.recipe",
         "NearID: an attention-pooling head on frozen SigLIP2, near-identity distractors",
     ),
-    "visme": ("idmetric.train.visme", "VisME: LoRA on Qwen2.5-VL, identity-aware batches, gradient caching"),
-    "ilgen": ("idmetric.train.ilgen", "ILGen: a whole encoder, recall@k on generated instances"),
-    "tiny": ("idmetric.train.tiny", "IDSim('tiny'): a small ResNet from scratch, on rendered identities"),
+    "visme": ("idmetric.train.visme.recipe", "VisME: LoRA on Qwen2.5-VL, identity-aware batches, gradient caching"),
+    "ilgen": ("idmetric.train.ilgen.recipe", "ILGen: a whole encoder, recall@k on generated instances"),
+    "tiny": ("idmetric.train.tiny.recipe", "IDSim('tiny'): a small ResNet from scratch, on rendered identities"),
 }
 _EXAMPLES = """examples:
   idmetric-train {name} --data train.parquet --out run/
@@ -120,7 +120,7 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
 
         processes = Processes(settings.precision, args.cpu)
         if not args.dry_run:
-            from idmetric.output import check
+            from idmetric.io.output import check
             from idmetric.train import record
 
             processes.on_main(lambda: check(args.out / record.FILE, parents=True))
@@ -143,7 +143,7 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
 def _recipe(
     module: Any, args: argparse.Namespace, config: Any, settings: Settings, processes: Processes, scratch: Path
 ) -> tuple[Recipe, Manifest]:
-    from idmetric.data.manifest import read
+    from idmetric.data.manifest.table import read
     from idmetric.train.loader import seed_all
     from idmetric.train.record import SMOKE_DATA
 
@@ -228,7 +228,7 @@ class SetupError(Exception):
 @contextmanager
 def _setting_up() -> Iterator[None]:
     # once training runs, such errors are bugs and shown whole
-    from idmetric.checkpoint import CheckpointError
+    from idmetric.checkpoints.format import CheckpointError
     from idmetric.train.state import TrainError
 
     try:
@@ -260,7 +260,7 @@ def _main(name: str, given: Sequence[str]) -> int:
         module = importlib.import_module(RECIPES[name][0])
     except ImportError as error:
         return _told(error)
-    from idmetric.output import OutputError
+    from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import MainFailed
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.images import ImageLike, describe, read_image
-from idmetric.masks import read_mask
+from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageLike, describe, read_image
 
 Mode = Literal["small", "large"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -76,7 +76,7 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
     "large": the paper names the two modes, but not what tells them apart. The foreground is never clipped.
 
     Args:
-        image, mask: as `read_image` and `idmetric.masks.read_mask` take them, of one size.
+        image, mask: as `read_image` and `idmetric.images.masks.read_mask` take them, of one size.
         rng: draws the scale, then the place.
         mode: of the instance, see `scale_mode`.
 
@@ -180,7 +180,7 @@ def partial_mask(
     has no such cut (a thin foreground), the other axis is cut.
 
     Args:
-        mask: as `idmetric.masks.read_mask` takes it; below one half is background.
+        mask: as `idmetric.images.masks.read_mask` takes it; below one half is background.
         removed: least and largest share to remove, within (0, 1).
 
     Returns:

@@ -5,7 +5,7 @@ bootstrap; ID-Sim, supplement F, "resampling over object identities").
 
 `bootstrap` takes any statistic, and calls it for every sample. Of ratios of sums (means among them), ROC AUC and
 Pearson's correlation `idmetric.evaluate.resampled` gives the same samples faster; `percentiles` makes an interval of
-them. Protocols go through `idmetric.protocols.intervals`, which chooses between the two and makes a table's values.
+them. Protocols go through `protocols.common.intervals`, which chooses between the two and makes a table's values.
 """
 
 from __future__ import annotations

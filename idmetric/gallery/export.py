@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.hints import install
-from idmetric.output import replacing
+from idmetric.io.hints import install
+from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from idmetric.gallery.store import Gallery

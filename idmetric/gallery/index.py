@@ -12,8 +12,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from idmetric import json_file
-from idmetric.output import replacing
+from idmetric.io import json_file
+from idmetric.io.output import replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line says what the gallery is of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from idmetric.gallery.index import IMAGES, LOCK
-from idmetric.shards import Shards, Writer
+from idmetric.store.shards import Shards, Writer
 
 _AT_ONCE = 64  # embeddings moved at a time
 _LEFT = 3600  # seconds after which a half-written file is nobody's

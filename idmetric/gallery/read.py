@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from idmetric.ahead import in_order
-from idmetric.fingerprint import MASKED, content_key
-from idmetric.finite import NonFiniteError, reason
+from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.gallery.index import Item
-from idmetric.images import ImageReadError, Outside, open_file
-from idmetric.masks import MaskId
-from idmetric.shards import Shards, Writer
+from idmetric.images.masks import MaskId
+from idmetric.images.read import ImageReadError, Outside, open_file
+from idmetric.io.prefetch import in_order
+from idmetric.store.fingerprint import MASKED, content_key
+from idmetric.store.shards import Shards, Writer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from idmetric.embedder import Embedder
-    from idmetric.embedding import Embedding
     from idmetric.gallery.sources import Entry
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.embedding import Embedding
 
 # a file changed so shortly before it was hashed may have been changed once more within one tick of its clock
 _TICK = 2 * 10**9

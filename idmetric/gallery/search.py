@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.distance import distance_matrix, needs_patches
-from idmetric.embedder import split_masks
-from idmetric.embedding import Embedding, concatenate, same_model
-from idmetric.fingerprint import content_key
-from idmetric.finite import check_distances
+from idmetric.distance.finite import check_distances
+from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
-from idmetric.images import describe, split_images
-from idmetric.masks import Labelled, labelled
-from idmetric.nearest import Index, nearest
-from idmetric.records import Record, Records
-from idmetric.shards import Shards
+from idmetric.images.masks import Labelled, labelled
+from idmetric.images.read import describe, split_images
+from idmetric.models.embedder import split_masks
+from idmetric.models.embedding import Embedding, concatenate, same_model
+from idmetric.scoring.records import Record, Records
+from idmetric.store.fingerprint import content_key
+from idmetric.store.nearest import Index, nearest
+from idmetric.store.shards import Shards
 
 if TYPE_CHECKING:
-    from idmetric.calibration import Calibration
-    from idmetric.embedder import Images, Masks
+    from idmetric.calibration.apply import Calibration
     from idmetric.gallery.store import Gallery
+    from idmetric.models.embedder import Images, Masks
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip

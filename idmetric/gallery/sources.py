@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import inputs
-from idmetric.endings import IMAGE_ENDINGS
 from idmetric.gallery.index import GalleryError
-from idmetric.text_file import MOST
+from idmetric.images import paths as inputs
+from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.io.text_file import MOST
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 MANIFESTS = (".parquet", ".csv", ".jsonl")
 
@@ -104,7 +104,7 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
             if inputs.is_image(file):
                 yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
     elif path.suffix in MANIFESTS and path.is_file():
-        from idmetric.data.manifest import read
+        from idmetric.data.manifest.table import read
 
         manifest = read(path)
         for row, (name, identity) in enumerate(zip(manifest.column("id"), manifest.column("identity"), strict=True)):

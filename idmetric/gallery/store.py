@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.fingerprint import content_key, folder_in
 from idmetric.gallery.index import (
     IMAGES,
     LOCK,
@@ -29,16 +28,17 @@ from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_s
 from idmetric.gallery.read import Reader
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
-from idmetric.images import Outside
-from idmetric.lock import lock
-from idmetric.masks import MaskId
-from idmetric.nearest import Index, Ints, Single, unit
-from idmetric.shards import DamagedShardError, Shards, Writer
+from idmetric.images.masks import MaskId
+from idmetric.images.read import Outside
+from idmetric.io.lock import lock
+from idmetric.store.fingerprint import content_key, folder_in
+from idmetric.store.nearest import Index, Ints, Single, unit
+from idmetric.store.shards import DamagedShardError, Shards, Writer
 
 if TYPE_CHECKING:
-    from idmetric.embedder import Embedder, Images, Masks
-    from idmetric.embedding import Embedding
-    from idmetric.records import Records
+    from idmetric.models.embedder import Embedder, Images, Masks
+    from idmetric.models.embedding import Embedding
+    from idmetric.scoring.records import Records
 
 Answer = TypeVar("Answer")
 
@@ -391,7 +391,7 @@ class Gallery:
             masks: the queries' masks; pixels outside become what the gallery's became.
             distance: what ranks. Other than "cls" needs
             rerank: the `cls`-nearest so many are measured by `distance` and sorted anew.
-            index: see `idmetric.nearest`; all give the same answer.
+            index: see `idmetric.store.nearest`; all give the same answer.
             exclude_same: leave out images with the query's own bytes.
             probability: add that of the same identity, by the model's calibration.
             verify: read the files in the answer, and leave out (with a `StaleWarning`) those that are not what was

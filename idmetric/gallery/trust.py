@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from idmetric import json_file
 from idmetric.gallery.index import GalleryError
 from idmetric.gallery.sources import Source
-from idmetric.output import replacing
+from idmetric.io import json_file
+from idmetric.io.output import replacing
 
 _SHOWN = 5
 

@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest import Manifest
+from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
-from idmetric.protocols.intervals import auc, average, mean
-from idmetric.protocols.ranked import Measure, Search, measure, remembered, score_pairs
-from idmetric.protocols.result import Result, Row, Value
-from idmetric.protocols.scorers import Scorer, Settings, bind
+from idmetric.protocols.common.intervals import auc, average, mean
+from idmetric.protocols.common.ranked import Measure, Search, measure, remembered, score_pairs
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Scorer, Settings, bind
 
 Array = NDArray[np.float64]
 _SHOWN = 5

@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.manifest import Manifest, read
-from idmetric.idsim import IDSim
-from idmetric.loading import load
+from idmetric.data.manifest.table import Manifest, read
+from idmetric.models.idsim import IDSim
+from idmetric.models.load import load
 from idmetric.protocols import folder
-from idmetric.protocols.baselines import hsv_histogram as hsv_histogram  # part of this module
-from idmetric.protocols.baselines import small_pixels as small_pixels
-from idmetric.protocols.result import Result, Value
-from idmetric.protocols.scorers import Settings, open_model, untrained_twin
+from idmetric.protocols.common.baselines import hsv_histogram as hsv_histogram  # part of this module
+from idmetric.protocols.common.baselines import small_pixels as small_pixels
+from idmetric.protocols.common.result import Result, Value
+from idmetric.protocols.common.scorers import Settings, open_model, untrained_twin
 
 SPLIT = "dev"
 _SETTINGS = Settings()

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest import Manifest
-from idmetric.protocols.matched import (
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.matched import (
     Matched,
     cross_scores,
     edit_items,
@@ -44,11 +44,11 @@ from idmetric.protocols.matched import (
     rates,
     unanswered,
 )
-from idmetric.protocols.rendered import rendered
-from idmetric.protocols.result import Result, Row
-from idmetric.protocols.scorers import Progress, Scorer, Settings, bind
-from idmetric.protocols.sensitivity import answered, grid_plan, measured
-from idmetric.protocols.sensitivity_grid import Cell, cells
+from idmetric.protocols.common.rendered import rendered
+from idmetric.protocols.common.result import Result, Row
+from idmetric.protocols.common.scorers import Progress, Scorer, Settings, bind
+from idmetric.protocols.idsim_fig6_sensitivity.grid import Cell, cells
+from idmetric.protocols.idsim_fig6_sensitivity.protocol import answered, grid_plan, measured
 
 Array = NDArray[np.float64]
 ALL = "all"

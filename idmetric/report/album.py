@@ -12,13 +12,13 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.embedder import Embedder
-from idmetric.embedding import Embedding
-from idmetric.images import Outside
-from idmetric.masks import MaskLike, cut_out
-from idmetric.patchmap import layout
+from idmetric.images.masks import MaskLike, cut_out
+from idmetric.images.read import Outside
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
 from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.report.pictures import data_uri, room
+from idmetric.scoring.heatmaps import layout
 
 File = tuple[str, str | None]  # an image and its mask
 _MATCHES = 3_500_000  # bytes for all matches of a page

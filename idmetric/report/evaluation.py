@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.images import ImageReadError, read_image
-from idmetric.protocols.result import Columns, Result, Value
+from idmetric.images.read import ImageReadError, read_image
+from idmetric.protocols.common.result import Columns, Result, Value
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 LINES = 200  # of a list of items: the hardest
 _SMALL = 12_000  # bytes of an item's picture, at most

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from idmetric.images import ImageLike, read_image
+from idmetric.images.read import ImageLike, read_image
 
 # dark violet, blue-green, green, yellow: lightness rises evenly, so it reads in grey and to colour-blind eyes
 _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
@@ -46,8 +46,8 @@ def overlay(
     """An image with its heatmap over it, at the heatmap's size.
 
     Args:
-        image: see `idmetric.images.read_image`; scaled to the heatmap's size where it has another.
-        heat: (H, W), see `idmetric.patchmap.heatmaps`; a torch tensor on the CPU does.
+        image: see `idmetric.images.read.read_image`; scaled to the heatmap's size where it has another.
+        heat: (H, W), see `idmetric.scoring.heatmaps.heatmaps`; a torch tensor on the CPU does.
         truth: bool (H, W), a mask whose outline is drawn red.
         opacity: of the colours, 0..1. low, high: the values of the darkest and brightest colour, for several pictures
             of one scale.

@@ -17,10 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import json_file
-from idmetric._version import __version__
-from idmetric.hints import install
-from idmetric.output import check, replacing
+from idmetric import __version__
+from idmetric.io import json_file
+from idmetric.io.hints import install
+from idmetric.io.output import check, replacing
 
 if TYPE_CHECKING:
     from jinja2 import Environment

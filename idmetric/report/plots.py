@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.hints import install
-from idmetric.output import replacing
-from idmetric.protocols.result import Result, Value, slug
+from idmetric.io.hints import install
+from idmetric.io.output import replacing
+from idmetric.protocols.common.result import Result, Value, slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

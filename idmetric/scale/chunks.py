@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from idmetric.endings import IMAGE_ENDINGS
 from idmetric.gallery.sources import Entry
+from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.scale.parts import part_name
 from idmetric.scale.places import Place, ScaleError, place
 

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from idmetric.hints import install
+from idmetric.io.hints import install
 from idmetric.scale.chunks import ROWS, Chunk, chunks
 from idmetric.scale.parts import Layout, Stored, own_folder
 from idmetric.scale.places import ScaleError, checked_protocols, place
@@ -35,7 +35,7 @@ from idmetric.scale.run import (
 )
 
 if TYPE_CHECKING:
-    from idmetric.embedder import Embedder
+    from idmetric.models.embedder import Embedder
 
 _BLOCKS = 2000  # more chunks share blocks: Ray's own work grows with their number
 

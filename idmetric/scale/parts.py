@@ -21,17 +21,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric import json_file, output
-from idmetric.hints import install
-from idmetric.lock import lock
+from idmetric.io import json_file, output
+from idmetric.io.hints import install
+from idmetric.io.lock import lock
 from idmetric.scale.places import Place, ScaleError
 
 if TYPE_CHECKING:
     import torch
 
-    from idmetric.embedder import Embedder
     from idmetric.gallery.index import Item
     from idmetric.gallery.read import Loaded
+    from idmetric.models.embedder import Embedder
 
 Stored = Literal["float32", "float16"]
 FORMAT = 1
@@ -78,7 +78,7 @@ class Layout:
         """
         import torch
 
-        from idmetric.finite import NonFiniteError
+        from idmetric.distance.finite import NonFiniteError
 
         try:
             found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
@@ -271,7 +271,7 @@ def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a layout's facts are the same, however a model's path is spelled (see `same_model`)."""
-    from idmetric.embedding import same_model
+    from idmetric.models.embedding import same_model
 
     plain = [{**facts, "model": ""} for facts in (made, wanted)]
     return plain[0] == plain[1] and same_model(str(made.get("model")), str(wanted.get("model")))

@@ -19,9 +19,9 @@ from typing import Any
 
 from idmetric.gallery.index import GalleryError
 from idmetric.gallery.sources import content, walk
-from idmetric.inputs import is_hidden
-from idmetric.output import replacing, writing
-from idmetric.text_file import MOST
+from idmetric.images.paths import is_hidden
+from idmetric.io.output import replacing, writing
+from idmetric.io.text_file import MOST
 
 # files appear there whole when they are closed; elsewhere they are written beside and then renamed
 _WHOLE = ("s3", "gcs", "abfs")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.ahead import in_order
 from idmetric.gallery.index import Item
 from idmetric.gallery.sources import Entry
+from idmetric.io.prefetch import in_order
 from idmetric.scale.chunks import ROWS, Chunk, chunks, entries, places
 from idmetric.scale.parts import (
     Held,
@@ -28,8 +28,8 @@ from idmetric.scale.parts import (
 from idmetric.scale.places import Place, ScaleError, checked_protocols, place
 
 if TYPE_CHECKING:
-    from idmetric.embedder import Embedder
     from idmetric.gallery.read import Loaded
+    from idmetric.models.embedder import Embedder
 
 Source = str | os.PathLike[str]
 OnError = Literal["skip", "fail"]
@@ -150,8 +150,8 @@ def embed_dataset(
 
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
     """The model."""
-    from idmetric.embedder import Embedder
-    from idmetric.loading import load
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.load import load
 
     if isinstance(model, Embedder):
         return model
@@ -215,7 +215,7 @@ def _kept(
     todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
 ) -> Iterator[Done]:
     """Of the chunks whose part holds what they hold now, what it holds; the others are added to `missing`."""
-    from idmetric.fingerprint import content_key
+    from idmetric.store.fingerprint import content_key
 
     known: dict[str, Held] = {}  # of the chunks that are being read
 

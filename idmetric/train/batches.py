@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.check import Progress, faults, without
-from idmetric.data.manifest import Manifest, ManifestError
-from idmetric.embedder import Embedder
-from idmetric.images import WHITE, Colour, ImageLike, ImageReadError, describe, read_image, to_pixels
-from idmetric.masks import cut_out, read_mask
+from idmetric.data.manifest.check import Progress, faults, without
+from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.images.masks import cut_out, read_mask
+from idmetric.images.read import WHITE, Colour, ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, View, add_noise
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -105,7 +105,7 @@ class Pictures:
     Args:
         data: the manifest.
         size: (height, width) of the pixels, or a function from an image's own height and width to it.
-        interpolation, background: as for `idmetric.images.to_pixels`.
+        interpolation, background: as for `idmetric.images.read.to_pixels`.
         augment: see `idmetric.train.augment`; it comes before the resize (a step of it may do that already).
     """
 
@@ -197,7 +197,7 @@ class Pictures:
             if foreground:
                 raise ManifestError(
                     f"row {row + 1} ({self.data[row].id}) has no mask, so that what is outside cannot be painted "
-                    "black: fill column 'mask' (idmetric.data.masking.inherit_masks gives edits their parent's)"
+                    "black: fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
                 )
             return View(read_image(source, background=self.background))
         image, cover = cut_out(source, mask, "black" if foreground else "keep", background=self.background)
@@ -227,7 +227,7 @@ def check(
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: check the masks as well, that they are there where named, and select something.
         decode: read the images whole; False only looks for the files, which is quicker.
-        most_ratio, workers, progress: see `idmetric.data.check.faults`.
+        most_ratio, workers, progress: see `idmetric.data.manifest.check.faults`.
 
     Raises:
         ManifestError: with the list of what cannot be read, or if nothing is left without it.

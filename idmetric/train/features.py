@@ -26,10 +26,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric.checkpoint import replacing
-from idmetric.data.manifest import Manifest
-from idmetric.embedder import Embedder
-from idmetric.fingerprint import MASKED, tensors_digest
+from idmetric.checkpoints.format import replacing
+from idmetric.data.manifest.table import Manifest
+from idmetric.models.embedder import Embedder
+from idmetric.store.fingerprint import MASKED, tensors_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest import Manifest, ManifestError
-from idmetric.data.same_image import image_keys
+from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.table import Manifest, ManifestError
 
 TRAINING = ("", "train", "training")  # splits, whatever their case; "" = none
 VALIDATION = ("val", "valid", "validation")

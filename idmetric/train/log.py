@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from idmetric import json_file
-from idmetric.hints import install
-from idmetric.output import writing
+from idmetric.io import json_file
+from idmetric.io.hints import install
+from idmetric.io.output import writing
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 

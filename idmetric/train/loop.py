@@ -24,8 +24,8 @@ from typing import Any, NoReturn, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from idmetric.embedder import Embedder
-from idmetric.progress import Progress
+from idmetric.io.progress import Progress
+from idmetric.models.embedder import Embedder
 from idmetric.train import record, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter, Silence, curves

@@ -20,7 +20,7 @@ from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from idmetric import json_file, text_file, toml_file
+from idmetric.io import json_file, text_file, toml_file
 
 _TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 

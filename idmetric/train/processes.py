@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from idmetric.hints import install
+from idmetric.io.hints import install
 
 T = TypeVar("T")
 Precision = Literal["no", "bf16", "fp16"]

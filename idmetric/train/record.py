@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from idmetric import json_file
-from idmetric._version import __version__
-from idmetric.lock import lock
+from idmetric import __version__
+from idmetric.io import json_file
+from idmetric.io.lock import lock
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"

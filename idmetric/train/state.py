@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from idmetric import json_file
-from idmetric.finite import first_nonfinite
-from idmetric.output import replacing
+from idmetric.distance.finite import first_nonfinite
+from idmetric.io import json_file
+from idmetric.io.output import replacing
 
 FORMAT = 1
 FOLDER = "checkpoints"

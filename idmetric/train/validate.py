@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.data.kin import kin, parent_rows
-from idmetric.data.manifest import Manifest
-from idmetric.embedder import Embedder
+from idmetric.data.manifest.lineage import kin, parent_rows
+from idmetric.data.manifest.table import Manifest
+from idmetric.distance.finite import NonFiniteError
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
-from idmetric.finite import NonFiniteError
+from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.processes import Processes
 
@@ -205,7 +205,7 @@ class _Rows:
 
     Attributes:
         images: first row of each different image, (M,). image: which of them a row shows, (N,).
-        identity: number of it, -1 where unknown. family: see `idmetric.data.kin.kin`. parent: row, or -1.
+        identity: number of it, -1 where unknown. family: see `idmetric.data.manifest.lineage.kin`. parent: row, or -1.
         role, engine, group, slot: as in the manifest. oracle: NaN where there is none.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric import backbone as backbones
-from idmetric import checkpoint
-from idmetric.checkpoint import CheckpointError, Hub
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.format import CheckpointError, Hub
+from idmetric.models import backbone as backbones
 
 RANDOM = "random"
 HELP = "its weights: a local file or folder instead of the Hub's; random = new ones, to try things out"

@@ -75,8 +75,8 @@ def all_readers() -> dict[str, Reader]:
 
 
 def _images() -> dict[str, Reader]:
-    from idmetric.images import ImageReadError, load_batch, read_image
-    from idmetric.masks import read_indices, read_mask
+    from idmetric.images.masks import read_indices, read_mask
+    from idmetric.images.read import ImageReadError, load_batch, read_image
 
     make = _file("image.bin", images.malformed)
     in_memory: Make = lambda rng, _: images.malformed(rng)  # noqa: E731
@@ -92,7 +92,7 @@ def _images() -> dict[str, Reader]:
 
 
 def _cut(pair: tuple[bytes, bytes]) -> None:
-    from idmetric.masks import cut_out
+    from idmetric.images.masks import cut_out
 
     cut_out(*pair, "crop")
 
@@ -103,7 +103,7 @@ def _cut(pair: tuple[bytes, bytes]) -> None:
 def _tables() -> dict[str, Reader]:
     from idmetric.cli.pairs import Pairs
     from idmetric.cli.score_format import UsageError
-    from idmetric.data.manifest import ManifestError
+    from idmetric.data.manifest.table import ManifestError
 
     return {
         "manifest CSV": Reader(_file("m.csv", tables.csv_file), _manifest, (ManifestError,), 14),
@@ -115,7 +115,7 @@ def _tables() -> dict[str, Reader]:
 
 def _manifest(path: Path) -> None:
     """Read, and do all that a manifest promises; what it accepts it can also write and read again."""
-    from idmetric.data.manifest import read
+    from idmetric.data.manifest.table import read
 
     manifest = read(path)
     repr(manifest)
@@ -130,10 +130,10 @@ def _manifest(path: Path) -> None:
 
 
 def _models() -> dict[str, Reader]:
-    from idmetric.checkpoint import CheckpointError
-    from idmetric.embedding import Embedding
-    from idmetric.finite import NonFiniteError
-    from idmetric.shards import DamagedShardError
+    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.distance.finite import NonFiniteError
+    from idmetric.models.embedding import Embedding
+    from idmetric.store.shards import DamagedShardError
     from idmetric.train.state import TrainError
 
     return {
@@ -171,7 +171,7 @@ def _siglip_folder(rng: Random, folder: Path) -> Path:
 
 
 def _head(path: Path) -> None:
-    from idmetric.released import _read_head
+    from idmetric.checkpoints.released import _read_head
 
     _read_head(path, {"lora_alpha": 8})
     assert not Path("/tmp/idmetric-fuzz-ran").exists(), "a pickle ran code"
@@ -192,7 +192,7 @@ def _adapter(rng: Random, folder: Path) -> Path:
 def _fold(path: Path) -> None:
     import torch
 
-    from idmetric import checkpoint
+    from idmetric.checkpoints import format as checkpoint
 
     state = {f"blocks.{'a' * 30}.weight": torch.zeros(4, 4)}
     adapter = {
@@ -205,7 +205,7 @@ def _fold(path: Path) -> None:
 
 
 def _shards(path: Path) -> None:
-    from idmetric.shards import Shards
+    from idmetric.store.shards import Shards
 
     found = Shards(path.parent, patches=True)
     keys = [key for key in ("a", "b", "c") if key in found]
@@ -242,16 +242,16 @@ def _resume(folder: Path) -> None:
 
 
 def _texts() -> dict[str, Reader]:
-    from idmetric import calibration
-    from idmetric.calibration import CalibrationError
-    from idmetric.data.clips import ClipError
-    from idmetric.data.filters import read_rules
+    from idmetric.calibration import apply as calibration
+    from idmetric.calibration.apply import CalibrationError
+    from idmetric.data.curate.filters import read_rules
+    from idmetric.data.frames.clips import ClipError
     from idmetric.data.generate.categories import read_categories
     from idmetric.data.generate.errors import GenerateError
     from idmetric.gallery.index import GalleryError, read_index
-    from idmetric.protocols.judge_endpoint import CallError, JudgeError
-    from idmetric.protocols.judge_file import open_judge
-    from idmetric.protocols.judge_prompts import AnswerError
+    from idmetric.protocols.judges.endpoint import CallError, JudgeError
+    from idmetric.protocols.judges.file import open_judge
+    from idmetric.protocols.judges.prompts import AnswerError
     from idmetric.train import log
     from idmetric.train.record import read as read_record
     from idmetric.train.state import TrainError
@@ -291,8 +291,8 @@ def _texts() -> dict[str, Reader]:
 
 
 def _reply(path: Path) -> None:
-    from idmetric import json_file
-    from idmetric.protocols.judge_endpoint import CallError, _reply
+    from idmetric.io import json_file
+    from idmetric.protocols.judges.endpoint import CallError, _reply
 
     try:
         found = json_file.read(path)
@@ -302,7 +302,7 @@ def _reply(path: Path) -> None:
 
 
 def _answer(path: Path) -> None:
-    from idmetric.protocols.judge_prompts import QUESTIONS
+    from idmetric.protocols.judges.prompts import QUESTIONS
 
     text = path.read_bytes().decode("utf-8", "replace")
     question = QUESTIONS["instance" if "same_instance" in text else "evidence"]
@@ -310,8 +310,8 @@ def _answer(path: Path) -> None:
 
 
 def _stored(path: Path) -> None:
-    from idmetric.protocols.judge_prompts import EVIDENCE
-    from idmetric.protocols.judge_records import Answers
+    from idmetric.protocols.judges.prompts import EVIDENCE
+    from idmetric.protocols.judges.records import Answers
 
     (path.parent / "aa").mkdir()
     path.rename(path.parent / "aa" / "aa11.json")
@@ -334,14 +334,14 @@ def _run_folder(rng: Random, folder: Path) -> Path:
 
 
 def _boxes(path: Path) -> None:
-    from idmetric.data.clips import Clip
-    from idmetric.data.footage import read_boxes
+    from idmetric.data.frames.clips import Clip
+    from idmetric.data.frames.footage import read_boxes
 
     read_boxes(Clip("c", path.parent, boxes=path), 5)
 
 
 def _ratings(path: Path) -> None:
-    from idmetric.protocols.dreambench_ratings import _read_lists
+    from idmetric.protocols.nearid_table2_dreambench.ratings import _read_lists
 
     _read_lists(path)
 

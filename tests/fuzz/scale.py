@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from idmetric import json_file
+from idmetric.io import json_file
 from idmetric.scale import chunks, parts
 from idmetric.scale.places import place
 from tests.fuzz import tables, texts

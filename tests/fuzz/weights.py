@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load, save
 
 from idmetric import IDSim, NearID
-from idmetric.embedding import Embedding
-from idmetric.idsim import IDSimConfig
-from idmetric.nearid import NearIDConfig
+from idmetric.models.embedding import Embedding
+from idmetric.models.idsim import IDSimConfig
+from idmetric.models.nearid import NearIDConfig
 from tests.fuzz.damage import NUMBERS, WORDS, damage, json_bytes, nested, odd, spoil
 
 _SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 2}
@@ -174,7 +174,7 @@ def embedding_bytes(keys: bool = False) -> bytes:
     """An Embedding's file with patches; with `keys`, as a shard of three images."""
     import tempfile
 
-    from idmetric.shards import Shards
+    from idmetric.store.shards import Shards
 
     torch.manual_seed(0)
     found = Embedding(torch.randn(3, 4), torch.randn(3, 6, 4), (2, 3), torch.rand(3, 6), "m")

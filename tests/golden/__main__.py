@@ -81,7 +81,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "idmetric-eval",
         "world --model tiny --model pixels --out {o}/results --identities 4 --bootstrap 50",
     ),
-    "calibrate": ("idmetric-eval", "calibrate --data world/world/manifest.parquet --model tiny --out {o}/results --bootstrap 50"),
+    "calibrate": (
+        "idmetric-eval",
+        "calibrate --data world/world/manifest.parquet --model tiny --out {o}/results --bootstrap 50",
+    ),
     **{
         f"train-{recipe}": ("idmetric-train", f"{recipe} --smoke --out {{o}}/run")
         for recipe in ("idsim", "nearid", "visme", "ilgen", "tiny")
@@ -89,14 +92,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     **{
         f"help-{command}-{'-'.join(sub) or 'all'}": (f"idmetric-{command}", " ".join([*sub, "--help"]))
         for command, subs in {
-            "score": [[], ["embed"], *([["gallery", s] for s in ("build", "query", "dedupe", "cluster", "prune")])],
-            "data": [[], *([[s] for s in ("info", "import", "merge", "split", "curate", "frames", "world", "generate")])],
+            "score": [[], ["embed"], *([["gallery", s] for s in ("build", "query", "dedupe", "cluster")])],
+            "data": [[], *([[s] for s in ("info", "import", "merge", "split", "curate", "frames", "generate")])],
             "train": [[], *([[s] for s in ("idsim", "nearid", "visme", "ilgen", "tiny")])],
             "eval": [
                 [],
                 *(
-                    [[s] for s in "folder photos world nearid retrieval idsim mveb sensitivity segmentation".split()]
-                    + [["dreambench"], ["calibrate"]]
+                    [[s] for s in ("folder", "photos", "world", "nearid", "retrieval", "idsim")]
+                    + [["mveb"], ["sensitivity"], ["segmentation"], ["dreambench"], ["calibrate"]]
                 ),
             ],
             "bench": [[]],
@@ -142,7 +145,8 @@ def record(folder: Path, only: str) -> None:
         program = "import sys; from tests.golden.__main__ import distances; distances(sys.argv[1])"
         subprocess.run([sys.executable, "-c", program, str(folder)], check=True, env=environment, cwd=ROOT)
 
-    scripts = dict(re.findall(r'^(idmetric-\w+) = "([\w.]+):main"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+    project = (ROOT / "pyproject.toml").read_text()
+    scripts = dict(re.findall(r'^(idmetric-\w+) = "([\w.]+):main"', project, re.MULTILINE))
     for name, (program, arguments) in COMMANDS.items():
         if not re.search(only, name):
             continue

@@ -14,13 +14,13 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from idmetric._version import __version__
+from idmetric import __version__
 from idmetric.cli.exits import ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.data.importers import KINDS
-from idmetric.hints import need
-from idmetric.inputs import walk
+from idmetric.images.paths import walk
+from idmetric.io.hints import need
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
@@ -99,7 +99,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
     Raises:
         OutputError: naming it.
     """
-    from idmetric.output import files_among, refuse_inputs
+    from idmetric.io.output import files_among, refuse_inputs
 
     given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
     if args.command == "import" and not KINDS[args.kind].local:
@@ -111,7 +111,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
 
 def _is_mendable(error: Exception) -> bool:
     """Whether the user can mend what an error says."""
-    models = sys.modules.get("idmetric.checkpoint")  # there if it can have raised it; importing it takes torch
+    models = sys.modules.get("idmetric.checkpoints.format")  # there if it can have raised it; importing it takes torch
     kinds = (ValueError, OSError, ImportError, *([models.CheckpointError] if models else []))
     return isinstance(error, kinds)
 

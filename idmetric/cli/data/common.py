@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from idmetric.progress import Progress
+from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ def check_output(path: Path, dry_run: bool = False) -> None:
         ValueError: for another ending than those of manifests.
         OutputError: if nothing can be written there; not asked in a dry run.
     """
-    from idmetric.data.manifest import FORMATS
-    from idmetric.output import check
+    from idmetric.data.manifest.table import FORMATS
+    from idmetric.io.output import check
 
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")

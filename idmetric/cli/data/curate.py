@@ -27,10 +27,10 @@ from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, na
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from idmetric.data.curate import Strategy
-    from idmetric.data.filters import Rule
-    from idmetric.data.manifest import Manifest
-    from idmetric.data.recipes import Curated, Existing
+    from idmetric.data.curate.balance import Strategy
+    from idmetric.data.curate.filters import Rule
+    from idmetric.data.curate.recipes import Curated, Existing
+    from idmetric.data.manifest.table import Manifest
 
 RECIPES = ("idsim", "nearid", "visme", "ilgen")
 # option -> the recipes that it is of
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Curate; returns the exit status."""
-    from idmetric.data.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
+    from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
 
     for option, recipes in ONLY.items():
         if getattr(args, option) not in (None, False) and args.recipe not in recipes:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         rules = ()
     elif args.filters is not None:
         rules = read_rules(args.filters)
-    from idmetric.data.manifest import read
+    from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)
     if any(number is not None and number < 1 for number in (args.count, args.images)):
@@ -114,7 +114,7 @@ def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 
     Choices hang on names, so taking an image out changes nothing but its own identity's images.
     """
-    from idmetric.data.recipes import causes
+    from idmetric.data.curate.recipes import causes
 
     checked: set[str] = set()
     skipped = False
@@ -134,7 +134,7 @@ def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 
 
 def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> Curated:
-    from idmetric.data import recipes
+    from idmetric.data.curate import recipes
 
     existing: Existing = "keep" if args.keep_splits else "overwrite" if args.overwrite_splits else "refuse"
     if args.recipe == "idsim":
@@ -149,8 +149,8 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 
 def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:
     """id -> why a row cannot be used, for rows that weren't checked before."""
-    from idmetric.data.check import faults
-    from idmetric.data.masking import missing_masks
+    from idmetric.data.curate.masking import missing_masks
+    from idmetric.data.manifest.check import faults
 
     names = manifest.column("id")
     problems: dict[str, str] = {}
@@ -175,7 +175,7 @@ def _without(manifest: Manifest, ids: Collection[str]) -> Manifest:
 
 
 def _refuse_splits(manifest: Manifest, args: argparse.Namespace) -> None:
-    from idmetric.data.recipes import splits_of
+    from idmetric.data.curate.recipes import splits_of
 
     told = args.keep_splits or args.overwrite_splits or args.recipe not in ONLY["keep_splits"]
     if not told and set(manifest.column("split")) - {None}:
@@ -186,7 +186,7 @@ def _refuse_splits(manifest: Manifest, args: argparse.Namespace) -> None:
 
 
 def _refuse_leaks(manifest: Manifest) -> None:
-    from idmetric.data.split import leaks
+    from idmetric.data.manifest.split import leaks
 
     found = leaks(manifest)
     if found:

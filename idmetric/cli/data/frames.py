@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.data.common import add_on_error, add_output, check_output, natural, positive, progress, save
 
 if TYPE_CHECKING:
-    from idmetric.data.clips import Clip
-    from idmetric.data.extract import Settings
+    from idmetric.data.frames.clips import Clip
+    from idmetric.data.frames.extract import Settings
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
 Record = dict[str, Any]
@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample all clips; 4 if some were skipped."""
-    from idmetric.data.clips import ClipError, find_clips
-    from idmetric.data.extract import to_manifest
+    from idmetric.data.frames.clips import ClipError, find_clips
+    from idmetric.data.frames.extract import to_manifest
 
     check_output(args.out, args.dry_run)
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
@@ -116,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> Settings:
     from dataclasses import replace
 
-    from idmetric.data.extract import Settings
-    from idmetric.data.frames import SAMPLINGS as FULL
+    from idmetric.data.frames.choose import SAMPLINGS as FULL
+    from idmetric.data.frames.extract import Settings
 
     names = ("fps", "stride", "annotated", "parts", "long", "blur", "least")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -129,7 +129,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def _check_level(clips: Sequence[Clip], level: int | None) -> None:
     """Say where the clips' paths have no such part; the last part is the clip itself."""
-    from idmetric.data.clips import ClipError
+    from idmetric.data.frames.clips import ClipError
 
     short = [clip.name for clip in clips if level is not None and level > clip.name.count("/")]
     if short and len(short) == len(clips):
@@ -155,8 +155,8 @@ def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
 
 
 def _outcome(job: Job) -> Record | str:
-    from idmetric.data.clips import ClipError
-    from idmetric.data.extract import extract
+    from idmetric.data.frames.clips import ClipError
+    from idmetric.data.frames.extract import extract
 
     try:
         return extract(*job)
@@ -165,9 +165,9 @@ def _outcome(job: Job) -> Record | str:
 
 
 def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argparse.Namespace) -> int:
-    from idmetric.data.clips import ClipError
-    from idmetric.data.extract import finished, open_for
-    from idmetric.data.frames import candidates, places, plan
+    from idmetric.data.frames.choose import candidates, places, plan
+    from idmetric.data.frames.clips import ClipError
+    from idmetric.data.frames.extract import finished, open_for
 
     counts: Counter[str] = Counter()
     problems: list[str] = []

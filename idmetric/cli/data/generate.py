@@ -40,7 +40,7 @@ from idmetric.cli.data.generate_work import Work
 if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Task, Wording
     from idmetric.data.generate.background import Remover
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,8 +104,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make all images, then the manifest; 4 if some were left out."""
     from idmetric.data.generate import GenerateError, read_wording
-    from idmetric.data.manifest import FORMATS
-    from idmetric.output import check
+    from idmetric.data.manifest.table import FORMATS
+    from idmetric.io.output import check
 
     if args.out.suffix not in FORMATS:
         raise GenerateError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
@@ -156,7 +156,7 @@ def _ilgen(work: Work, words: Wording) -> int:
     """Objects, then their relit images; every shard relights the objects it made."""
     from idmetric.data.generate import GenerateError, object_task, relight_task
     from idmetric.data.generate.categories import COUNTS
-    from idmetric.data.manifest import Manifest, Row
+    from idmetric.data.manifest.table import Manifest, Row
 
     args = work.args
     if args.manifest is not None:

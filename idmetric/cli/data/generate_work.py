@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Task
     from idmetric.data.generate.background import Remover
     from idmetric.data.generate.run import Collected
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 _SHOWN = 5  # jobs that a dry run shows
 
@@ -36,7 +36,7 @@ class Work:
         return progress(items, total, what, self.args.quiet)
 
     def limited(self, path: Path) -> Manifest:
-        from idmetric.data.manifest import read
+        from idmetric.data.manifest.table import read
 
         manifest = read(path)
         return manifest if self.args.limit is None else manifest.take(range(min(self.args.limit, len(manifest))))
@@ -91,7 +91,7 @@ class Work:
     def finish(self, task: Task, sources: Manifest) -> int:
         """Write the manifest."""
         from idmetric.data.generate import GenerateError
-        from idmetric.data.manifest import merge
+        from idmetric.data.manifest.table import merge
 
         if self.args.dry_run:
             print(f"would write {self.args.out}: up to {len(task.jobs)} images")

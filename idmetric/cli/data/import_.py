@@ -25,7 +25,7 @@ from idmetric.data.importers import KINDS
 
 if TYPE_CHECKING:
     from idmetric.data.importers.run import Job
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,7 @@ def make_job(args: argparse.Namespace) -> Job:
 
 
 def _checked(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, list[str]]:
-    from idmetric.data import check
+    from idmetric.data.manifest import check
 
     found = check.faults(manifest, progress=lambda items, total, what: common.progress(items, total, what, args.quiet))
     return check.without(manifest, {fault.row for fault in found}), [str(fault) for fault in found]

@@ -14,8 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from idmetric import json_file
 from idmetric.cli.data import common
+from idmetric.io import json_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the summary; with --on-error skip write the manifest without unreadable rows."""
     from dataclasses import asdict
 
-    from idmetric.data import check
-    from idmetric.data.manifest import read
-    from idmetric.data.summary import as_text, problems, summarize
+    from idmetric.data.manifest import check
+    from idmetric.data.manifest.summary import as_text, problems, summarize
+    from idmetric.data.manifest.table import read
 
     if (args.out is not None) != (args.on_error == "skip"):
         raise ValueError("--on-error skip and --out go together: the one leaves rows out, the other says where to")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Merge, say what was merged, and write."""
     from idmetric.cli.data.common import save
-    from idmetric.data.manifest import merge, read
+    from idmetric.data.manifest.table import merge, read
 
     parts = [read(path) for path in args.manifests]
     merged = merge(parts, shared=args.shared)

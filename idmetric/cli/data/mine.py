@@ -32,14 +32,14 @@ from idmetric.cli.data.common import (
     save,
     take_out,
 )
-from idmetric.progress import Progress
+from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from idmetric.data.manifest import Manifest
-    from idmetric.data.mine import Mined
+    from idmetric.data.curate.mine import Mined
+    from idmetric.data.manifest.table import Manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,11 +103,11 @@ def run(args: argparse.Namespace) -> int:
 def _mine(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from idmetric.data import mine
-    from idmetric.data.kin import kin
-    from idmetric.data.manifest import read
-    from idmetric.data.neighbours import check_index
-    from idmetric.data.split import leaks
+    from idmetric.data.curate import mine
+    from idmetric.data.curate.neighbours import check_index
+    from idmetric.data.manifest.lineage import kin
+    from idmetric.data.manifest.split import leaks
+    from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)
     crossing = leaks(manifest)
@@ -152,8 +152,8 @@ def _embed(
     manifest: Manifest, rows: NDArray[np.integer] | None, args: argparse.Namespace
 ) -> tuple[NDArray[np.float32], bool]:
     """Embeddings of the rows, and whether images were skipped."""
-    from idmetric.data.embeddings import cache_path, embed_rows
-    from idmetric.loading import load
+    from idmetric.data.curate.embeddings import cache_path, embed_rows
+    from idmetric.models.load import load
 
     model = load(args.model, device=args.device)
     cache = args.embeddings or cache_path(args.out.parent, model)
@@ -183,9 +183,9 @@ def _report(found: Mined, args: argparse.Namespace) -> None:
 def _triplets(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from idmetric.data.manifest import read
-    from idmetric.data.neighbours import check_index
-    from idmetric.data.triplets import MIXTURES, mixture, parse_ratio
+    from idmetric.data.curate.neighbours import check_index
+    from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
+    from idmetric.data.manifest.table import read
 
     ratio = parse_ratio(args.ratio)
     real = read(args.manifest)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from idmetric.cli.data import common
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Split, check and write."""
-    from idmetric.data.manifest import read
-    from idmetric.data.split import leaks, split, split_rows
+    from idmetric.data.manifest.split import leaks, split, split_rows
+    from idmetric.data.manifest.table import read
 
     parts = read_parts(args.part)
     manifest = read(args.manifest)

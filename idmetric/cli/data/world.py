@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from idmetric.progress import Progress
+from idmetric.io.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

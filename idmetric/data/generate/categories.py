@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file, text_file
 from idmetric.data.generate.errors import GenerateError
-from idmetric.output import replacing
+from idmetric.io import json_file, text_file
+from idmetric.io.output import replacing
 
 # ILGen, table 1: number of categories C and of objects of each K
 COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}

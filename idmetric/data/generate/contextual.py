@@ -26,7 +26,7 @@ from idmetric.data.generate.job import (
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 GENERATOR_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which
 

@@ -25,7 +25,7 @@ from idmetric.data.generate.job import (
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 _LONGEST_RATIO = 8  # of sides; engines make nothing of longer strips
 

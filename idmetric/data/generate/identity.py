@@ -24,7 +24,7 @@ from idmetric.data.generate.job import (
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 STRENGTH = (0.5, 0.8)
 GUIDANCE = 2.5  # of FLUX.1 Fill, instead of its own 30

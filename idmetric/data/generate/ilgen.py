@@ -34,7 +34,7 @@ from idmetric.data.generate.job import (
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest
+    from idmetric.data.manifest.table import Manifest
 
 VARIANTS = 4  # N (section 4.1)
 

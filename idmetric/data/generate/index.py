@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric import json_file
+from idmetric.io import json_file
 
 LIBRARIES = ("diffusers", "transformers")
 

@@ -16,11 +16,11 @@ from PIL import Image
 from idmetric.data.compose import ComposeError
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.errors import GenerateError
-from idmetric.images import describe, read_image
-from idmetric.masks import read_mask
+from idmetric.images.masks import read_mask
+from idmetric.images.read import describe, read_image
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest import Manifest, Row
+    from idmetric.data.manifest.table import Manifest, Row
 
 _SHOWN = 10  # rows that an error lists
 _HALF = 0.5 - 1e-6

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from idmetric import json_file
 from idmetric.data.generate.errors import GenerateError
-from idmetric.lock import lock
+from idmetric.io import json_file
+from idmetric.io.lock import lock
 
 Entry = dict[str, Any]
 _PLACE = 48  # bits of a line's place within its file; the file's number is above them

@@ -24,13 +24,13 @@ from idmetric.data.compose import ComposeError
 from idmetric.data.generate.errors import Flat, GenerateError, Rejected
 from idmetric.data.generate.job import Job, Made, Task, read_source, source_sizes
 from idmetric.data.generate.journal import Entry, Journals, add, open_journal
-from idmetric.images import ImageReadError
-from idmetric.output import replacing
+from idmetric.images.read import ImageReadError
+from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from idmetric.data.manifest import Manifest, Row
+    from idmetric.data.manifest.table import Manifest, Row
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 Reasons = list[tuple[str, str]]
@@ -143,7 +143,7 @@ def finished(
 
 def collect(task: Task, folder: str | os.PathLike[str], verify: bool = False) -> Collected:
     """The manifest of what is finished, whoever did it; its paths start from `folder`."""
-    from idmetric.data.manifest import Manifest, Row
+    from idmetric.data.manifest.table import Manifest, Row
 
     missing: list[str] = []
     rejected: Reasons = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from idmetric.data.generate.fingerprint import fingerprint
 from idmetric.data.generate.index import refused
-from idmetric.hints import install
+from idmetric.io.hints import install
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -92,7 +92,7 @@ class Place:
     def torch_device(self) -> Any:
         import torch
 
-        from idmetric.embedder import auto_device
+        from idmetric.models.embedder import auto_device
 
         return torch.device(self.device) if self.device else auto_device()
 
@@ -166,7 +166,7 @@ def load_model(kind: str, weights: Weights, place: Place) -> Any:
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.checkpoint import CheckpointError, read_tensors
+    from idmetric.checkpoints.format import CheckpointError, read_tensors
 
     try:
         return read_tensors(_file(weights))

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
 from idmetric.data.generate.engine import ENGINES
 from idmetric.data.generate.errors import GenerateError
+from idmetric.io import json_file
 
 FOLDER = Path(__file__).parent / "prompts"
 FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains")

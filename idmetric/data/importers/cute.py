@@ -15,7 +15,7 @@ from pathlib import Path
 from idmetric.data.importers.folders import Picture, pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
 
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
 

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file, text_file
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest import Row
-from idmetric.inputs import is_hidden, is_image
+from idmetric.data.manifest.table import Row
+from idmetric.images.paths import is_hidden, is_image
+from idmetric.io import json_file, text_file
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")

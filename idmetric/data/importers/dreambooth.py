@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from idmetric import text_file
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
+from idmetric.io import text_file
 
 _CLASSES = "prompts_and_classes.txt"
 _LIVE = {"cat", "dog"}  # the paper's live subjects

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest import Row
-from idmetric.endings import IMAGE_ENDINGS
-from idmetric.inputs import is_image, walk
+from idmetric.data.manifest.table import Row
+from idmetric.images.paths import is_image, walk
+from idmetric.io.extensions import IMAGE_ENDINGS
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 _SHOWN = 5

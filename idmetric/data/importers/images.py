@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.source import SourceError
-from idmetric.output import replacing, writing
+from idmetric.io.output import replacing, writing
 
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # on Windows
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
@@ -120,7 +120,7 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
 
 def _ending(data: bytes) -> str:
     """By content, since published names are often wrong; ".bin" for what is no image, which the check will name."""
-    from idmetric.images import open_file
+    from idmetric.images.read import open_file
 
     try:
         with open_file(io.BytesIO(data)) as image:

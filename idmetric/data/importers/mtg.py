@@ -14,9 +14,9 @@ import torch
 from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Source
-from idmetric.data.manifest import Row
-from idmetric.images import ImageReadError
-from idmetric.masks import read_mask
+from idmetric.data.manifest.table import Row
+from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageReadError
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
 VIEWS = (1, 2)

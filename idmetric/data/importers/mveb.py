@@ -20,7 +20,7 @@ from typing import Any
 
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Shard, Source, SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
 
 # what a column means -> its names, the likeliest first; --map query=NAME says another
 NAMES = {

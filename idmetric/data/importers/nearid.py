@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
 from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars, where
 from idmetric.data.importers.source import Shard, Source, SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
+from idmetric.io import json_file
 
 VIEWS = (1, 2, 3)
 _POSITIVES = ("images", "img")

@@ -12,7 +12,7 @@ from typing import Any
 
 from idmetric.data.importers.run import Job, where
 from idmetric.data.importers.source import Source, SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
 
 MIN_VOTES = 6  # triplets with at least six votes, all the same way, are the published benchmark
 _SLOTS = (("anchor", "ref_path"), ("left", "left_path"), ("right", "right_path"))

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric import json_file
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
+from idmetric.io import json_file
 
 PARTS = ("train", "test", "test_dense")
 _INFO = "pods_info.json"

@@ -14,7 +14,7 @@ from typing import Any
 from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
-from idmetric.data.manifest import Manifest, Row
+from idmetric.data.manifest.table import Manifest, Row
 
 # (items, how many or None, what) -> the items, shown as they pass
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
@@ -194,7 +194,7 @@ def make_job(
     if len(given) > 1 and not KINDS[kind].several:
         raise SourceError(
             f"{kind}: {len(given)} sources, whose rows would share names; import them one by one, each with its "
-            "--name, and join the manifests with idmetric.data.manifest.merge"
+            "--name, and join the manifests with idmetric.data.manifest.table.merge"
         )
     unknown = [o for o in options or {} if o not in KINDS[kind].options]
     if unknown:

@@ -18,9 +18,9 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from idmetric import json_file
-from idmetric.hints import install
-from idmetric.inputs import walk as files_below
+from idmetric.images.paths import walk as files_below
+from idmetric.io import json_file
+from idmetric.io.hints import install
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`

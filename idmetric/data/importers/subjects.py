@@ -14,8 +14,8 @@ from typing import Any
 from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars, where
 from idmetric.data.importers.source import Source, SourceError
-from idmetric.data.manifest import Row
-from idmetric.images import ImageReadError, read_image
+from idmetric.data.manifest.table import Row
+from idmetric.images.read import ImageReadError, read_image
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")

@@ -15,7 +15,7 @@ from typing import Any
 
 from idmetric.data.importers.run import Job, scalars, where
 from idmetric.data.importers.source import Shard, Source, SourceError
-from idmetric.data.manifest import Row
+from idmetric.data.manifest.table import Row
 
 _TEXT = ("domain", "category", "role", "background", "engine", "text", "slot")
 _NUMBERS = ("oracle", "label", "seed")

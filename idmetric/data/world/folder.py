@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from idmetric.data.manifest import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
-from idmetric.lock import lock
-from idmetric.output import replacing
+from idmetric.data.manifest.table import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
+from idmetric.io.lock import lock
+from idmetric.io.output import replacing
 
 ROWS = "rows.jsonl"
 MANIFEST = "manifest.parquet"

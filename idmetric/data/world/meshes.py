@@ -127,7 +127,7 @@ def load_texture(path: Path, size: int = 256) -> NDArray[np.uint8]:
     Raises:
         ImageReadError: if it can't be read.
     """
-    from idmetric.images import read_image  # loads torch, which the world otherwise does without
+    from idmetric.images.read import read_image  # loads torch, which the world otherwise does without
 
     rgb = read_image(path)
     rgb.thumbnail((size, size))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.world.meshes import Mesh
-from idmetric.hints import install
+from idmetric.io.hints import install
 
 _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest import Manifest, Row, read
+from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.data.world.folder import (
     MANIFEST,
     ROWS,
@@ -32,7 +32,7 @@ from idmetric.data.world.folder import (
     write_manifest,
 )
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
-from idmetric.output import OutputError, writing
+from idmetric.io.output import OutputError, writing
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Speed, measured: what `idmetric-bench` runs, one file for each kind of question."""

@@ -1,0 +1,1 @@
+"""Model folders and published checkpoints: config.json, safetensors, the Hub, LoRA."""

@@ -1,0 +1,1 @@
+"""`idmetric-bench`: seconds and memory of each stage, side by side."""

@@ -1,0 +1,164 @@
+"""Comparing sets of images: the Sinkhorn matrix, each image embedded once, and other packages' metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.cli.bench.rows import Row, over
+from idmetric.cli.bench.setting import Setting
+from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.models.embedder import Embedder
+
+SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.distance`'s "patch"
+OTHERS = ("lpips", "dreamsim")
+
+
+def make_tokens(sets: int, tokens: int, channels: int, device: torch.device, seed: int = 0) -> Tensor:
+    """Unit vectors (sets, tokens, channels) that change smoothly along each set, with noise, as patch tokens do.
+
+    Independent ones would all be equally far from each other, which no image's are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(sets, channels, max(2, tokens // 16), generator=generator)
+    smooth = F.interpolate(coarse, tokens, mode="linear", align_corners=True).mT
+    common = torch.randn(channels, generator=generator)
+    noise = torch.randn(sets, tokens, channels, generator=generator)
+    return F.normalize(smooth + 0.5 * common + 0.3 * noise, dim=-1).to(device)
+
+
+def sinkhorn(setting: Setting) -> Iterator[Row]:
+    """All pairs of two lists of token sets by `sinkhorn_matrix`, over a loop of geomloss, and over our own of pairs.
+
+    The loops run on `sample` of the pairs, spread over all; times are per pair. The whole matrix is one run: its self
+    terms are in its time. The float32 values are compared with geomloss's.
+    """
+    n, sample = setting.sets, min(setting.sample, setting.sets**2)
+    a, b = (make_tokens(n, setting.tokens, setting.channels, setting.clock.device, seed) for seed in (0, 1))
+    chosen = [divmod(k * n * n // sample, n) for k in range(sample)]
+    found: dict[str, Tensor] = {}
+    matrix = f"sinkhorn_matrix, {n} x {n}"
+
+    def whole() -> None:
+        found[matrix] = sinkhorn_matrix(a, b, **SETTINGS)
+
+    def loop(name: str, score: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            found[name] = torch.cat([score(a[i : i + 1], b[j : j + 1]) for i, j in chosen])
+
+        return run
+
+    ours, theirs = "sinkhorn_distance, pair by pair", "geomloss, pair by pair"
+    runs: dict[str, Callable[[], Any]] = {
+        matrix: whole, ours: loop(ours, lambda x, y: sinkhorn_distance(x, y, **SETTINGS)),
+    }  # fmt: skip
+    items = {matrix: n * n, ours: sample, theirs: sample}
+    try:
+        runs[theirs] = loop(theirs, _geomloss())
+    except ImportError:
+        yield Row("sinkhorn", "", theirs, note="geomloss is not installed: pip install geomloss")
+    timings = setting.clock.alternate(runs, items)
+    part = found[matrix][tuple(torch.tensor(chosen, device=a.device).T)]
+    for what, timing in timings.items():
+        difference = float((found[what] - part).abs().max()) if what != matrix else None
+        numbers = None if difference is None else {"largest difference from the matrix": difference}
+        note = f"{sample} of the {n * n} pairs; {setting.tokens} tokens of {setting.channels} channels"
+        yield Row("sinkhorn", "", what, timing, *over(timings, what, matrix),
+                  "" if what == matrix else note, numbers)  # fmt: skip
+
+
+def _geomloss() -> Callable[[Tensor, Tensor], Tensor]:
+    was = torch.is_grad_enabled()
+    from geomloss import SamplesLoss
+
+    loss = SamplesLoss("sinkhorn", p=2, backend="tensorized", **SETTINGS)
+
+    def score(x: Tensor, y: Tensor) -> Tensor:
+        found: Tensor = loss(x, y)
+        torch.set_grad_enabled(was and torch.is_grad_enabled())  # geomloss switches it on for everyone
+        return found
+
+    return score
+
+
+def pairwise(metric: Embedder, setting: Setting) -> Iterator[Row]:
+    """`pairwise` of references and candidates, over calling the metric on each pair of images; and what was embedded.
+
+    The loop runs on `sample` of the pairs; times are per pair.
+    """
+    n, m = setting.references, setting.candidates
+    photos = setting.photos(n + m)
+    references, candidates = photos[:n], photos[n:]
+    sample = min(setting.sample, n * m)
+    chosen = [divmod(k * n * m // sample, m) for k in range(sample)]
+    runs: dict[str, Callable[[], Any]] = {
+        f"pairwise, {n} x {m}": lambda: metric.pairwise(references, candidates, batch_size=setting.batch),
+        "pair by pair": lambda: [metric(references[i], candidates[j]) for i, j in chosen],
+    }
+    whole, loop = runs
+    items = {whole: n * m, loop: sample}
+    seen = {what: _embedded(metric, run) for what, run in runs.items()}
+    timings = setting.clock.alternate(runs, items)
+    for what, timing in timings.items():
+        images = round(seen[what] * n * m / items[what])
+        yield Row("pairwise", metric.label, what, timing, *over(timings, what, whole),
+                  f"{images} embedded for all pairs")  # fmt: skip
+
+
+def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
+    """How many images the model sees while it runs."""
+    seen, encode = 0, metric._encode
+
+    def counting(pixels: Tensor) -> Any:
+        nonlocal seen
+        seen += len(pixels)
+        return encode(pixels)
+
+    metric._encode = counting  # type: ignore[method-assign]  # of this instance, for a while
+    try:
+        run()
+    finally:
+        del metric._encode  # the class's own comes back
+    return seen
+
+
+def metrics(metric: Embedder, setting: Setting) -> Iterator[Row]:
+    """One pair of decoded images by this metric, over the same by LPIPS (AlexNet) and DreamSim.
+
+    LPIPS has a random trunk here, so that nothing is downloaded; DreamSim has its weights.
+    """
+    first, second = setting.photos(2)
+    runs: dict[str, Callable[[], Any]] = {"this metric": lambda: metric(first, second)}
+    for name in OTHERS:
+        try:
+            runs[name] = _other(name, metric.device, first, second)
+        except Exception as error:  # not installed, or its weights cannot be downloaded
+            yield Row("metrics", metric.label, name, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
+    timings = setting.clock.alternate(runs)
+    for what, timing in timings.items():
+        yield Row("metrics", metric.label, what, timing, *over(timings, what, "this metric"),
+                  "random trunk, 256 x 256 pixels" if what == "lpips" else "")  # fmt: skip
+
+
+def _other(name: str, device: torch.device, first: Any, second: Any) -> Callable[[], Any]:
+    from idmetric.distance.matrix import cosine_distance
+    from idmetric.protocols.common.baselines import DreamSim, Lpips
+
+    if name == "dreamsim":
+        dream = DreamSim(device)
+
+        def distance() -> Any:
+            both = dream.embed([dream.prepare(image, None, "keep", None) for image in (first, second)], False).cls
+            return cosine_distance(both[0], both[1])
+
+        return distance
+    try:
+        import lpips
+    except ImportError as error:
+        raise ImportError("lpips is not installed: pip install lpips") from error
+    peer = Lpips(device, lpips.LPIPS(net="alex", pnet_rand=True, verbose=False))
+    return lambda: peer.compare(*(peer.prepare(image, None, "keep")[None] for image in (first, second)))

@@ -1,0 +1,116 @@
+"""What is measured: models with published or random weights, and photos of the reader's or made ones."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from idmetric.checkpoints import released
+from idmetric.cli.bench.timing import Clock
+from idmetric.images.paths import listed
+from idmetric.images.read import read_image
+from idmetric.models.backbone import Backbone
+from idmetric.models.embedder import Embedder, auto_device
+from idmetric.models.idsim import IDSim, IDSimConfig
+from idmetric.models.load import load
+from idmetric.models.nearid import NearID, NearIDConfig
+
+SIZE = (960, 720)  # pixels of the made photos: what image generators and shops' pages have
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the sections are given.
+
+    Args:
+        files: encoded images, as bytes, at least a batch of them.
+        batch: images per pass.
+        clock: how to measure.
+        sets, tokens, channels: of the Sinkhorn comparison: sets x sets pairs of sets of tokens.
+        references, candidates: numbers of images that are compared with each other.
+        sample: pairs that slow ways are run on, where running them on all would take too long.
+        dtype: of the models.
+    """
+
+    files: tuple[bytes, ...]
+    batch: int
+    clock: Clock
+    sets: int = 20
+    tokens: int = 784  # 28 x 28: ID-Sim at 448 pixels and patches of 16
+    channels: int = 1024  # of a ViT-L
+    references: int = 4
+    candidates: int = 16
+    sample: int = 20
+    dtype: torch.dtype = torch.float32
+
+    def photos(self, count: int) -> list[Image.Image]:
+        """That many decoded images, the files in turn."""
+        decoded = [read_image(data) for data in self.files[:count]]
+        return [decoded[k % len(decoded)] for k in range(count)]
+
+
+def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
+    """The first `count` images below a folder, in order of their names, again from the start where they are fewer.
+
+    Raises:
+        ValueError: if it holds none.
+        ImageReadError: naming one that cannot be read.
+    """
+    found = listed(folder)
+    for path in found[:count]:
+        read_image(path)
+    return tuple(Path(found[k % len(found)]).read_bytes() for k in range(count))
+
+
+def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
+    """JPEG files with smooth shapes and grain, about as large as photos of that size; the same each time."""
+    return tuple(_make_file(seed, size) for seed in range(count))
+
+
+def _make_file(seed: int, size: tuple[int, int]) -> bytes:
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
+    grain = rng.normal(0, 8, smooth.shape).astype(np.float32)
+    buffer = io.BytesIO()
+    Image.fromarray((smooth + grain).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def open_model(
+    name: str, *, random_weights: bool = False, device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Embedder:  # fmt: skip
+    """A model by name, as `idmetric.load` takes it.
+
+    Args:
+        random_weights: the published architecture without its weights, which need a download: times do not depend on
+            them. Without effect on "tiny", which is in the package.
+
+    Raises:
+        CheckpointError: if it cannot be opened.
+        ValueError: for random weights of a model whose architecture is not known by name.
+    """
+    options: dict[str, Any] = {"device": device or auto_device(), "dtype": dtype}
+    if not random_weights or name == "tiny":
+        return load(name, **options)
+    torch.manual_seed(0)
+    model: Embedder
+    if name.startswith("timm:"):
+        model = Backbone(name.removeprefix("timm:"), pretrained=False, **options)
+    elif name in released.IDSIM:
+        model = IDSim(IDSimConfig(released.IDSIM[name].backbone), **options)
+    elif name in released.NEARID:
+        model = NearID(NearIDConfig(), **options)
+    else:
+        known = ", ".join([*released.IDSIM, *released.NEARID])
+        raise ValueError(f"no random weights for {name!r}: they can be made for {known} and timm:NAME")
+    model.name = f"{name}, random weights"
+    return model

@@ -1,0 +1,136 @@
+"""Where the time of an embedding goes: stage by stage, the whole over timm's bare forward, and faster settings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idmetric.cli.bench.rows import Row, over
+from idmetric.cli.bench.setting import Setting
+from idmetric.images.read import load_batch, read_image
+from idmetric.models.embedder import Embedder
+
+BARE = "timm's forward"
+
+
+def stages(metric: Embedder, setting: Setting) -> Iterator[Row]:
+    """Decode, preprocess, backbone, heads, and the whole; then backbone and whole for one image, as latency.
+
+    "decode" reads the encoded files; "preprocess" makes decoded images the normalised batch that the encoder takes, on
+    its device; "heads" is what a model adds to its encoder's tokens.
+    """
+    clock, batch = setting.clock, setting.batch
+    photos = setting.photos(batch)
+    steps: dict[str, Callable[[], Any]] = {
+        "decode": lambda: [read_image(data) for data in setting.files[:batch]],
+        "preprocess": lambda: prepared(metric, photos),
+    }
+    bare = trunk(metric)
+    if bare is not None:
+        x = prepared(metric, photos)
+        steps["backbone"] = lambda: bare(x)
+        if (heads := heads_of(metric, x)) is not None:
+            steps["heads"] = heads
+    steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
+    for what, run in steps.items():
+        yield Row("stages", metric.label, f"{what}, {batch} images", clock.time(run, batch))
+    if batch > 1:
+        yield Row("stages", metric.label, "whole, 1 image", clock.time(lambda: metric.embed(photos[:1])))
+    if bare is None:
+        yield Row("stages", metric.label, "backbone, heads", note="this model has no encoder of timm's")
+
+
+def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
+    """Decoded images as the normalised batch (B, 3, *image_size) that the encoder takes."""
+    pixels = load_batch(
+        photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
+        device=metric.device,
+    )  # fmt: skip
+    return metric.normalise(pixels).to(metric.dtype)
+
+
+def trunk(metric: Embedder) -> Any:
+    """The model's timm encoder, or None."""
+    found = getattr(metric, "backbone", None)
+    return found if hasattr(found, "forward_features") else None
+
+
+def heads_of(metric: Any, x: Tensor) -> Callable[[], Any] | None:
+    """ID-Sim's two heads on the tokens of a batch; None for models without heads."""
+    if not hasattr(metric, "mlp_cls"):
+        return None
+    from idmetric.models.backbone import last_tokens
+    from idmetric.models.idsim import centre_and_normalise
+
+    with torch.no_grad():
+        features, patches, _ = last_tokens(metric.backbone, x)
+    return lambda: (
+        centre_and_normalise(metric.mlp_cls(features)), centre_and_normalise(metric.mlp_patch(patches)),
+    )  # fmt: skip
+
+
+def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
+    """The whole pipeline, from decoded images and from pixels, over timm's bare forward of the same batch, in turns."""
+    bare, batch = trunk(metric), setting.batch
+    if bare is None:
+        yield Row("overhead", metric.label, "embed", note="this model has no encoder of timm's")
+        return
+    photos = setting.photos(batch)
+    x = prepared(metric, photos)
+    pixels = torch.rand(batch, 3, *metric.image_size, device=metric.device)
+    runs: dict[str, Callable[[], Any]] = {
+        BARE: lambda: bare(x),
+        "embed decoded images": lambda: metric.embed(photos, batch_size=batch),
+        "forward of pixels": lambda: metric(pixels),
+    }
+    found = setting.clock.alternate(runs, dict.fromkeys(runs, batch))
+    for what, timing in found.items():
+        yield Row("overhead", metric.label, what, timing, *over(found, what, BARE))
+
+
+def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
+    """Faster settings over the plain one, in turns, and how far they move distances.
+
+    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, files read by threads while
+    the model works (`embed(workers=)`, which on CUDA also copies from pinned memory).
+    """
+    batch, clock = setting.batch, setting.clock
+    photos, files = setting.photos(batch), list(setting.files[:batch]) * 3
+    base = metric.pairwise(photos, batch_size=batch)
+    for what, change in _CHANGES.items():
+        try:
+            changed = change(copy.deepcopy(metric))
+            with torch.no_grad():
+                moved = (changed.pairwise(photos, batch_size=batch) - base).abs().max()
+        except Exception as error:  # compilers raise many kinds, such as for a missing C++ compiler
+            yield Row("variants", metric.label, what, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
+            continue
+        both = {"plain": metric, what: changed}
+        found = clock.alternate({name: partial(model.embed, photos, batch_size=batch) for name, model in both.items()},
+                                dict.fromkeys(both, batch))  # fmt: skip
+        yield Row("variants", metric.label, what, found[what], *over(found, what, "plain"),
+                  numbers={"largest change of a cls distance": float(moved)})  # fmt: skip
+        del changed
+    runs = {"files, one after another": partial(metric.embed, files, batch_size=batch),
+            "files, read by threads": partial(metric.embed, files, batch_size=batch, workers=4)}  # fmt: skip
+    found = clock.alternate(runs, dict.fromkeys(runs, len(files)))
+    plain = next(iter(runs))
+    for what, timing in found.items():
+        yield Row("variants", metric.label, what, timing, *over(found, what, plain))
+
+
+def _compiled(metric: Embedder) -> Embedder:
+    metric.compile()
+    return metric
+
+
+_CHANGES: dict[str, Callable[[Embedder], Embedder]] = {
+    "bfloat16": lambda metric: metric.to(torch.bfloat16),
+    "channels-last": lambda metric: metric.to(memory_format=torch.channels_last),
+    "compiled": _compiled,
+}

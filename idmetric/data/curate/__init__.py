@@ -1,0 +1,1 @@
+"""Training sets from manifests: filters, balance, mined negatives, triplets."""

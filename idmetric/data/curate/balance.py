@@ -1,0 +1,200 @@
+"""Curation: from all images there are to a training set, as the papers choose theirs.
+
+`balanced` and `proportional` say how many identities each dataset gives; `choose`, `cap`, `two_views`, `distinct` and
+`unique` take them. `idmetric.data.curate.recipes` chains these.
+
+What is chosen hangs on the seed and the names of identities and images alone, not on their order: each name is hashed
+with the seed, and the smallest hashes win. So an image that is taken out of the manifest changes nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.curate.filters import column_values
+from idmetric.data.manifest.lineage import followers, without_orphans
+from idmetric.data.manifest.table import Manifest
+
+Strategy = Literal["balanced", "proportional"]
+
+
+def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
+    """Quotas that equalise what each dataset gives: all get the same, small ones all they have.
+
+    ID-Sim, A.1 "Balanced sampling procedure", steps 1-3: every dataset is allotted total / N; those with fewer give
+    all and leave; what remains is shared equally among the others, again and again. Going from the smallest dataset to
+    the largest does that in one pass; what doesn't divide goes to the largest.
+
+    Args:
+        sizes: dataset -> identities that it has.
+        total: identities wanted; if there are fewer, all are taken.
+    """
+    _check(sizes, total)
+    left, quotas = total, {}
+    order = sorted(sizes, key=lambda name: (sizes[name], name))
+    for place, name in enumerate(order):
+        quotas[name] = min(sizes[name], left // (len(order) - place))
+        left -= quotas[name]
+    return {name: quotas[name] for name in sizes}
+
+
+def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[str, int]:
+    """Quotas that arise where `total` identities are drawn from all datasets together, each equally likely.
+
+    ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column scatters about the
+    proportions as such a draw does, and far more than rounded proportions would.
+    """
+    _check(sizes, total)
+    names = sorted(sizes)
+    counts = np.array([sizes[name] for name in names], dtype=np.int64)
+    rng = np.random.default_rng([seed, total])
+    drawn = rng.multivariate_hypergeometric(counts, min(total, int(counts.sum())), method="marginals")
+    quotas = {name: int(n) for name, n in zip(names, drawn, strict=True)}
+    return {name: quotas[name] for name in sizes}
+
+
+def _check(sizes: Mapping[str, int], total: int) -> None:
+    if total < 0 or any(size < 0 for size in sizes.values()):
+        raise ValueError(f"a negative number of identities: {total} of {dict(sizes)}")
+
+
+# Taking rows
+
+
+def datasets_of(manifest: Manifest) -> dict[str, str]:
+    """identity -> dataset of its first row ("" if empty), for all identities but those of followers."""
+    home: dict[str, str] = {}
+    rows = zip(manifest.column("identity"), manifest.column("dataset"), followers(manifest), strict=True)
+    for identity, dataset, follows in rows:
+        if identity is not None and not follows:
+            home.setdefault(identity, dataset or "")
+    return home
+
+
+def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
+    """All rows of as many identities of each dataset as its quota says, and what was made from them."""
+    members = defaultdict(list)
+    for identity, dataset in datasets_of(manifest).items():
+        members[dataset].append(identity)
+    chosen = {i for name, pool in members.items() for i in lowest(pool, quotas.get(name, 0), (seed, "identity"))}
+    return keep_identities(manifest, chosen)
+
+
+def cap(manifest: Manifest, identities: int | None = None, images: int | None = None, seed: int = 0) -> Manifest:
+    """At most so many identities of each dataset, and so many images of each identity (None: no limit).
+
+    VisME, section 4.1: "identity-aware re-sampling ... 7.5K identities with at most four images each".
+    """
+    if identities is not None:
+        sizes = Counter(datasets_of(manifest).values())
+        manifest = choose(manifest, dict.fromkeys(sizes, identities), seed)
+    return manifest if images is None else keep_images(manifest, images, seed)
+
+
+def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
+    """Two images of each identity, drawn uniformly: slots anchor and positive of a group named as the identity.
+
+    ID-Sim, A.1, step 4. Identities with one image are left out.
+    """
+    slot = {}
+    for rows in _by_identity(manifest).values():
+        if len(rows) > 1:
+            anchor, positive = _draw(rows, 2, seed)
+            slot[anchor], slot[positive] = "anchor", "positive"
+    names, identities = manifest.column("id"), manifest.column("identity")
+    chosen = np.array([r in slot for r in zip(identities, names, strict=True)], dtype=bool)
+    pairs = manifest.take(chosen)
+    slots = [slot[r] for r in zip(pairs.column("identity"), pairs.column("id"), strict=True)]
+    return pairs.replace(group=pairs.column("identity"), slot=slots)
+
+
+def distinct(manifest: Manifest) -> Manifest:
+    """Each image of an identity once: rows that repeat a file or its bytes (as manifests of triplets do) are left out.
+
+    Of the repeated rows the first stays, and rows made from another of them are then of that one.
+    """
+    first: dict[tuple[str | None, Hashable], str] = {}
+    same: dict[str, str] = {}
+    keep = []
+    names, identities = manifest.column("id"), manifest.column("identity")
+    for k, (name, identity) in enumerate(zip(names, identities, strict=True)):
+        source = manifest.source(k)
+        image = blake2b(source).digest() if isinstance(source, bytes) else source
+        same[name] = first.setdefault((identity, image), name)
+        keep.append(same[name] == name)
+    parents = [same.get(p, p) for p in manifest.column("parent")]
+    return manifest.replace(parent=parents).take(np.array(keep, dtype=bool))
+
+
+def unique(
+    manifest: Manifest, columns: Sequence[str] = ("text", "x_objaverse_id", "parameters.objaverse_id")
+) -> Manifest:
+    """Identities that share no value of a column with another: of those that do, the first stays.
+
+    NearID, section 3.3: "strict uniqueness constraints based on paired textual descriptions and ObjaverseID". An
+    identity's value is that of all its images together; upper and lower case and spaces don't matter, and what is empty
+    equals nothing. A free column that the manifest lacks is passed over.
+    """
+    identities, follows = manifest.column("identity"), followers(manifest)
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for column in columns:
+        found = column_values(manifest, column) or [None] * len(manifest)
+        for identity, value, f in zip(identities, found, follows, strict=True):
+            if identity is not None and value is not None and not f:
+                values[identity][column].append(" ".join(str(value).casefold().split()))
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    kept = set()
+    for identity in datasets_of(manifest):
+        keys = {(c, tuple(sorted(set(found)))) for c, found in values[identity].items() if any(found)}
+        if not keys & seen:
+            kept.add(identity)
+            seen |= keys
+    return keep_identities(manifest, kept)
+
+
+def lowest(names: Sequence[str], count: int, seed: Sequence[Hashable]) -> list[str]:
+    """`count` of the names, drawn at random: those whose hash with the seed is lowest."""
+    return sorted(names, key=lambda name: hashed(*seed, name))[:count]
+
+
+def hashed(*parts: Hashable) -> tuple[int, str]:
+    """A number in 0..2^64 - 1 that looks random, the same for the same parts; and the parts, to break ties."""
+    text = "\0".join(map(str, parts))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"), text
+
+
+def keep_identities(manifest: Manifest, chosen: Collection[str]) -> Manifest:
+    """The rows of these identities, and what was made from them."""
+    names = set(chosen)
+    return _with_followers(manifest, np.array([i in names for i in manifest.column("identity")], dtype=bool))
+
+
+def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
+    """At most `count` images of each identity, drawn uniformly, and what was made from them."""
+    chosen = {row for rows in _by_identity(manifest).values() for row in _draw(rows, count, seed)}
+    rows = zip(manifest.column("identity"), manifest.column("id"), strict=True)
+    return _with_followers(manifest, np.array([r in chosen for r in rows], dtype=bool))
+
+
+def _draw(rows: list[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
+    return sorted(rows, key=lambda row: hashed(seed, "image", *row))[:count]
+
+
+def _by_identity(manifest: Manifest) -> dict[str, list[tuple[str, str]]]:
+    """identity -> (identity, id) of its rows, without followers."""
+    rows: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    columns = manifest.column("identity"), manifest.column("id"), followers(manifest)
+    for identity, name, follows in zip(*columns, strict=True):
+        if identity is not None and not follows:
+            rows[identity].append((identity, name))
+    return rows
+
+
+def _with_followers(manifest: Manifest, own: NDArray[np.bool_]) -> Manifest:
+    return manifest.take(without_orphans(manifest, own | followers(manifest)))

@@ -1,0 +1,90 @@
+"""Which images of a training sample get their background blacked out, and the masks that this needs (NearID)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from idmetric.data.manifest.lineage import parent_rows
+from idmetric.data.manifest.table import Manifest, ManifestError
+
+# NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors
+MASK_PROB_APN = (0.5, 0.2, 0.6)
+MASK_PROB = 1.0  # share of samples that are masked at all; with 1, the three above are the paper's
+_ROLE: Mapping[str, int] = MappingProxyType({"anchor": 0, "positive": 1, "negative": 2, "distractor": 2})
+MASKED_ROLES = ("real", "context-edit", "distractor", "identity-edit", "part-edit")
+
+
+def draw_masking(
+    slots: Sequence[str],
+    seed: int | Sequence[int],
+    mask_prob: float = MASK_PROB,
+    mask_prob_apn: tuple[float, float, float] = MASK_PROB_APN,
+) -> list[bool]:
+    """Which images of one sample to mask, drawn at random.
+
+    With probability `mask_prob` the sample is masked at all; then each image on its own, with its slot's probability.
+    (NearID, section 4.1; the released code's default of `mask_prob` is 0, the paper's numbers mean 1.)
+
+    Args:
+        slots: of the sample's images: anchor, positive, negative (or distractor).
+        seed: whole numbers; take all that should change the draw, such as (seed, epoch, sample).
+        mask_prob, mask_prob_apn: probabilities in [0, 1]; the three are for anchor, positive, negative.
+
+    Raises:
+        ValueError: for another slot or probability.
+    """
+    unknown = [s for s in slots if s not in _ROLE]
+    if unknown:
+        raise ValueError(f"slot {unknown[0]!r} has no probability of masking; {', '.join(_ROLE)} have")
+    if not all(0 <= p <= 1 for p in (mask_prob, *mask_prob_apn)):
+        raise ValueError(f"probabilities lie in [0, 1], got {mask_prob} and {mask_prob_apn}")
+    draws = np.random.default_rng(seed).random(len(slots) + 1)
+    gate = draws[0] < mask_prob
+    return [bool(gate and u < mask_prob_apn[_ROLE[s]]) for s, u in zip(slots, draws[1:], strict=True)]
+
+
+def inherit_masks(manifest: Manifest) -> Manifest:
+    """With the parent's mask for edits and distractors that have none: they keep their parent's shape and place.
+
+    (NearID's code masks a distractor by the mask of the positive that it was made from.) Context-edits may have moved
+    the object, so they inherit none.
+    """
+    parent, role = parent_rows(manifest), manifest.column("role")
+    path, data = manifest.column("mask"), manifest.column("mask_bytes")
+    for k in range(len(manifest)):
+        chain, at = {k}, k
+        while path[at] is None and data[at] is None and role[at] in ("distractor", "identity-edit", "part-edit"):
+            at = int(parent[at])
+            if at < 0 or at in chain:
+                break
+            chain.add(at)
+        if at >= 0:
+            path[k], data[k] = path[at], data[at]
+    return manifest.replace(mask=path, mask_bytes=data)
+
+
+def missing_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> list[int]:
+    """Numbers of the rows of these roles that have no mask."""
+    columns = (manifest.column(c) for c in ("role", "mask", "mask_bytes"))
+    return [
+        k
+        for k, (role, path, data) in enumerate(zip(*columns, strict=True))
+        if role in roles and path is None and data is None
+    ]
+
+
+def require_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> None:
+    """Check that every row of these roles has a mask.
+
+    Raises:
+        ManifestError: with the count and the first rows that lack one.
+    """
+    missing = missing_masks(manifest, roles)
+    if missing:
+        names = manifest.column("id")
+        listed = ", ".join(f"row {k + 1} ({names[k]})" for k in missing[:10])
+        more = f", and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}{more}; fill column 'mask'")

@@ -1,0 +1,252 @@
+"""Mining: hard negatives and hard pairs, nearest in a model's space and yet of another identity.
+
+vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
+triplets = hard_negatives(manifest, vectors).manifest
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.curate.balance import hashed
+from idmetric.data.curate.neighbours import Index, Neighbours, nearest_other
+from idmetric.data.manifest.lineage import kin, with_parents_found
+from idmetric.data.manifest.table import Manifest
+
+Progress = Callable[[int, int], None]
+REAL = ("real",)
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Rows in groups, and the ids of anchors that found no negative."""
+
+    manifest: Manifest
+    without: list[str]
+
+
+def anchor_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
+    """Rows that negatives are sought for: slot anchor, if there are any; else all rows of these roles."""
+    slots = np.array(manifest.column("slot"), dtype=object)
+    chosen = slots == "anchor" if (slots == "anchor").any() else _of_roles(manifest, roles)
+    return np.flatnonzero(chosen & _named(manifest))
+
+
+def pool_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
+    """Rows that may become negatives: of these roles (None: any) and of known identity.
+
+    Rows of slot negative are copies of rows elsewhere, and don't count.
+    """
+    slots = np.array(manifest.column("slot"), dtype=object)
+    return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest) & (slots != "negative"))
+
+
+def hard_negatives(
+    manifest: Manifest,
+    vectors: NDArray[np.floating],
+    k: int = 1,
+    *,
+    roles: Collection[str] | None = REAL,
+    relatives: bool = False,
+    ceiling: float | None = None,
+    seed: int = 0,
+    index: Index = "auto",
+    progress: Progress | None = None,
+) -> Mined:
+    """Triplets: each anchor with the nearest images of other identities in its split.
+
+    ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
+    space". In curated manifests the rows of slot anchor are the anchors and keep their group's positive; otherwise
+    every image is an anchor, and its positive is another image of its identity, drawn at random.
+
+    Args:
+        vectors: embeddings (N, D) of the rows, from `embed_rows`; rows of NaN are left out.
+        k: negatives of each anchor.
+        roles: of images that may be negatives, and anchors; None: any. Images without identity never are.
+        relatives: also take identities made from the anchor's (or that it was made from), such as identity-edits. They
+            differ, but are nearest by construction, and would be found every time.
+        ceiling: leave out images at least this similar (cosine): likely the same thing under another name.
+        seed: of the positives.
+        index, progress: as in `nearest_other`.
+
+    Returns:
+        Rows of groups with slots anchor, positive (where there is one) and negative. Free columns: x_source, the id
+        in the manifest given; x_similarity of negatives.
+    """
+    usable = _usable(manifest, vectors)
+    anchors = anchor_rows(manifest, roles)
+    anchors = anchors[usable[anchors]]
+    pool = pool_rows(manifest, roles)
+    pool = pool[usable[pool]]
+    families = _codes(manifest.column("identity")) if relatives else kin(manifest)
+    splits = _codes(manifest.column("split"))
+    found = Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
+    done = 0
+    for part in np.unique(splits[anchors]):
+        here = np.flatnonzero(splits[anchors] == part)
+        shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
+        near = nearest_other(vectors, families, k, anchors=anchors[here], pool=pool[splits[pool] == part],
+                             ceiling=ceiling, index=index, progress=shown)  # fmt: skip
+        found.rows[here], found.similarity[here] = near.rows, near.similarity
+        done += len(here)
+    positives = _positives(manifest, anchors, pool, seed)
+    names = manifest.column("id")
+    groups = _anchor_groups(manifest, anchors)
+    rows: list[tuple[int, str, str, float | None]] = []
+    for a, near_rows, near_similarity in zip(anchors.tolist(), found.rows, found.similarity, strict=True):
+        if near_rows[0] < 0:
+            continue
+        group = groups[a]
+        rows.append((a, group, "anchor", None))
+        rows += [(p, group, "positive", None) for p in positives[a]]
+        rows += [(int(n), group, "negative", float(s)) for n, s in zip(near_rows, near_similarity, strict=True)
+                 if n >= 0]  # fmt: skip
+    without = [names[a] for a, r in zip(anchors.tolist(), found.rows, strict=True) if r[0] < 0]
+    return Mined(grouped(manifest, rows), without)
+
+
+def hard_pairs(
+    manifest: Manifest,
+    vectors: NDArray[np.floating],
+    k: int = 1,
+    *,
+    ceiling: float | None = None,
+    limit: int | None = None,
+    index: Index = "auto",
+    progress: Progress | None = None,
+) -> Mined:
+    """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
+
+    VisME, section 4.1, step 2: "candidate negative pairs that share the same editing instruction but originate from
+    different source identities ... select the pairs whose generated images are closest". Texts are the same up to upper
+    and lower case and spaces; pairs stay within a split.
+
+    Args:
+        vectors: embeddings (N, D); rows of NaN are left out.
+        k: nearest images that each image is paired with; a pair that both ends name is one pair.
+        ceiling: leave out pairs at least this similar. It is the denoising of that step: what is too close is likely
+            the same thing, or an edit that did nothing. The paper tells no value.
+        limit: only the closest pairs, at most so many; at least 1.
+
+    Returns:
+        Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    families = kin(manifest)
+    pools = text_pools(manifest, families, _usable(manifest, vectors))
+    total = sum(map(len, pools))
+    pairs: dict[tuple[int, int], float] = {}
+    met: set[int] = set()
+    done = 0
+    for pool in pools:
+        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling, index=index)
+        for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
+            for b, s in zip(others, similarities, strict=True):
+                if b >= 0:
+                    pairs[min(a, b), max(a, b)] = s
+                    met |= {a, b}
+        done += len(pool)
+        if progress is not None:
+            progress(done, total)
+    best = sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:limit]
+    rows: list[tuple[int, str, str, float | None]] = []
+    for number, (a, b) in enumerate(best):
+        rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]
+    names = manifest.column("id")
+    return Mined(grouped(manifest, rows), [names[r] for pool in pools for r in pool.tolist() if r not in met])
+
+
+def text_pools(
+    manifest: Manifest, families: NDArray[np.int64], usable: NDArray[np.bool_] | None = None
+) -> list[NDArray[np.int64]]:
+    """Rows with the same text in the same split, where they are of two families at least; in order of appearance."""
+    pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    chosen = _named(manifest) if usable is None else _named(manifest) & usable
+    for row, (text, part) in enumerate(zip(manifest.column("text"), manifest.column("split"), strict=True)):
+        if chosen[row] and text is not None and text.strip():
+            pools[part, " ".join(text.casefold().split())].append(row)
+    return [np.array(rows) for rows in pools.values() if len(set(families[rows].tolist())) > 1]
+
+
+def _anchor_groups(manifest: Manifest, anchors: NDArray[np.int64]) -> dict[int, str]:
+    """The group of each anchor: its own, if it is that group's anchor; else one named as its row."""
+    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
+    out = {a: groups[a] if slots[a] == "anchor" else names[a] for a in anchors.tolist()}
+    twice = [group for group, count in Counter(out.values()).items() if count > 1]
+    if twice:
+        raise ValueError(f"group {twice[0]!r} has several anchors: a triplet has one")
+    return out
+
+
+def _positives(
+    manifest: Manifest, anchors: NDArray[np.int64], pool: NDArray[np.int64], seed: int
+) -> dict[int, list[int]]:
+    """The positives of each anchor: its group's, or another image of its identity and split; none, if there is none."""
+    names, identity, split, slots, groups, path = (
+        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
+    )
+    given: dict[str, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(np.array(slots, dtype=object) == "positive").tolist():
+        given[groups[row]].append(row)
+    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for row in sorted(pool.tolist(), key=names.__getitem__):
+        same[identity[row], split[row]].append(row)
+    out = {}
+    for a in anchors.tolist():
+        if slots[a] == "anchor" and groups[a] in given:
+            out[a] = given[groups[a]]
+            continue
+        others = same[identity[a], split[a]]
+        start = hashed(seed, "positive", names[a])[0] % max(1, len(others))
+        round_ = (others[(start + n) % len(others)] for n in range(len(others)))
+        other = next((r for r in round_ if r != a and (path[r] is None or path[r] != path[a])), None)
+        out[a] = [] if other is None else [other]
+    return out
+
+
+def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None]]) -> Manifest:
+    """The rows (number, group, slot, similarity or None) of a manifest, with new ids.
+
+    Column x_source holds the old ones, or what they had in x_source themselves; `parent` names a copy of the parent,
+    where there is one.
+    """
+    names = manifest.column("id")
+    known = manifest.column("x_source") if "x_source" in manifest.table.column_names else [None] * len(manifest)
+    source = [s or name for s, name in zip(known, names, strict=True)]
+    origin = dict(zip(names, source, strict=True))
+    copies = manifest.take([r for r, *_ in rows])
+    made = copies.replace(
+        id=[f"{group}/{slot}/{names[r]}" for r, group, slot, _ in rows],
+        group=[group for _, group, _, _ in rows],
+        slot=[slot for _, _, slot, _ in rows],
+        parent=[origin.get(p, p) for p in copies.column("parent")],
+        x_source=[source[r] for r, *_ in rows],
+        x_similarity=[s for *_, s in rows],
+    )
+    return with_parents_found(made)
+
+
+def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.bool_]:
+    if vectors.ndim != 2 or len(vectors) != len(manifest):
+        raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(manifest)} rows")
+    return np.asarray(np.isfinite(vectors).all(axis=1))
+
+
+def _codes(values: Iterable[Any]) -> NDArray[np.int64]:
+    number: dict[Any, int] = {}
+    return np.array([number.setdefault(v, len(number)) for v in values], dtype=np.int64)
+
+
+def _named(manifest: Manifest) -> NDArray[np.bool_]:
+    return np.array([i is not None for i in manifest.column("identity")], dtype=bool)
+
+
+def _of_roles(manifest: Manifest, roles: Collection[str] | None) -> NDArray[np.bool_]:
+    return np.array([roles is None or r in roles for r in manifest.column("role")], dtype=bool)

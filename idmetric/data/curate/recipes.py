@@ -1,0 +1,263 @@
+"""The papers' curations, each a chain of filters, allocation and sampling: manifest in, manifest out.
+
+from idmetric.data import recipes
+train_and_val = recipes.idsim(manifest, seed=0).manifest
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from idmetric.data.curate.balance import (
+    Strategy,
+    balanced,
+    cap,
+    choose,
+    datasets_of,
+    distinct,
+    keep_identities,
+    keep_images,
+    lowest,
+    proportional,
+    two_views,
+    unique,
+)
+from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Applied, Rule, apply_rules
+from idmetric.data.curate.masking import inherit_masks
+from idmetric.data.manifest.lineage import followers
+from idmetric.data.manifest.split import split
+from idmetric.data.manifest.table import Manifest
+
+Existing = Literal["refuse", "keep", "overwrite"]  # what becomes of splits that a manifest has
+
+
+@dataclass(frozen=True)
+class Curated:
+    """A recipe's result: the rows, what each filter did, and what the user should know."""
+
+    manifest: Manifest
+    applied: list[Applied]
+    notes: list[str]
+
+
+def causes(applied: Sequence[Applied], notes: Sequence[str]) -> list[str]:
+    """Why identities are missing: what rules took, and notes."""
+    return [f"rule {a.rule} took {a.identities} identities" for a in applied if a.identities] + list(notes)
+
+
+def idsim(
+    manifest: Manifest,
+    count: int = 11_000,
+    seed: int = 0,
+    rules: Sequence[Rule] = IDSIM_RULES,
+    strategy: Strategy = "balanced",
+    existing: Existing = "refuse",
+) -> Curated:
+    """ID-Sim's subset of real images (A.1): filtered, balanced, two images per identity, split 10:1 at random.
+
+    Args:
+        count: identities; of 11,000, 10,000 train and 1,000 validate.
+        strategy: "balanced", or "proportional" as in Table 2's unbalanced column.
+        existing: splits of the manifest are refused; or "keep" takes images of its split train, and those without a
+            split, and leaves all others to what they are for; or "overwrite" takes all.
+
+    Raises:
+        ValueError: if the manifest has splits, and nobody said what to do with them.
+    """
+    manifest, notes = _trainable(manifest, existing)
+    needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
+    kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
+    sizes = dict(Counter(datasets_of(kept).values()))
+    quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
+    pairs = two_views(choose(kept, quotas, seed), seed)
+    notes += _short(sum(quotas.values()), count)
+    out = _split_anew(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
+    return Curated(out, applied, notes)
+
+
+def nearid(
+    manifest: Manifest,
+    count: int | None = None,
+    seed: int = 0,
+    rules: Sequence[Rule] = NEARID_RULES,
+    parts: Mapping[str, float] | None = None,
+    existing: Existing = "refuse",
+) -> Curated:
+    """NearID's identities (section 3.3): rigid, unique, of two views or more; their distractors follow, with masks.
+
+    Masks are inherited (`idmetric.data.curate.masking.inherit_masks`); `require_masks` says which are missing.
+
+    Args:
+        count: at most so many identities; default all.
+        parts: the splits, by default the paper's: 100 identities validate, 500 test, all others (18,786) train.
+        existing: splits of the manifest are refused; or "keep" leaves them as they are, such as the published ones; or
+            "overwrite" splits anew.
+
+    Raises:
+        ValueError: if the manifest has splits, and nobody said what to do with them; if too few identities are left
+            for `parts`, naming what took them.
+    """
+    if existing == "keep" and parts is not None:
+        raise ValueError("parts make new splits, and the manifest's are to be kept: choose one")
+    _refuse_splits(manifest, existing)
+    kept, applied = apply_rules(distinct(manifest), rules)
+    several = len(datasets_of(kept))
+    kept = unique(kept)
+    notes = [f"{several - len(datasets_of(kept))} identities repeat another's text or ObjaverseID, and are left out"]
+    kept, last = apply_rules(kept, [Rule(min_images=2, why="two views or more")])
+    if count is not None:
+        chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
+        kept = keep_identities(kept, chosen)
+        notes += _short(len(chosen), count)
+    applied += last
+    if existing == "keep":
+        without = kept.column("split").count(None)
+        notes += [f"{without} images have no split, and stay without"] if without else []
+    else:
+        kept = _split_anew(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
+    return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
+
+
+def visme(
+    manifest: Manifest, identities: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()
+) -> Curated:
+    """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, at most four images of each.
+
+    Identities with one image, which have no positive, are left out. Splits stay as they are.
+    """
+    kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
+    return Curated(_whole_groups(manifest, cap(kept, identities, images, seed)), applied, [])
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A domain of ILGen: object categories, instances of each, and instances in all."""
+
+    categories: int
+    per_category: int
+    instances: int
+
+
+# ILGen, Table 1; each instance has N = 4 images (section 4.1)
+ILGEN = {
+    "generic": Counts(2000, 10, 20_000),
+    "art": Counts(200, 15, 3_000),
+    "landmark": Counts(50, 80, 4_000),
+    "product": Counts(200, 15, 3_000),
+}
+ILGEN_IMAGES = 4
+
+
+def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, int]:
+    """domain -> instances. "all": half the generic ones and all specific ones, 10K + 10K (Table 1); or one domain.
+
+    Args:
+        count: instances in all, shared out in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
+    """
+    if variant != "all" and variant not in ILGEN:
+        raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
+    full = {d: c.instances // 2 if (variant, d) == ("all", "generic") else c.instances for d, c in ILGEN.items()}
+    full = full if variant == "all" else {variant: full[variant]}
+    count = sum(full.values()) if count is None else count
+    ends = np.floor(np.cumsum(list(full.values())) * count / sum(full.values()) + 0.5).astype(int)
+    return dict(zip(full, map(int, np.diff(np.r_[0, ends])), strict=True))
+
+
+def ilgen(
+    manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = ()
+) -> Curated:
+    """ILGen's counts (Table 1): categories, instances per category and four images of each, by column domain.
+
+    Instances are shared out equally over a domain's categories. Of the generic domain the paper takes "50% of objects",
+    without saying which: here that is half of each category. Splits stay as they are.
+    """
+    enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
+    kept, applied = apply_rules(distinct(manifest), (*rules, enough))
+    chosen: list[str] = []
+    notes = []
+    for domain, quota in ilgen_quotas(variant, count).items():
+        groups = _categories(kept, domain)
+        used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
+        most = ILGEN[domain].per_category
+        shares = balanced({c: min(len(groups[c]), most) for c in used}, quota)
+        for category, share in shares.items():
+            chosen += lowest(groups[category], share, (seed, "identity"))
+        notes += _short(sum(shares.values()), quota, f" of domain {domain}")
+    out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
+    return Curated(_whole_groups(manifest, out), applied, notes)
+
+
+def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
+    """category -> identities, of a domain; where an identity's rows differ, its first counts."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    seen = set()
+    columns = *map(manifest.column, ("identity", "domain", "category")), followers(manifest)
+    for identity, place, category, follows in zip(*columns, strict=True):
+        if identity is not None and not follows and identity not in seen:
+            seen.add(identity)
+            if (place or "").casefold() == domain:
+                groups[category or ""].append(identity)
+    return groups
+
+
+def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
+    if existing == "refuse" and set(manifest.column("split")) - {None}:
+        raise ValueError(
+            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' keeps them, 'overwrite' "
+            "replaces them"
+        )
+
+
+def splits_of(manifest: Manifest) -> str:
+    """The splits of a manifest and their sizes, in words."""
+    counts = Counter(manifest.column("split"))
+    return ", ".join(f"{name or 'none'}: {counts[name]} images" for name in sorted(counts, key=lambda n: n or ""))
+
+
+def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
+    """The images that may be trained on, and what the user should know of the others."""
+    _refuse_splits(manifest, existing)
+    given = [(s or "train").casefold() for s in manifest.column("split")]
+    free = np.array([s in ("train", "training") for s in given], dtype=bool)
+    if existing != "keep" or free.all():
+        return manifest, []
+    if not free.any():
+        raise ValueError(f"none of the images are of split train ({splits_of(manifest)})")
+    names = np.array(manifest.column("identity"), dtype=object)
+    shared = len((set(names[free]) & set(names[~free])) - {None})
+    notes = [f"{int((~free).sum())} images of other splits than train are left to these ({splits_of(manifest)})"]
+    notes += [f"{shared} identities have images both in split train and in others"] if shared else []
+    return manifest.take(free), notes
+
+
+def _split_anew(
+    manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: list[str]
+) -> Manifest:
+    """`split` over all datasets together; its warnings become notes, its refusal names what took the identities."""
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            out = split(manifest, parts, seed, by_dataset=False)
+    except ValueError as error:
+        raise ValueError("; ".join([f"{error}", *causes(applied, notes), "other splits: --split"])) from error
+    notes += [str(warning.message) for warning in said]
+    return out
+
+
+def _whole_groups(before: Manifest, after: Manifest) -> Manifest:
+    """Groups that lost a row are undone: their rows stay, as images on their own."""
+    whole, left = Counter(before.column("group")), Counter(after.column("group"))
+    rows = list(zip(after.column("group"), after.column("slot"), strict=True))
+    group = [g if left[g] == whole[g] else None for g, _ in rows]
+    slot = [s if left[g] == whole[g] else None for g, s in rows]
+    return after.replace(group=group, slot=slot)
+
+
+def _short(found: int, wanted: int, of: str = "") -> list[str]:
+    return [f"{found} identities{of} where {wanted} are wanted: there are no more"] if found < wanted else []

@@ -1,0 +1,284 @@
+"""The mixture that ID-Sim trains on: triplets of real images, of contextual edits, and of identity edits (A.1, A.2).
+
+    train = mixture(real, context, edited, count=10_000, ratio=RATIOS["even"], split="train")
+
+Free column x_mixture says which of the three a row's triplet is: real, context or identity. (In training, those of
+identity get mild noise on anchor and positive, so that artefacts of generation don't give the negative away; A.2.2.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.curate.balance import hashed
+from idmetric.data.curate.mine import grouped
+from idmetric.data.curate.neighbours import nearest_other
+from idmetric.data.manifest.lineage import kin, parent_rows, with_parents_found
+from idmetric.data.manifest.table import Manifest, merge
+
+MIXTURES = ("real", "context", "identity")
+# ID-Sim, Table 6; "edits of context only" is Table 3's 1:1
+RATIOS = MappingProxyType({
+    "even": (1.0, 1.0, 1.0), "real": (0.7, 0.15, 0.15), "context": (0.15, 0.7, 0.15), "identity": (0.15, 0.15, 0.7),
+    "no-identity": (1.0, 1.0, 0.0), "real-only": (1.0, 0.0, 0.0),
+})  # fmt: skip
+PAIRINGS = ("original-edited", "edited-original", "edited-edited")  # anchor and positive, A.2.1
+Triplet = tuple[int, int, int]  # rows of anchor, positive, negative
+Draw = Callable[[np.random.Generator], Triplet | None]
+
+
+class TripletError(ValueError):
+    """A mixture that cannot be made; the message names the subset and the ways out."""
+
+
+def parse_ratio(text: str) -> tuple[float, float, float]:
+    """ "1:1:1", "0.7:0.15:0.15" or a name of `RATIOS` as shares of real, context and identity triplets."""
+    if text in RATIOS:
+        return RATIOS[text]
+    try:
+        shares = [float(x) for x in text.split(":")]
+        if len(shares) != 3 or min(shares) < 0 or not 0 < sum(shares) < np.inf:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"{text!r} is no ratio: write real:context:identity such as 1:1:1, or one of "
+                         f"{', '.join(RATIOS)}") from None  # fmt: skip
+    return shares[0], shares[1], shares[2]
+
+
+def shares(count: int, ratio: Sequence[float]) -> list[int]:
+    """`count` in the proportions of a ratio: whole numbers that sum to it."""
+    ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
+    return [int(n) for n in np.diff(np.r_[0, ends])]
+
+
+def mixture(
+    real: Manifest,
+    context: Manifest | None = None,
+    identity: Manifest | None = None,
+    *,
+    count: int = 10_000,
+    ratio: Sequence[float] = (1.0, 1.0, 1.0),
+    seed: int = 0,
+    per_identity: int = 1,
+    split: str | None = None,
+    context_vectors: NDArray[np.floating] | None = None,
+) -> Manifest:
+    """A training set of triplets (ID-Sim, section 3.2: 10k triplets of about 10k instances, an even split in three).
+
+    Args:
+        real: mined triplets: groups with slots anchor, positive and negative (`curate.mine.hard_negatives`).
+        context: originals (role real) and their context-edits, of the same identity. The pair of an instance is, with
+            equal chance, original and edited, edited and original, or two edited images; the negative is an original
+            or an edited image, with equal chance, of another instance (A.2.1). Instances need one original and two
+            edits, so that all three pairings are open to them.
+        identity: originals and their identity-edits: two originals, and as negative an edit made from an image of the
+            same instance (A.2.2).
+        count: triplets. ratio: shares of the three; Table 6's are in `RATIOS`.
+        per_identity: at most so many triplets of an instance in each of the three.
+        split: use the rows of this split. Without it, all rows must be of one.
+        context_vectors: embeddings of the rows of `context`; its negatives are then the nearest of their kind instead
+            of random ones (the paper mines its real negatives, and doesn't say whether it mined these).
+
+    Returns:
+        Three rows for each triplet: anchor, positive, negative; free columns x_mixture, x_source, and for context
+        x_pairing.
+
+    Raises:
+        TripletError: naming the subset that has too few instances, or what is wrong with it.
+    """
+    if count < 1 or per_identity < 1:
+        raise ValueError(f"count and per_identity are at least 1, got {count} and {per_identity}")
+    given = {"real": real, "context": context, "identity": identity}
+    build = {"real": _real, "context": _context, "identity": _identity}
+    parts = []
+    for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
+        if not need:
+            continue
+        manifest = given[name]
+        if manifest is None:
+            raise TripletError(f"{need} triplets of subset {name!r} are wanted: give its manifest, or ratio 0 for it")
+        chosen, rows = _one_split(manifest, split, name)
+        pools = build[name](chosen)
+        found = _draw(pools, need, per_identity, (seed, name))
+        if len(found) < need:
+            raise TripletError(_shortage(name, len(found), need, len(pools), per_identity))
+        if name == "context" and context_vectors is not None:
+            if len(context_vectors) != len(manifest):
+                raise ValueError(f"{len(context_vectors)} embeddings for the {len(manifest)} rows of subset 'context'")
+            found = _nearest(chosen, found, context_vectors[rows])
+        parts.append(_written(chosen, found, name))
+    if not parts:
+        raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are none at all")
+    splits = sorted({s for part in parts for s in part.column("split")} - {None})
+    if len(splits) > 1:
+        raise TripletError(f"the subsets are of the splits {', '.join(splits)}: say which one to use")
+    return with_parents_found(merge(parts, shared=True))
+
+
+def _one_split(manifest: Manifest, split: str | None, name: str) -> tuple[Manifest, NDArray[np.int64]]:
+    """The rows of the split in order of their ids, so that another order changes nothing; and their numbers."""
+    column = manifest.column("split")
+    there = sorted({s or "(none)" for s in column})
+    if split is None and len(there) > 1:
+        raise TripletError(f"subset {name!r} has the splits {', '.join(there)}: say which one to use")
+    names = manifest.column("id")
+    wanted = (k for k, s in enumerate(column) if split is None or s == split)
+    rows = np.array(sorted(wanted, key=names.__getitem__), dtype=np.int64)
+    if split is not None and not len(rows):
+        raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(there)}")
+    return manifest.take(rows), rows
+
+
+def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int, str]) -> list[Triplet]:
+    """`need` triplets, one of each instance in random order, then a second of each, ..."""
+    order = sorted(pools, key=lambda name: hashed(*seed, name))
+    found: dict[Triplet, None] = {}
+    for turn in range(per_identity):
+        for name in order:
+            if len(found) == need:
+                return list(found)
+            rng = np.random.default_rng(hashed(*seed, name, turn)[0])
+            for _ in range(10):  # a repeated triplet is drawn anew; an instance may have no more
+                triplet = pools[name](rng)
+                if triplet is not None and triplet not in found:
+                    found[triplet] = None
+                    break
+    return list(found)
+
+
+def _real(manifest: Manifest) -> dict[str, Draw]:
+    """identity -> a mined triplet of it."""
+    names = manifest.column("identity")
+    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, (group, slot) in enumerate(zip(manifest.column("group"), manifest.column("slot"), strict=True)):
+        if group is not None:
+            groups[group][slot].append(row)
+    triplets: dict[str, list[dict[str, list[int]]]] = defaultdict(list)
+    for group, slots in groups.items():
+        if not all(slots[s] for s in ("anchor", "positive", "negative")):
+            continue
+        anchor = names[slots["anchor"][0]]
+        if any(names[r] != anchor for r in slots["positive"]) or any(names[r] == anchor for r in slots["negative"]):
+            raise TripletError(f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or "
+                               "a negative of the same")  # fmt: skip
+        triplets[anchor].append(slots)
+
+    def draw(options: list[dict[str, list[int]]]) -> Draw:
+        def one(rng: np.random.Generator) -> Triplet:
+            slots = options[rng.integers(len(options))]
+            anchor, positive, negative = (int(rng.choice(slots[s])) for s in ("anchor", "positive", "negative"))
+            return anchor, positive, negative
+
+        return one
+
+    return {name: draw(options) for name, options in triplets.items()}
+
+
+def _context(manifest: Manifest) -> dict[str, Draw]:
+    """identity -> a pair of it in one of the three pairings, and an image of another instance."""
+    kinds: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # originals, edits
+    for row, (name, role) in enumerate(zip(manifest.column("identity"), manifest.column("role"), strict=True)):
+        if name is not None and role in ("real", "context-edit"):
+            kinds[name][role == "context-edit"].append(row)
+    kinds = {name: rows for name, rows in kinds.items() if len(rows[0]) >= 1 and len(rows[1]) >= 2}
+    family = kin(manifest)
+    order = sorted(kinds)
+    several = len({int(family[kinds[n][0][0]]) for n in order}) > 1
+
+    def draw(name: str) -> Draw:
+        originals, edits = kinds[name]
+
+        def one(rng: np.random.Generator) -> Triplet | None:
+            pairing = PAIRINGS[rng.integers(3)]
+            first, second = (int(x) for x in rng.permutation(edits)[:2])
+            original = int(rng.choice(originals))
+            pair = {"original-edited": (original, first), "edited-original": (first, original)}
+            anchor, positive = pair.get(pairing, (first, second))
+            if not several:
+                return None
+            while True:
+                other = kinds[order[rng.integers(len(order))]]
+                if family[other[0][0]] != family[anchor]:
+                    return anchor, positive, int(rng.choice(other[rng.integers(2)]))
+
+        return one
+
+    return {name: draw(name) for name in order}
+
+
+def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.floating]) -> list[Triplet]:
+    """The triplets with each negative exchanged for the nearest image of its role and another family."""
+    roles = np.array(manifest.column("role"), dtype=object)
+    usable = np.isfinite(vectors).all(axis=1) & np.array([i is not None for i in manifest.column("identity")])
+    out, family = list(triplets), kin(manifest)
+    for role in ("real", "context-edit"):
+        pool = np.flatnonzero((roles == role) & usable)
+        which = [k for k, (a, _, n) in enumerate(triplets) if roles[n] == role and usable[a]]
+        near = nearest_other(vectors, family, anchors=np.array([triplets[k][0] for k in which], int), pool=pool)
+        for k, row in zip(which, near.rows[:, 0].tolist(), strict=True):
+            if row >= 0:
+                out[k] = (*triplets[k][:2], row)
+    return out
+
+
+def _identity(manifest: Manifest) -> dict[str, Draw]:
+    """identity -> two originals of it, and an identity-edit of one of its images."""
+    names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
+    originals: dict[str, list[int]] = defaultdict(list)
+    edits: dict[str, list[int]] = defaultdict(list)
+    for row, (name, role) in enumerate(zip(names, roles, strict=True)):
+        if role == "real" and name is not None:
+            originals[name].append(row)
+        elif role == "identity-edit" and parents[row] >= 0:
+            of = names[parents[row]]
+            if of is not None and of == name:
+                raise TripletError(f"subset 'identity', row {row + 1}: an identity-edit of {of!r} bears that identity "
+                                   "itself; it shows another")  # fmt: skip
+            if of is not None:
+                edits[of].append(row)
+
+    def draw(name: str) -> Draw:
+        def one(rng: np.random.Generator) -> Triplet:
+            anchor, positive = (int(x) for x in rng.permutation(originals[name])[:2])
+            return anchor, positive, int(rng.choice(edits[name]))
+
+        return one
+
+    return {name: draw(name) for name in sorted(edits) if len(originals[name]) >= 2}
+
+
+_NEEDS = {
+    "real": "a group with anchor, positive and negative (mine negatives first)",
+    "context": "an original, two context-edits, and another instance to be its negative",
+    "identity": "two originals and an identity-edit whose parent is in the manifest",
+}
+
+
+def _shortage(name: str, found: int, need: int, instances: int, per_identity: int) -> str:
+    return (
+        f"subset {name!r} gives {found} triplets of {instances} instances, {need} are wanted; an instance needs "
+        f"{_NEEDS[name]}. Add data, lower the count or this subset's share, or allow more than {per_identity} "
+        "of an instance"
+    )
+
+
+def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest:
+    known = "x_similarity" in manifest.table.column_names and name == "real"
+    similarity = manifest.column("x_similarity") if known else [None] * len(manifest)
+    similarity = [None if s is None else float(s) for s in similarity]  # CSV holds text
+    rows = [
+        (row, f"{name}-{number:06d}", slot, similarity[row])
+        for number, triplet in enumerate(triplets)
+        for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
+    ]
+    out = grouped(manifest, rows)
+    pairing: list[str | None] = [None] * len(out)
+    if name == "context":
+        edited = ["edited" if r == "context-edit" else "original" for r in out.column("role")]
+        pairing = [f"{edited[3 * (k // 3)]}-{edited[3 * (k // 3) + 1]}" for k in range(len(out))]
+    return out.replace(x_mixture=name, x_pairing=pairing)

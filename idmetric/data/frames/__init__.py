@@ -1,0 +1,1 @@
+"""Sharp, well covered frames of videos and folders of frames."""

@@ -1,0 +1,163 @@
+"""Clips: finding folders of frames and video files, and the masks or boxes that belong to them.
+
+    clips = find_clips("DAVIS/JPEGImages/480p", masks="DAVIS/Annotations/480p")
+
+`idmetric.data.frames.footage` opens them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
+VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
+INNER = ("img", "images", "frames", "rgb")  # folders of frames that their parent names, as in LaSOT
+BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
+
+
+class ClipError(ValueError):
+    """A clip that cannot be used; the message names the file and says why."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Frames and their annotation.
+
+    Attributes:
+        name: of the clip, unique: its path below the folder searched.
+        frames: a folder, or a video file.
+        masks: a folder (that of the frames itself, where masks stand beside them), a video file, or None.
+        boxes: file of boxes, or None.
+    """
+
+    name: str
+    frames: Path
+    masks: Path | None = None
+    boxes: Path | None = None
+
+
+def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | None = None) -> list[Clip]:
+    """The clips of a folder at any depth, or of one video file, sorted by name.
+
+    Links to folders are followed; a folder that several names lead to is found once, by its own name if it has one.
+    Each folder that holds images is a clip, and each video file is. A clip `a/b` finds its masks in the folder
+    `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, a folder finds them in its own `masks`, in that of its
+    parent (folders called img, images, frames or rgb), or in images `*_mask.*` beside its frames; a video `b.mp4` in
+    `b_mask.*`, in the folders `b_masks` or `b_mask`, and `rgb_video.*` in `mask_video.*` (uCO3D). Boxes are found in
+    `groundtruth.txt`, in the folder or above it. What isn't found is None.
+
+    Raises:
+        ClipError: if there is no clip, or two have one name.
+    """
+    root, mask_root = Path(root), None if masks is None else Path(masks)
+    for given in (root, mask_root):
+        if given is not None and not given.exists():
+            raise ClipError(f"{given}: no such file or folder")
+    found = sorted((_clip(path, root, mask_root) for path in _sources(root, mask_root)), key=lambda clip: clip.name)
+    if not found:
+        raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) in it")
+    for a, b in pairwise(found):
+        if a.name == b.name:
+            raise ClipError(f"{a.frames} and {b.frames} are both the clip {a.name!r}: rename one of them")
+    return found
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file is an image, by its name."""
+    return _ends(path, IMAGES)
+
+
+def is_mask(path: Path) -> bool:
+    """Whether an image or video says by its name that it is a mask."""
+    return path.stem.endswith("_mask") or path.stem == "mask_video"
+
+
+def _ends(path: Path, endings: tuple[str, ...]) -> bool:
+    return path.suffix.lower() in endings and not path.name.startswith(".")
+
+
+def _sources(root: Path, masks: Path | None) -> Iterator[Path]:
+    """Folders of frames, and videos, that are no masks."""
+    if root.is_file():
+        yield root
+        return
+    taken = None if masks is None else masks.resolve()
+    for here, files in _folders(root, taken):
+        paths = [here / f for f in sorted(files)]
+        if any(is_image(p) and not is_mask(p) for p in paths):
+            yield here
+        yield from (p for p in paths if _ends(p, VIDEOS) and not is_mask(p) and p.resolve() != taken)
+
+
+def _folders(root: Path, taken: Path | None) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder from `root` on that holds no masks, once, and the names of its files; then what links lead to."""
+    seen: set[str] = set()
+    tops = [root]
+    while tops:
+        links: list[Path] = []
+        for top in tops:
+            for folder, below, files in os.walk(top):
+                real = os.path.realpath(folder)
+                if real in seen:
+                    below.clear()
+                    continue
+                seen.add(real)
+                here = Path(folder)
+                below[:] = [d for d in sorted(below) if not _holds_masks(here / d, taken)]
+                links += [here / d for d in below if (here / d).is_symlink()]  # os.walk doesn't go into these
+                yield here, files
+        tops = links
+
+
+def _holds_masks(path: Path, taken: Path | None) -> bool:
+    hidden = path.name.startswith(".")
+    return hidden or path.name == "masks" or path.name.endswith(("_mask", "_masks")) or path.resolve() == taken
+
+
+def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
+    video = path.is_file()
+    relative = Path(path.name) if video and path == root else path.relative_to(root)
+    relative = relative.with_suffix("") if video else relative
+    inner = path.stem == "rgb_video" if video else path.name in INNER
+    named = relative.parent if inner and len(relative.parts) > 1 else relative
+    name = named.as_posix() if named.parts else root.resolve().name
+    near = [path] if not inner else [path, path.parent]
+    boxes = None if video else next((f / BOXES for f in near if (f / BOXES).is_file()), None)
+    if masks is not None:
+        names = (relative, named, Path(root.resolve().stem if video else root.resolve().name))
+        return Clip(name, path, _masks_below(masks, names[: 3 if path == root else 2], alone=path == root), boxes)
+    return Clip(name, path, _masks_of_video(path) if video else _masks_of_folder(path, near), boxes)
+
+
+def _masks_below(masks: Path, names: tuple[Path, ...], alone: bool) -> Path | None:
+    """The masks of a clip in a tree of masks; of the only clip, also the very file or folder given."""
+    for name in names:
+        if name.parts:
+            found = _first_video(masks / name.parent, name.name) or _holding(masks / name)
+            if found:
+                return found
+    return (masks if masks.is_file() else _holding(masks)) if alone else None
+
+
+def _masks_of_video(path: Path) -> Path | None:
+    stems = [path.stem + "_mask"] + (["mask_video"] if path.stem == "rgb_video" else [])
+    film = next((p for p in (_first_video(path.parent, stem) for stem in stems) if p), None)
+    return film or _holding(path.with_name(path.stem + "_masks")) or _holding(path.with_name(path.stem + "_mask"))
+
+
+def _masks_of_folder(path: Path, near: list[Path]) -> Path | None:
+    found = next((p for p in (_holding(folder / "masks") for folder in near) if p), None)
+    return found or (path if any(is_image(p) and is_mask(p) for p in path.iterdir()) else None)
+
+
+def _first_video(folder: Path, stem: str) -> Path | None:
+    return next((p for p in (folder / (stem + ending) for ending in VIDEOS) if p.is_file()), None)
+
+
+def _holding(folder: Path) -> Path | None:
+    """The folder, if there are images in it."""
+    return folder if folder.is_dir() and any(is_image(p) for p in folder.iterdir()) else None

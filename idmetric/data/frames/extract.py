@@ -1,0 +1,243 @@
+"""Chosen frames of clips as files with a manifest; finished clips are skipped (ID-Sim, appendix A.2.1).
+
+    settings = Settings(SAMPLINGS["got10k"], seed=0)
+    records = [extract(clip, "frames", settings) for clip in find_clips("GOT-10k/train", masks="masks")]
+    to_manifest(records, "frames", dataset="got10k").write("frames.parquet")
+
+A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json; of indexed masks, names
+begin with the object's number (3_000012.png).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.frames.choose import Pick, Sampling, Tally, choose
+from idmetric.data.frames.clips import Clip, ClipError
+from idmetric.data.frames.footage import Annotation, Footage, Objects, open_clip
+from idmetric.data.manifest.table import Manifest, Row
+
+RECORD = "clip.json"  # in the folder of a clip that is done
+RECORD_KEYS = ("clip", "folder", "settings", "windows", "unreadable", "seen", "instances")
+FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides which frames are written, and how; kept with them, so that a resumed run cannot differ.
+
+    Attributes:
+        annotation, objects: as `idmetric.data.frames.footage.open_clip` takes them.
+        rate: frames per second of folders of frames, where it differs from the sampling's.
+        form: png is lossless; jpg has quality 95 and full colour resolution. Masks are png.
+    """
+
+    sampling: Sampling
+    seed: int = 0
+    annotation: Annotation = "masks"
+    objects: Objects = "auto"
+    rate: float | None = None
+    form: Literal["png", "jpg"] = "png"
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        if self.rate is not None and not 0 < self.rate < 1e6:
+            raise ValueError(f"rate must be a positive number of frames per second, got {self.rate}")
+
+
+def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
+    """Write the chosen frames of a clip, and their masks, to a folder of its own below `folder`; return its record.
+
+    The clip's folder appears when all of it is written. A clip that is there already is not read again. An instance
+    with fewer than `least` valid frames is left out.
+
+    Args:
+        skip: pass over frames and masks that cannot be read; they are listed in the record.
+
+    Returns:
+        The record, as `clip.json` in the clip's folder holds it: clip, folder, settings, windows (their number),
+        unreadable (texts), seen (whether any annotation shows an object), and instances, each with object, rejected
+        (reason -> windows) and frames.
+
+    Raises:
+        ClipError: if the clip's annotation is missing or does not fit, the video is unreadable, frames or masks are
+            unreadable (or a video is cut off) and `skip` is false, or the clip's folder was made with other settings
+            or is damaged.
+    """
+    folder = Path(folder)
+    name = folder_name(clip.name)
+    record = finished(clip, folder, settings)
+    if record is None:
+        partial = folder / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            record = _write(clip, partial, settings, skip)
+            if (folder / name).is_dir():  # empty, or `finished` would have refused it; Windows replaces no folder
+                (folder / name).rmdir()
+            os.replace(partial, folder / name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    if record["unreadable"] and not skip:
+        raise ClipError("\n".join(record["unreadable"]))
+    return record
+
+
+def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | None:
+    """The record of a clip that is written already, else None.
+
+    Raises:
+        ClipError: if it was written with other settings, its record is none, or files of it are missing.
+    """
+    path = folder / folder_name(clip.name) / RECORD
+    if not path.is_file():
+        if path.parent.exists() and not (path.parent.is_dir() and not any(path.parent.iterdir())):
+            raise ClipError(f"{path.parent}: in the way of clip {clip.name!r}, and without {RECORD}: remove it")
+        return None
+    record = _record(path)
+    wanted = _plain(settings)
+    if record["settings"] != wanted:
+        differing = sorted(k for k in wanted if wanted[k] != record["settings"].get(k))
+        raise ClipError(
+            f"{path.parent}: made with other settings ({', '.join(differing)}): use them again, write to another "
+            "folder, or remove this one"
+        )
+    kept = [i["frames"] for i in record["instances"] if len(i["frames"]) >= settings.sampling.least]
+    for file in (frame[key] for frames in kept for frame in frames for key in ("path", "mask") if frame[key]):
+        if not (path.parent / file).is_file():
+            raise ClipError(f"{path.parent / file}: missing; remove its folder to make it again")
+    return record
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What `clip.json` holds.
+
+    Raises:
+        ClipError: naming the file, if it cannot be read or something is missing in it.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        _need(record, RECORD_KEYS)
+        _need(record["settings"], ("sampling",))
+        for instance in record["instances"]:
+            _need(instance, ("object", "rejected", "frames"))
+            for frame in instance["frames"]:
+                _need(frame, ("path", "mask", "window", *FREE))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ClipError(
+            f"{path}: not the record of a finished clip ({error}); to make the clip again, remove its folder"
+        ) from error
+    found: dict[str, Any] = record
+    return found
+
+
+def _need(found: Any, keys: Sequence[str]) -> None:
+    missing = [key for key in keys if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise ValueError(f"{missing[0]!r} is missing")
+
+
+def open_for(clip: Clip, settings: Settings) -> Footage:
+    """The clip, opened with these settings."""
+    rate = settings.sampling.fps if settings.rate is None else settings.rate
+    return open_clip(clip, rate, settings.annotation, settings.objects)
+
+
+def folder_name(clip: str) -> str:
+    """The folder of a clip: its name, readable and unique on every file system."""
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", clip)[-80:].strip("_-") or "clip"
+    digest = hashlib.sha256(clip.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{readable}-{digest}"
+
+
+def to_manifest(
+    records: Sequence[Mapping[str, Any]],
+    folder: str | os.PathLike[str],
+    dataset: str | None = None,
+    category_level: int | None = None,
+) -> Manifest:
+    """The manifest of extracted clips: one row for each frame of the instances that have enough of them.
+
+    Identity is dataset/clip, or dataset/clip/object. Free columns: x_frame (index in the clip), x_time (seconds),
+    x_blur, x_coverage.
+
+    Args:
+        category_level: which part of the clip's name (from 1) is its category, as in LaSOT's airplane/airplane-1.
+    """
+    rows = []
+    extra: list[Mapping[str, Any]] = []
+    for record in records:
+        parts = record["clip"].split("/")
+        category = parts[category_level - 1] if category_level and 1 <= category_level < len(parts) else None
+        for instance in record["instances"]:
+            if len(instance["frames"]) < record["settings"]["sampling"]["least"]:
+                continue
+            names = (dataset, record["clip"], instance["object"] or None)
+            identity = "/".join(str(name) for name in names if name is not None)
+            for frame in instance["frames"]:
+                made = {**record["settings"], "clip": record["clip"], "window": frame["window"]}
+                made |= {"windows": record["windows"], "object": instance["object"]}
+                path, mask = (frame[key] and f"{record['folder']}/{frame[key]}" for key in ("path", "mask"))
+                seed = made.pop("seed")
+                rows.append(
+                    Row(identity, path, dataset=dataset, category=category, mask=mask, seed=seed, parameters=made)
+                )
+                extra.append(frame)
+    columns = {f"x_{key}": [frame[key] for frame in extra] for key in FREE}
+    return Manifest.from_rows(rows, Path(folder)).replace(**columns)
+
+
+def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str, Any]:
+    sampling, tally = settings.sampling, Tally()
+    footage = open_for(clip, settings)
+    frames: dict[int, list[dict[str, Any]]] = {}
+    for pick in choose(footage, sampling, settings.seed, tally):
+        entry = _save(pick, folder, settings, footage.indexed)
+        entry["time"] = round(float(footage.times[pick.index]), 6)
+        frames.setdefault(pick.thing.number, []).append(entry)
+    if tally.unreadable and not skip:
+        raise ClipError("\n".join(tally.unreadable))
+    instances = []
+    for number in sorted({thing for thing, _ in tally.fates} | (set() if footage.indexed else {0})):
+        kept = frames.get(number, [])
+        if len(kept) < sampling.least:
+            for file in (entry[key] for entry in kept for key in ("path", "mask") if entry[key]):
+                (folder / file).unlink()
+        instances.append({"object": number, "rejected": tally.rejected(number), "frames": kept})
+    record = {
+        "clip": clip.name, "folder": folder_name(clip.name), "settings": _plain(settings),
+        "windows": len(tally.windows), "unreadable": tally.unreadable, "seen": tally.seen, "instances": instances,
+    }  # fmt: skip
+    (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+    return record
+
+
+def _save(pick: Pick, folder: Path, settings: Settings, indexed: bool) -> dict[str, Any]:
+    stem = f"{pick.thing.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
+    path, mask = f"{stem}.{settings.form}", None
+    if settings.form == "jpg":
+        pick.image.save(folder / path, quality=95, subsampling=0)
+    else:
+        pick.image.save(folder / path)
+    if pick.thing.mask is not None:
+        mask = f"{stem}_mask.png"
+        Image.fromarray(pick.thing.mask.astype(np.uint8) * 255).save(folder / mask)
+    found = {"frame": pick.index, "window": pick.window, "blur": pick.blur, "coverage": pick.thing.coverage}
+    return {"path": path, "mask": mask, **found}
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return plain

@@ -1,0 +1,295 @@
+"""An opened clip: when its frames are, which are annotated, and what each of them shows.
+
+    footage = open_clip(clip, fps=24)
+    for frame in footage.read([0, 5, 10]):
+        frame.image(), frame.things()
+
+Masks may be a folder of images named like the frames, with gaps; images beside the frames (`0001.jpg`,
+`0001_mask.png`); or a video of the same length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.frames.clips import BOXES, Clip, ClipError, is_image, is_mask
+from idmetric.data.frames.video import Video
+from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
+from idmetric.images.read import ImageLike, open_file, open_image, read_image
+from idmetric.io import text_file
+
+Annotation = Literal["masks", "boxes", "none"]
+Objects = Literal["auto", "one", "indexed"]
+Box = tuple[float, float, float, float]  # left, top, width, height
+
+ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # beside boxes: 1 where the object can't be seen
+VOID = 255  # of indexed masks: neither object nor background
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object in a frame: its number (0: the only one), the share of the frame it covers, and its mask (H, W).
+
+    Boxes give no mask; without annotation there is no coverage either.
+    """
+
+    number: int
+    coverage: float | None = None
+    mask: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame, read on demand: `image` gives it as RGB, `things` the annotated objects in it; `name` is for messages.
+
+    Both raise `ImageReadError` where the file, or this frame of the video, cannot be read.
+    """
+
+    index: int
+    name: str
+    image: Callable[[], Image.Image]
+    things: Callable[[], list[Thing]]
+
+
+@dataclass(frozen=True)
+class Footage:
+    """An opened clip.
+
+    Attributes:
+        times: (frames,) seconds from the first frame on, in order.
+        annotated: (frames,) which frames have a mask or box.
+        indexed: whether masks hold numbers of several objects.
+        read: the frames of rising indices, in order; each is to be used before the next is taken.
+        problems: texts on what is wrong with the whole, such as a video that is cut off.
+    """
+
+    clip: Clip
+    times: NDArray[np.float64]
+    annotated: NDArray[np.bool_]
+    indexed: bool
+    read: Callable[[Sequence[int]], Iterator[Frame]]
+    problems: tuple[str, ...] = ()
+
+
+class Folder:
+    """Images of a folder, of which some may be missing; its `times` and `read` are those of `Video`."""
+
+    def __init__(self, paths: Sequence[Path | None], fps: float = 1.0) -> None:
+        self.paths = list(paths)
+        self.times = np.arange(len(self.paths)) / fps
+
+    def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
+        """For each of these images, what gives its path."""
+        for index in wanted:
+            yield self._path(index)
+
+    def _path(self, index: int) -> Callable[[], ImageLike]:
+        path = self.paths[index]
+        if path is None:
+            raise ValueError(f"frame {index} has no mask")
+        return lambda: path
+
+
+def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects: Objects = "auto") -> Footage:
+    """The times of a clip's frames, which of them are annotated, and a way to read them.
+
+    Args:
+        fps: frames in a second of a folder of frames, one for each file, whatever the numbers in their names; a video
+            has its own times.
+        annotation: "masks"; "boxes": coverage is that of the box within the frame, and there are no masks; "none".
+        objects: "one": all of a mask is one object. "indexed": its values are numbers of objects, 255 is none of them.
+            "auto": indexed if the clip's first mask is a palette image (DAVIS, YouTube-VOS).
+
+    Raises:
+        ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
+    """
+    source: Folder | Video = Video(clip.frames) if clip.frames.is_file() else Folder(_frames_in(clip.frames), fps)
+    count = len(source.times)
+    annotated, indexed = np.ones(count, dtype=bool), False
+    masks: Folder | Video | None = None
+    boxes: list[Box | None] = [None] * count
+    if annotation == "masks":
+        masks = _masks(clip, source)
+        if isinstance(masks, Folder):
+            annotated = np.array([path is not None for path in masks.paths])
+        indexed = objects == "indexed" or (objects == "auto" and _is_palette(masks))
+    elif annotation == "boxes":
+        boxes = read_boxes(clip, count)
+        annotated = np.array([box is not None for box in boxes])
+
+    def read(wanted: Sequence[int]) -> Iterator[Frame]:
+        cover = [None] * len(wanted) if masks is None else masks.read(wanted)
+        for index, image, mask in zip(wanted, source.read(wanted), cover, strict=True):
+            yield Frame(
+                index, f"{clip.frames}, frame {index}", *_readers(image, mask, boxes[index], indexed, objects == "one")
+            )
+
+    problems = tuple(p for video in (source, masks) if isinstance(video, Video) for p in video.problems)
+    return Footage(clip, source.times, annotated, indexed, read, problems)
+
+
+def read_boxes(clip: Clip, count: int) -> list[Box | None]:
+    """The box of each frame from `groundtruth.txt`: left, top, width, height, by commas, tabs or spaces.
+
+    None where it has no area, and where a file beside it (`absence.label` of GOT-10k; `full_occlusion.txt` and
+    `out_of_view.txt` of LaSOT) says that the object cannot be seen.
+
+    Raises:
+        ClipError: naming file and line, if it cannot be read or its length is not that of the clip.
+    """
+    if clip.boxes is None:
+        raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
+    lines = [line for line in _text(clip.boxes).splitlines() if line.strip()]
+    if len(lines) != count:
+        raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
+    absent = np.zeros(count, dtype=bool)
+    for path in (clip.boxes.with_name(name) for name in ABSENT):
+        if path.is_file():
+            flags = _split(_text(path))
+            if len(flags) != count:
+                raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
+            absent |= np.array([flag != "0" for flag in flags])
+    boxes: list[Box | None] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            left, top, width, height = (float(value) for value in _split(line))
+        except ValueError as error:
+            raise ClipError(f"{clip.boxes}: line {number} is not left, top, width, height: {line[:80]!r}") from error
+        seen = np.isfinite([left, top]).all() and 0 < width < np.inf and 0 < height < np.inf
+        boxes.append((left, top, width, height) if seen and not absent[number - 1] else None)
+    return boxes
+
+
+def _readers(
+    source: Callable[[], ImageLike],
+    mask: Callable[[], ImageLike] | None,
+    box: Box | None,
+    indexed: bool,
+    merged: bool,
+) -> tuple[Callable[[], Image.Image], Callable[[], list[Thing]]]:
+    """`image` and `things` of a frame."""
+
+    @cache
+    def image() -> Image.Image:
+        return read_image(source())
+
+    def things() -> list[Thing]:
+        if mask is not None:
+            return _things(mask(), indexed, merged)
+        return [Thing(0, None if box is None else _box_coverage(box, image().size))]
+
+    return image, things
+
+
+def _things(mask: ImageLike, indexed: bool, merged: bool) -> list[Thing]:
+    if not indexed:
+        bits = _bits(mask, merged)
+        return [Thing(0, float(bits.mean()), bits)]
+    numbers = read_indices(mask)
+    sizes = np.bincount(numbers.ravel(), minlength=VOID + 1)
+    sizes[[0, VOID]] = 0
+    return [Thing(int(n), float(sizes[n] / numbers.size), numbers == n) for n in np.flatnonzero(sizes)]
+
+
+def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
+    """The only object of a mask; `merged`: all objects of a palette image together."""
+    if merged and open_image(mask).mode == "P":
+        numbers = read_indices(mask)
+        known: NDArray[np.bool_] = (numbers != 0) & (numbers != VOID)
+        return known if known.any() else numbers != 0
+    try:
+        return read_mask(mask).numpy() >= 0.5
+    except SeveralLabelsError as error:
+        advice = "--objects indexed makes each an object of its own"
+        raise SeveralLabelsError(error.source, f"{error.reason} For clips, {advice}.") from error
+
+
+def _box_coverage(box: Box, size: tuple[int, int]) -> float:
+    left, top, width, height = box
+    across = max(0.0, min(left + width, size[0]) - max(left, 0.0))
+    down = max(0.0, min(top + height, size[1]) - max(top, 0.0))
+    return across * down / (size[0] * size[1])
+
+
+def _frames_in(folder: Path) -> list[Path]:
+    """Frames sorted by the numbers in their names, so that 10 comes after 9."""
+    found = sorted((p for p in folder.iterdir() if is_image(p) and not is_mask(p)), key=lambda p: p.name)
+    names: dict[str, Path] = {}
+    for path in found:
+        if path.stem in names:
+            raise ClipError(f"{names[path.stem]} and {path} are both the frame {path.stem!r}: keep one of them")
+        names[path.stem] = path
+    return sorted(found, key=lambda p: _natural(p.stem))
+
+
+def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
+    count = len(frames.times)
+    if clip.masks is None:
+        advice = "say where they are, or choose the boxes" if clip.boxes else "say where they are"
+        raise ClipError(f"{clip.frames}: no masks found; {advice}, or sample without annotation")
+    if clip.masks.is_file():
+        video = Video(clip.masks)
+        if len(video.times) != count:
+            raise ClipError(f"{clip.masks}: {len(video.times)} masks for the {count} frames of {clip.frames}")
+        return video
+    beside = clip.masks == clip.frames
+    found = sorted(p for p in clip.masks.iterdir() if is_image(p) and (is_mask(p) or not beside))
+    stems = {p.stem.removesuffix("_mask"): p for p in found}
+    if isinstance(frames, Video):
+        return Folder(_by_number(clip, stems, count))
+    names = [p.stem for p in frames.paths if p is not None]
+    if not stems.keys() & set(names):
+        shown = f"masks such as {min(stems)!r}, frames such as {names[0]!r}"
+        raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames} ({shown}): rename them")
+    return Folder([stems.get(name) for name in names])
+
+
+def _by_number(clip: Clip, stems: dict[str, Path], count: int) -> list[Path | None]:
+    """Masks of a video's frames: one for each, in order; or fewer, named by their frames' numbers from 0 on."""
+    if len(stems) == count:
+        return [stems[stem] for stem in sorted(stems, key=_natural)]
+    paths: list[Path | None] = [None] * count
+    for stem, path in stems.items():
+        digits = re.search(r"\d+$", stem)
+        if digits is None or int(digits.group()) >= count:
+            span = f"which go from 0 to {count - 1}"
+            raise ClipError(f"{path}: its name does not end in a number of a frame of {clip.frames}, {span}")
+        paths[int(digits.group())] = path
+    return paths
+
+
+def _is_palette(masks: Folder | Video) -> bool:
+    first = next((p for p in masks.paths if p is not None), None) if isinstance(masks, Folder) else None
+    if first is None:
+        return False
+    try:
+        with open_file(first) as image:
+            return bool(image.mode == "P")
+    except Exception:  # reading its pixels will say what is wrong
+        return False
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_file.read(path, "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ClipError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except ValueError as error:
+        raise ClipError(f"{path}: {error}") from error
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in re.split(r"[\s,;]+", text) if part]

@@ -1,0 +1,152 @@
+"""Frames of a video file: times first, without decoding; then the frames in order, one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.frames.clips import ClipError
+from idmetric.images.read import MAX_PIXELS, ImageReadError
+from idmetric.io.hints import install
+
+
+class Video:
+    """A video, decoded once from its beginning for each `read`.
+
+    Attributes:
+        times: (frames,) seconds from the first frame on, by the file's time stamps, so that a varying frame rate is
+            respected; by order at the stated rate where stamps are missing (raw streams, some .avi).
+        problems: texts on what is wrong with the whole: that it ends before the time its header tells.
+
+    Raises:
+        ClipError: naming the file, if it is no video, damaged at its beginning, or of excessive size.
+        ImportError: without PyAV.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        stamps: list[int | None] = []
+        reach: dict[int, list[float]] = {}  # stream -> first start and last end of its packets, in seconds
+        with _opened(path) as container:
+            stream = container.streams.video[0]
+            for packet in container.demux():
+                stamp = packet.dts if packet.pts is None else packet.pts
+                if stamp is not None:
+                    start, end = (float(t * packet.time_base) for t in (stamp, stamp + (packet.duration or 0)))
+                    seen = reach.setdefault(packet.stream_index, [start, end])
+                    seen[:] = min(seen[0], start), max(seen[1], end)
+                # empty: the end; discarded: cut off by an edit list
+                if packet.stream_index == stream.index and packet.size and not packet.is_discard:
+                    stamps.append(packet.pts)
+            base, rate = stream.time_base, stream.average_rate
+            stated, found = _length(container, reach)
+        if not stamps:
+            raise ClipError(f"{path}: a video without frames")
+        known = sorted(s for s in stamps if s is not None)
+        self._index: dict[int, int] | None = None
+        if len(set(known)) == len(stamps) and base:
+            self._index = {stamp: i for i, stamp in enumerate(known)}
+            self.times = (np.array(known, np.float64) - known[0]) * float(base)
+        elif rate:
+            self.times = np.arange(len(stamps)) / float(rate)
+        else:
+            raise ClipError(f"{path}: it has neither time stamps nor a frame rate; convert it to .mp4 or .mkv")
+        slack = max(0.1, 2 * float(np.diff(self.times).max(initial=0)))
+        self.problems: tuple[str, ...] = ()
+        if found < stated - slack:
+            self.problems = (f"{path}: cut off after {found:.2f} of {stated:.2f} seconds: fetch or copy it again",)
+
+    def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
+        """For each frame of these rising indices, what gives it upright as RGB; to be called before the next is taken.
+
+        It raises `ImageReadError` for a frame that doesn't decode, and for those that follow it up to the next key
+        frame: they show what they changed of a picture that isn't there.
+        """
+        frames = self._decoded(wanted[-1] if len(wanted) else -1)
+        end = (len(self.times), None)
+        index, frame = next(frames, end)
+        for number in wanted:
+            while index < number:
+                index, frame = next(frames, end)
+            yield self._picture(number, frame if index == number else None)
+
+    def _picture(self, number: int, frame: Any) -> Callable[[], Image.Image]:
+        def picture() -> Image.Image:
+            if frame is None:
+                name = f"{self.path}, frame {number}"
+                raise ImageReadError(name, "it does not decode: the video is damaged there or shortly before")
+            image: Image.Image = frame.to_image()
+            turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
+            return image.rotate(turn, expand=True) if turn else image
+
+        return picture
+
+    def _decoded(self, last: int) -> Iterator[tuple[int, Any]]:
+        """(index, frame) of what decodes, up to the last that is wanted; none from a damaged one to a key frame."""
+        from av import FFmpegError
+
+        order, sound = -1, True
+        broken: set[int | None] = set()  # stamps of packets that are not all there
+        with _opened(self.path) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            for packet in container.demux(stream):
+                if packet.is_corrupt:
+                    broken.add(packet.pts)
+                try:
+                    frames = packet.decode()
+                except FFmpegError:
+                    sound = False
+                    continue
+                for frame in frames:
+                    order += 1
+                    index = order if self._index is None else self._index.get(frame.pts, -1)
+                    if index > last:
+                        return
+                    whole = not frame.is_corrupt and frame.pts not in broken
+                    sound = whole and (sound or frame.key_frame)
+                    if index >= 0 and sound:
+                        yield index, frame
+
+
+def _length(container: Any, reach: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+    """Seconds that the header tells (0: nothing), and seconds that the packets fill; of formats whose headers tell it.
+
+    Others (.ts, .mpg, raw streams) get a length that FFmpeg finds from what is there, which proves nothing.
+    """
+    stream, ends = container.streams.video[0], dict(reach)
+    kind, stated = container.format.name, 0.0
+    if "mp4" in kind and stream.duration:
+        stated = float(stream.duration * stream.time_base)
+    elif "matroska" in kind and container.duration:
+        stated = container.duration / 1_000_000  # of all its streams together
+    elif kind == "avi" and stream.frames and stream.average_rate:
+        stated = float(stream.frames / stream.average_rate)
+    if "matroska" not in kind:
+        ends = {k: v for k, v in ends.items() if k == stream.index}
+    # a length counts from the first packet in one format, from zero in another
+    return stated, max((max(end, end - start) for start, end in ends.values()), default=0.0)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file in PyAV; what FFmpeg finds wrong becomes a `ClipError` that names it."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError(f"videos need PyAV: {install('data')}") from error
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise ClipError(f"{path}: there is no video in it")
+            codec = container.streams.video[0].codec_context
+            if codec.width * codec.height > MAX_PIXELS:
+                raise ClipError(f"{path}: {codec.width} x {codec.height} pixels are more than the {MAX_PIXELS} allowed")
+            yield container
+    except av.FFmpegError as error:
+        raise ClipError(f"{path}: not readable as a video: {error}") from error

@@ -1,0 +1,159 @@
+"""Whether the files of a manifest are there and can be read, and a manifest without those that cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.manifest.table import PATHS, Manifest
+from idmetric.images.masks import read_mask, same_shape
+from idmetric.images.read import STORED, ImageReadError, read_image
+
+
+@dataclass(frozen=True)
+class Size:
+    """Height and width of a decoded image, and whether its EXIF orientation turned it on its side."""
+
+    height: int
+    width: int
+    turned: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.height, self.width
+
+
+Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A file that cannot be used: row (from 0) and column of the manifest, and why."""
+
+    row: int
+    column: str
+    reason: str
+    missing: bool = False
+
+    def __str__(self) -> str:
+        return f"row {self.row + 1}, column {self.column!r}: {self.reason}"
+
+
+def faults(
+    manifest: Manifest,
+    *,
+    decode: bool = True,
+    most_ratio: float | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[Fault]:
+    """What cannot be read, in order of rows; a file that several rows use is read once and named for each.
+
+    Args:
+        decode: read images and masks whole, and refuse object masks that are empty, and masks whose shape is not their
+            image's (smaller or larger ones are scaled where they are used); otherwise only look for the files.
+        most_ratio: of an image's longer side to its shorter one, with `decode`; None = any.
+        workers: threads, 1 or more (default: one per core, at most 8).
+        progress: wraps the files, see `idmetric.data.importers.run.Progress`.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers {workers}: at least 1")
+    tasks = _tasks(manifest)
+    look = _read if decode else _find
+    found: list[Fault] = []
+    sizes: dict[str, dict[int, Size]] = {column: {} for column in PATHS}
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
+        results: Iterable[Fault | Size | None] = pool.map(lambda task: look(manifest, task[0], task[1][0]), tasks)
+        shown = progress(results, len(tasks), "check") if progress else results
+        for (column, rows), result in zip(tasks, shown, strict=True):
+            if isinstance(result, Fault):
+                found += [replace(result, row=row) for row in rows]
+            elif result is not None:
+                sizes[column].update(dict.fromkeys(rows, result))
+    if most_ratio is not None:
+        found += _slender(sizes["path"], most_ratio)
+    return sorted([*found, *_misshapen(sizes)], key=lambda f: (f.row, PATHS.index(f.column)))
+
+
+def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
+    """Masks of another shape than their images."""
+    for column in PATHS[1:]:
+        for row, mask in sizes[column].items():
+            image = sizes["path"].get(row)
+            if image is None or same_shape(mask.shape, image.shape):
+                continue
+            if not (image.turned and mask.shape == image.shape[::-1]):  # of the stored pixels: it is turned as well
+                reason = f"the mask has {mask.width}x{mask.height} pixels, its image {image.width}x{image.height}"
+                yield Fault(row, column, f"{reason}: their shapes differ")
+
+
+def _slender(sizes: Mapping[int, Size], most_ratio: float) -> Iterator[Fault]:
+    for row, size in sizes.items():
+        if max(size.shape) > most_ratio * min(size.shape):
+            yield Fault(
+                row, "path", f"{size.width}x{size.height} pixels: the model takes no side ratio above {most_ratio:g}"
+            )
+
+
+def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:
+    """Column and rows of each file, and of each row's bytes."""
+    tasks = []
+    for column in PATHS:
+        held = manifest.table["image_bytes" if column == "path" else f"{column}_bytes"]
+        by_path: dict[str, list[int]] = {}
+        for row, path in enumerate(manifest.column(column)):
+            if path is not None:
+                by_path.setdefault(path, []).append(row)
+        tasks += [(column, rows) for rows in by_path.values()]
+        if held.null_count < len(held):
+            tasks += [(column, [int(row)]) for row in np.flatnonzero(np.asarray(held.is_valid()))]
+    return tasks
+
+
+def _find(manifest: Manifest, column: str, row: int) -> Fault | None:
+    source = manifest.source(row, column)
+    if isinstance(source, str) and not os.path.isfile(source):
+        return Fault(row, column, f"{source}: there is no such file", missing=True)
+    return None
+
+
+def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
+    absent = _find(manifest, column, row)
+    source = manifest.source(row, column)
+    if absent or source is None:
+        return absent
+    try:
+        if column == "path":
+            picture = read_image(source)
+            return Size(picture.height, picture.width, picture.info.get(STORED, 1) >= 5)
+        mask = read_mask(source)
+    except ImageReadError as error:
+        return Fault(row, column, str(error))
+    if column == "mask" and not mask.any():
+        return Fault(row, column, "the mask is empty: it must select something")
+    return Size(mask.shape[0], mask.shape[1])
+
+
+def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
+    """The manifest without these rows, and without those that are nothing without them.
+
+    The rest of a group (a triplet without its positive), and what was made from a row (a distractor whose positive
+    is gone), leave with it. Groups of one name in two splits are two.
+    """
+    gone = np.zeros(len(manifest), dtype=bool)
+    gone[list(rows)] = True
+    group, split, parent, ids = (manifest.column(c) for c in ("group", "split", "parent", "id"))
+    while True:
+        groups = {(group[i], split[i]) for i in np.flatnonzero(gone) if group[i] is not None}
+        names = {ids[i] for i in np.flatnonzero(gone)}
+        left = [(g, s) in groups or p in names for g, s, p in zip(group, split, parent, strict=True)]
+        more = np.array(left, dtype=bool) | gone
+        if (more == gone).all():
+            return manifest.take(~gone)
+        gone = more

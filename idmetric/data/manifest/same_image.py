@@ -1,0 +1,28 @@
+"""Which rows of a manifest hold the same image: one file, however its path is written, or equal bytes."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+
+from idmetric.data.manifest.table import Manifest
+
+
+def image_keys(manifest: Manifest) -> list[str]:
+    """A text (N,) for each row, equal where the image is: its whole path, or a hash of its bytes.
+
+    "./a.jpg", "b/../a.jpg" and the absolute path are one file. Files are not opened, so copies of one differ, and
+    so do links to it.
+    """
+    root = os.path.abspath(manifest.root)
+    whole: dict[str, str] = {}
+    keys = []
+    for row, path in enumerate(manifest.column("path")):
+        if path is None:
+            data = manifest.table["image_bytes"][row].as_buffer()
+            keys.append(f"\0{blake2b(data, digest_size=16).hexdigest()}")
+            continue
+        if path not in whole:
+            whole[path] = os.path.normcase(os.path.normpath(os.path.join(root, path)))
+        keys.append(whole[path])
+    return keys

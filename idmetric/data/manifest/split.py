@@ -1,0 +1,176 @@
+"""Splits that no identity crosses, and the check that none does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.table import Manifest
+
+
+def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_dataset: bool = True) -> Manifest:
+    """Set column `split` so that an identity, and all that was made from its images, falls in one split.
+
+    Identities are joined as `blocks` says; what is joined stays together (VisME, section 4.1: "no identity present
+    in training appears in any evaluation set"; NearID, section 3.3: mutually exclusive splits). A split that stays
+    empty is warned of.
+
+    Args:
+        parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers;
+            one part may be -1: all that the others leave). What no part takes gets an empty split. Identities that are
+            joined count as one.
+        seed: 0 or more.
+        by_dataset: share each dataset out in the same proportions; what rounding takes from a part in one dataset, it
+            gets in the next. With numbers, they are of all datasets together.
+
+    Raises:
+        ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
+    """
+    fractions = _are_fractions(parts)
+    _check_seed(seed)
+    block = blocks(manifest)
+    names = np.array([d or "" for d in manifest.column("dataset")], dtype=object)
+    rng = np.random.default_rng(seed)
+    count = int(block.max(initial=-1)) + 1
+    out = np.full(count, None, dtype=object)
+    if fractions and by_dataset:
+        home = np.full(count, "", dtype=object)
+        home[block[::-1]] = names[::-1]  # of the first row
+        pools = [np.flatnonzero(home == name) for name in dict.fromkeys(home)]
+    else:
+        pools = [np.arange(count)]
+    owed = np.zeros(len(parts) + 1)
+    for pool in pools:
+        order = rng.permutation(pool)
+        sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
+        start = 0
+        for name, size in zip(parts, sizes, strict=True):
+            out[order[start : start + size]] = name
+            start += size
+    _warn_of_empty(parts, out.tolist(), "identities (those that belong together count as one)")
+    return manifest.replace(split=list(out[block]) if count else [])
+
+
+def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
+    """Set column `split` row by row, whatever the identities: VisME's fallback for datasets with too few of them."""
+    fractions = _are_fractions(parts)
+    _check_seed(seed)
+    order = np.random.default_rng(seed).permutation(len(manifest))
+    out = np.full(len(manifest), None, dtype=object)
+    owed = np.zeros(len(parts) + 1)
+    sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
+    start = 0
+    for name, size in zip(parts, sizes, strict=True):
+        out[order[start : start + size]] = name
+        start += size
+    _warn_of_empty(parts, out.tolist(), "rows")
+    return manifest.replace(split=list(out))
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ValueError(f"seed {seed}: a whole number, 0 or more")
+
+
+def _warn_of_empty(parts: Mapping[str, float], given: list[str | None], what: str) -> None:
+    empty = [name for name, share in parts.items() if share != 0 and name not in given]
+    if empty and given:
+        warnings.warn(f"nothing is in split {', '.join(empty)}: there are {len(given)} {what} in all", stacklevel=3)
+
+
+def _are_fractions(parts: Mapping[str, float]) -> bool:
+    """Whether the parts are shares of the whole; otherwise they are numbers."""
+    shares = list(parts.values())
+    if not shares or any(not name for name in parts):
+        raise ValueError("name at least one split, and give each its share")
+    if all(0 <= s <= 1 for s in shares):
+        if sum(shares) > 1 + 1e-9:
+            raise ValueError(f"shares of the splits sum to {sum(shares):g}, more than 1")
+        return True
+    wrong = [f"{name}={s:g}" for name, s in parts.items() if s != -1 and not (s >= 0 and float(s).is_integer())]
+    if wrong or shares.count(-1) > 1:
+        what = wrong[0] if wrong else "two splits of -1"
+        raise ValueError(f"{what}: give either shares within 0..1, or whole numbers of which one may be -1, the rest")
+    return False
+
+
+def _shared_out(parts: Mapping[str, float], count: int, owed: NDArray[np.float64]) -> list[int]:
+    """Size of each part of a pool of `count`, by largest remainders.
+
+    Args:
+        owed: what each part, and last what no part takes, has got too little so far (too much: below 0); brought up
+            to date, so that over many small pools every part comes to its share.
+    """
+    shares = np.array(list(parts.values()))
+    shares = np.append(shares, max(0.0, 1 - shares.sum()))
+    wanted = shares * (count / shares.sum()) + owed
+    sizes = np.floor(wanted + 1e-9).clip(0).astype(int)
+    while sizes.sum() != count:
+        if sizes.sum() < count:
+            sizes[np.argmax(np.round(wanted - sizes, 9))] += 1
+        else:  # an earlier pool gave a part more than this one's whole share
+            sizes[np.argmin(np.where(sizes > 0, np.round(wanted - sizes, 9), np.inf))] -= 1
+    owed[:] = wanted - sizes
+    return [int(n) for n in sizes[:-1]]
+
+
+def _numbers(parts: Mapping[str, float], count: int) -> list[int]:
+    sizes = [int(s) for s in parts.values()]
+    rest = count - sum(s for s in sizes if s >= 0)
+    if rest < 0:
+        raise ValueError(f"the splits ask for {count - rest} identities; there are {count}")
+    return [rest if s < 0 else s for s in sizes]
+
+
+def blocks(manifest: Manifest) -> NDArray[np.int64]:
+    """Number (N,) of each row's block of identities that belong together, in order of appearance.
+
+    Rows belong together if they have one identity or one group, if one was made from the other, if both were made from
+    the same image (an edit shows the scene of its parent, be the parent in this manifest or not), and if they hold the
+    same image (`image_keys`), as where tables list a file under several names.
+    """
+    # an image without an identity is a block of its own
+    identity = [name or f"\0{row}" for row, name in enumerate(manifest.column("identity"))]
+    number = {name: k for k, name in enumerate(dict.fromkeys(identity))}
+    root = list(range(len(number)))
+
+    def find(k: int) -> int:
+        while root[k] != k:
+            root[k] = root[root[k]]
+            k = root[k]
+        return k
+
+    def join(names: list[str], values: list[str | None]) -> None:
+        """Join the rows that share a value."""
+        first: dict[str, str] = {}
+        for name, value in zip(names, values, strict=True):
+            if value is not None:
+                x, y = find(number[name]), find(number[first.setdefault(value, name)])
+                root[max(x, y)] = min(x, y)
+
+    join([*identity, *identity], [*manifest.column("id"), *manifest.column("parent")])
+    join(identity, manifest.column("group"))
+    join(identity, list(image_keys(manifest)))
+    found = [find(number[name]) for name in identity]
+    order = {k: n for n, k in enumerate(dict.fromkeys(found))}
+    return np.array([order[k] for k in found], dtype=np.int64)
+
+
+def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Identities that occur in more than one split, themselves or by what belongs to them (`blocks`): name -> splits.
+
+    Of identities that are joined, the first stands for all; where it has no name, the id of its row does.
+    """
+    block = blocks(manifest)
+    seen: dict[int, dict[str, None]] = {}
+    names: dict[int, str] = {}
+    rows = zip(block.tolist(), *(manifest.column(c) for c in ("identity", "id", "split")), strict=True)
+    for b, name, row, part in rows:
+        names.setdefault(b, name or row)
+        if part is not None:
+            seen.setdefault(b, {})[part] = None
+    return {names[b]: tuple(parts) for b, parts in seen.items() if len(parts) > 1}

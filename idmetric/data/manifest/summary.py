@@ -1,0 +1,199 @@
+"""What a manifest holds, in numbers, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.check import Fault
+from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.split import leaks
+from idmetric.data.manifest.table import Manifest
+
+COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
+_SHOWN = 10
+_OWN = ("real", "context-edit")  # roles that show an identity as it is
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A manifest in numbers.
+
+    Attributes:
+        rows, images: images counts each file once, and equal bytes once.
+        identities, unnamed: unnamed rows have no identity.
+        per_identity: fewest, median and most images of an identity; None without identities.
+        masks, part_masks, embedded: rows that have them; embedded: images held as bytes.
+        groups: number of groups. parents: rows made from another.
+        oracle: lowest, mean and highest score; None without.
+        counts: column -> value ("" where empty) -> rows, the most frequent first.
+        identities_of: dataset -> identities.
+    """
+
+    rows: int
+    images: int
+    identities: int
+    unnamed: int
+    per_identity: tuple[int, float, int] | None
+    masks: int
+    part_masks: int
+    embedded: int
+    groups: int
+    parents: int
+    oracle: tuple[float, float, float] | None
+    counts: dict[str, dict[str, int]]
+    identities_of: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong: what, how often, some examples; serious if it makes results wrong, else worth knowing."""
+
+    what: str
+    count: int
+    examples: tuple[str, ...]
+    serious: bool
+
+
+def summarize(manifest: Manifest) -> Summary:
+    """Count."""
+    identity = manifest.column("identity")
+    keys = image_keys(manifest)
+    owned = _images_of(manifest, keys)
+    sizes = [len(images) for images in owned.values()]
+    scores = [s for s in manifest.column("oracle") if s is not None]
+    pairs = {(d or "", i) for d, i in zip(manifest.column("dataset"), identity, strict=True) if i is not None}
+    return Summary(
+        rows=len(manifest),
+        images=len(set(keys)),
+        identities=len(owned),
+        unnamed=identity.count(None),
+        per_identity=(min(sizes), float(median(sizes)), max(sizes)) if sizes else None,
+        masks=int(_has(manifest, "mask").sum()),
+        part_masks=int(_has(manifest, "part_mask").sum()),
+        embedded=len(manifest) - manifest.table["image_bytes"].null_count,
+        groups=len(set(manifest.column("group")) - {None}),
+        parents=len(manifest) - manifest.table["parent"].null_count,
+        oracle=(min(scores), sum(scores) / len(scores), max(scores)) if scores else None,
+        counts={c: dict(Counter(v or "" for v in manifest.column(c)).most_common()) for c in COUNTED},
+        identities_of=dict(Counter(d for d, _ in sorted(pairs)).most_common()),
+    )
+
+
+def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool = False) -> list[Problem]:
+    """What is wrong, the serious first.
+
+    Args:
+        found: of `idmetric.data.manifest.check.faults`.
+        need_masks: rows without a mask are serious, also where no row has one.
+    """
+    keys = image_keys(manifest)
+    crossing = [f"{name}: {', '.join(parts)}" for name, parts in leaks(manifest).items()]
+    absent = [str(f) for f in found if f.missing]
+    broken = [str(f) for f in found if not f.missing]
+    listed = [
+        _problem("identities are in more than one split", crossing, True),
+        _problem("files are in more than one split", _shared(manifest, keys, "split"), True),
+        _problem("files show more than one identity", _shared(manifest, keys, "identity"), True),
+        _problem("files are missing", absent, True),
+        _problem("images or masks cannot be read", broken, True),
+        _problem("rows have no mask" + ("" if need_masks else ", where others of their dataset have one"),
+                 _maskless(manifest, need_masks), need_masks),
+        _problem("parents are not in the manifest", _orphans(manifest), False),
+        _problem("groups have one row", _lone_groups(manifest), False),
+        _problem("identities have one image", _singles(manifest, keys), False),
+    ]  # fmt: skip
+    return sorted((p for p in listed if p.count), key=lambda p: not p.serious)
+
+
+def as_text(summary: Summary, found: Sequence[Problem]) -> str:
+    """Summary and problems for a terminal."""
+    s = summary
+    lines = [f"{s.rows} rows, {s.images} images, {s.identities} identities"]
+    if s.per_identity:
+        low, middle, high = s.per_identity
+        lines.append(f"images per identity: {low} to {high}, median {middle:g}")
+    extra = {"without identity": s.unnamed, "with mask": s.masks, "with part mask": s.part_masks,
+             "held as bytes": s.embedded, "made from another": s.parents}  # fmt: skip
+    lines += [f"rows {what}: {n}" for what, n in extra.items() if n]
+    if s.groups:
+        lines.append(f"groups: {s.groups}")
+    if s.oracle:
+        lines.append(f"oracle: {s.oracle[0]:.3f} to {s.oracle[2]:.3f}, mean {s.oracle[1]:.3f}")
+    for column, counts in s.counts.items():
+        if set(counts) - {""} and (len(counts) > 1 or column in ("dataset", "split")):
+            lines += ["", f"{column:<24} rows" + ("  identities" if column == "dataset" else "")]
+            lines += [_count_line(column, value, n, s) for value, n in list(counts.items())[:_SHOWN]]
+            if len(counts) > _SHOWN:
+                lines.append(f"  and {len(counts) - _SHOWN} more")
+    lines += ["", "problems:" if found else "no problems found"]
+    for problem in found:
+        lines.append(f"  {'!' if problem.serious else '-'} {problem.count} {problem.what}")
+        lines += [f"      {example}" for example in problem.examples]
+    return "\n".join(lines)
+
+
+def _count_line(column: str, value: str, rows: int, summary: Summary) -> str:
+    line = f"  {value or '(empty)':<20} {rows:>6}"
+    return line + (f"  {summary.identities_of.get(value, 0):>10}" if column == "dataset" else "")
+
+
+def _problem(what: str, cases: Sequence[str], serious: bool, shown: int = 3) -> Problem:
+    examples = (*cases[:shown], f"and {len(cases) - shown} more") if len(cases) > shown else tuple(cases)
+    return Problem(what, len(cases), examples, serious)
+
+
+def _has(manifest: Manifest, column: str) -> NDArray[np.bool_]:
+    table = manifest.table
+    held = np.asarray(table[column].is_valid()), np.asarray(table[f"{column}_bytes"].is_valid())
+    return np.asarray(held[0] | held[1], dtype=bool)
+
+
+def _images_of(manifest: Manifest, keys: Sequence[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for identity, key in zip(manifest.column("identity"), keys, strict=True):
+        if identity is not None:
+            found.setdefault(identity, set()).add(key)
+    return found
+
+
+def _shared(manifest: Manifest, keys: Sequence[str], column: str) -> list[str]:
+    """Files, and equal bytes, with more than one value of a column."""
+    seen: dict[str, dict[str, None]] = {}
+    names: dict[str, str] = {}
+    columns = (manifest.column(c) for c in ("path", "id", column))
+    for key, path, row, value in zip(keys, *columns, strict=True):
+        names.setdefault(key, path or f"bytes of {row}")
+        if value is not None:
+            seen.setdefault(key, {})[value] = None
+    return [f"{names[key]}: {', '.join(values)}" for key, values in seen.items() if len(values) > 1]
+
+
+def _maskless(manifest: Manifest, every: bool) -> list[str]:
+    masked = _has(manifest, "mask")
+    datasets = manifest.column("dataset")
+    some = {datasets[i] for i in np.flatnonzero(masked)}
+    ids = manifest.column("id")
+    return [f"row {i + 1}: {ids[i]}" for i in np.flatnonzero(~masked) if every or datasets[i] in some]
+
+
+def _orphans(manifest: Manifest) -> list[str]:
+    ids = set(manifest.column("id"))
+    return list(dict.fromkeys(p for p in manifest.column("parent") if p is not None and p not in ids))
+
+
+def _lone_groups(manifest: Manifest) -> list[str]:
+    return [g for g, n in Counter(manifest.column("group")).items() if g is not None and n == 1]
+
+
+def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:
+    """Identities that could have more than one image, and have one; a distractor is alone by nature."""
+    owned = _images_of(manifest, keys)
+    pairs = zip(manifest.column("identity"), manifest.column("role"), strict=True)
+    own = dict.fromkeys(i for i, role in pairs if i is not None and role in _OWN)
+    return [name for name in own if len(owned[name]) == 1]

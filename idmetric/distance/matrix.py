@@ -1,0 +1,188 @@
+"""Distances between embeddings. Lower means: more surely the same identity.
+
+| name | meaning | range |
+|---|---|---|
+| `cls` | 1 - cos of the global features (ID-Sim Eq. 4) | [0, 2] |
+| `patch` | debiased Sinkhorn distance of the L2-normalised patch tokens (ID-Sim Eq. 3); 0 for equal images | [0, 2] |
+| `joint` | `cls` + `joint_weight` * `patch` (ID-Sim Eq. 1 weighs them 1:1) | [0, 4] |
+| `patch_pooled` | 1 - cos of the mean of the L2-normalised tokens: the ID-Sim release's mode "patch" | [0, 2] |
+| `joint_pooled` | `cls` + `patch_pooled`: the ID-Sim release's default mode "joint" | [0, 4] |
+| `patch_biased` | the ID-Sim release's Sinkhorn: not debiased (an image is not at 0 from itself), ratio 0.05, \
+diameter of each pair | [0, 2] |
+
+The paper's benchmark numbers use `cls` ("All evaluations use the CLS embedding at inference", Fig. 25).
+
+A global or pooled feature of zeros has no direction: its cosine with anything, itself included, counts as 0, so its
+distance is 1, one by one as in a matrix. A zero token of `patch` is the point zero: at cost 1/2 from any unit vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.distance.sinkhorn import product, self_potential, sinkhorn_distance, sinkhorn_matrix
+from idmetric.models.embedding import Embedding, same_model
+
+DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
+DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
+
+# Arguments of the Sinkhorn solver; the diameter 2 bounds any two unit vectors, so a pair's value is its own.
+_SINKHORN: dict[str, dict[str, Any]] = {
+    "patch": {"blur": 0.05, "scaling": 0.5, "diameter": 2.0, "debias": True},
+    "patch_biased": {"blur": 0.05, "scaling": 0.05, "diameter": None, "debias": False},
+}
+
+
+def needs_patches(name: str) -> bool:
+    """Whether the distance looks at patch tokens."""
+    return check_name(name) != "cls"
+
+
+def check_name(name: str) -> DistanceName:
+    """The name as a DistanceName.
+
+    Raises:
+        ValueError: if there is no such distance; the message lists them.
+    """
+    for known in DISTANCES:
+        if name == known:
+            return known
+    raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
+
+
+def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
+    """1 - cos(a, b) along the last axis.
+
+    Args:
+        a, b: features, shape (..., D), broadcast against each other. Computed in float32 or better.
+
+    Returns:
+        Shape (...), range [0, 2]; 0 = same direction, 1 where one of them is zero.
+    """
+    # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
+    x, y = _unit(a), _unit(b)
+    return (x - y).square().sum(-1) / 2 + _lost(x) + _lost(y)
+
+
+def _lost(unit: Tensor) -> Tensor:
+    """What a vector of zeros lacks of |a - b|^2 / 2 = 1 - a.b: half of the square that its length should have."""
+    lost = (1 - unit.square().sum(-1)) / 2
+    return lost.where(lost > 0.25, 0)  # of all others it is rounding
+
+
+def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
+    if torch.compiler.is_compiling():  # which cannot ask how precise products are
+        return cosine_distance(a[:, None], b[None])
+    with torch.autocast(a.device.type, enabled=False):
+        return (1 - product(_unit(a), _unit(b).T)).clamp_min(0)  # rounding may leave -1e-7
+
+
+def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
+    """Distance of a's i-th image to b's i-th.
+
+    Args:
+        a, b: embeddings of one model; equal lengths, or one of them of length 1, which is compared with all.
+        name: see this module's table.
+        joint_weight: weight of the patch term of `joint` (ID-Sim Eq. 1's lambda; the paper uses 1).
+
+    Returns:
+        Shape (B,), float32 or better; lower = more alike.
+
+    Raises:
+        ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
+    """
+    kind = check_name(name)
+    _check_comparable(a, b)
+    if len(a) != len(b) and 1 not in (len(a), len(b)):
+        raise ValueError(
+            f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
+            "for all pairs use pairwise"
+        )
+    if kind == "cls":
+        return cosine_distance(a.cls, b.cls)
+    if kind == "patch_pooled":
+        return cosine_distance(_pooled(a), _pooled(b))
+    if kind == "joint_pooled":
+        return cosine_distance(a.cls, b.cls) + cosine_distance(_pooled(a), _pooled(b))
+    if kind == "joint":
+        return cosine_distance(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch")
+    return _sinkhorn(a, b, kind)
+
+
+def distance_matrix(
+    a: Embedding,
+    b: Embedding | None = None,
+    name: str = "cls",
+    *,
+    joint_weight: float = 1.0,
+    self_b: Tensor | None = None,
+) -> Tensor:
+    """Distances of every image of a to every image of b (default: a itself), shape (N, M).
+
+    Each image's own Sinkhorn term is computed once; `self_b` gives those of b, where they are at hand (`self_terms`).
+    Arguments, direction and errors as in `distance`.
+    """
+    kind = check_name(name)
+    other = a if b is None else b
+    _check_comparable(a, other)
+    if kind == "cls":
+        return cosine_matrix(a.cls, other.cls)
+    if kind == "patch_pooled":
+        return cosine_matrix(_pooled(a), _pooled(other))
+    if kind == "joint_pooled":
+        return cosine_matrix(a.cls, other.cls) + cosine_matrix(_pooled(a), _pooled(other))
+    if kind == "joint":
+        return cosine_matrix(a.cls, other.cls) + joint_weight * _sinkhorn_matrix(a, other, "patch", self_b)
+    return _sinkhorn_matrix(a, other, kind, self_b)
+
+
+def self_terms(embedding: Embedding, name: str) -> Tensor | None:
+    """What debiasing subtracts for each image, (B, P), to compute once for images compared often: `self_b`.
+
+    None for distances without such a term.
+    """
+    if check_name(name) not in ("patch", "joint"):
+        return None
+    options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
+    return self_potential(_unit(_patches(embedding)), embedding.weights, **options)
+
+
+def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
+    # a single image against many is broadcast by the solver, its own term computed once
+    x, y = _unit(_patches(a)), _unit(_patches(b))
+    return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
+
+
+def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str, self_b: Tensor | None = None) -> Tensor:
+    x = _unit(_patches(a))
+    y = x if b is a else _unit(_patches(b))
+    return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, self_b=self_b, **_SINKHORN[kind])
+
+
+def _pooled(embedding: Embedding) -> Tensor:
+    tokens = _unit(_patches(embedding))
+    if embedding.weights is None:
+        return tokens.mean(1)
+    weights = embedding.weights.to(tokens.dtype)
+    return (tokens * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+def _patches(embedding: Embedding) -> Tensor:
+    if embedding.patches is None:
+        raise ValueError("this distance compares patch tokens, which the embedding lacks: embed with patches=True")
+    return embedding.patches
+
+
+def _unit(x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+
+
+def _check_comparable(a: Embedding, b: Embedding) -> None:
+    if not same_model(a.model, b.model):
+        raise ValueError(f"embeddings of different models cannot be compared: {a.model} and {b.model}")

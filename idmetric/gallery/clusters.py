@@ -1,0 +1,382 @@
+"""Groups of a gallery's images: near-duplicates, and images of one identity, for cleaning a data set.
+
+    near_duplicates(gallery).write("duplicates.csv")  # a row for each image of a group, and which to keep
+    identities(gallery).write("identities.csv")  # a row for each image
+
+Nothing is ever deleted or moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.io.hints import install
+from idmetric.scoring.records import Record, Records
+from idmetric.store.nearest import Double, Ints, Single, distances, nearest
+
+if TYPE_CHECKING:
+    from idmetric.gallery import Gallery, Item
+
+Linkage = Literal["average", "complete", "single"]
+Keep = Literal["largest", "sharpest"]
+Progress = Callable[[int, int], None]
+
+DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
+              "distance", "copy_agreement", "mirrored")  # fmt: skip
+IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
+LARGEST = 20_000  # images that average and complete linkage take at once (1.6 GB of distances)
+_PRINTS = 512  # prints held, 0.8 MB each
+_CELLS = 2**24  # similarities held at once (64 MB)
+_AS_SHARP = 0.8  # share of the greatest sharpness that is as good
+_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, so that it does not depend on size
+
+
+# Near-duplicates
+
+
+def near_duplicates(
+    gallery: Gallery,
+    *,
+    neighbours: int = 10,
+    max_distance: float | None = None,
+    keep: Keep = "largest",
+    progress: Progress | None = None,
+) -> Records:
+    """Groups of images that repeat each other's pixels.
+
+    Two images are linked if they have the same bytes, or if one is found to be a copy of the other (compressed, scaled,
+    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbours. Links are followed: a
+    copy's copy is in the group too.
+
+    Args:
+        gallery: up to date.
+        neighbours: how many nearest images of each are looked at.
+        max_distance: also link images this near by `cls`, such as the pictures of a burst, whatever their pixels.
+        keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images that are
+            80 % as sharp as the sharpest count as sharp, for compression adds edges too: of these, that of the most
+            bytes.
+        progress: called with (pairs done, pairs in all).
+
+    Returns:
+        A row for each image of a group, large groups first. `keep` is true for one image of each; `distance`,
+        `copy_agreement` and `mirrored` are against that one; `reason` is "kept", "same bytes", "copy", "near" or, for
+        what only other images lead to, "linked".
+
+    Raises:
+        GalleryError: if a file has changed since the gallery was brought up to date.
+        ValueError: for arguments out of range.
+    """
+    if neighbours < 1 or keep not in ("largest", "sharpest"):
+        raise ValueError(f"neighbours must be at least 1 and keep largest or sharpest, got {neighbours} and {keep!r}")
+    if max_distance is not None and not max_distance >= 0:
+        raise ValueError(f"max_distance must be at least 0, got {max_distance}")
+    return gallery.answer(lambda: _near_duplicates(gallery, neighbours, max_distance, keep, progress))
+
+
+def _near_duplicates(
+    gallery: Gallery, neighbours: int, max_distance: float | None, keep: Keep, progress: Progress | None
+) -> Records:
+    if not len(gallery):
+        return Records([], DUPLICATES)
+    table, by_key = gallery.table(), _by_key(gallery)
+    vectors = _Lookup(gallery)
+    links = _Links(len(table))
+    pairs = _nearest_pairs(gallery, neighbours)
+    for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
+        if links.root(a) != links.root(b):  # else nothing new is to be learned
+            near = max_distance is not None and far <= max_distance
+            if near or compare(vectors.print(a), vectors.print(b)).found:
+                links.join(a, b)
+        if progress is not None:
+            progress(number, len(pairs[0]))
+    groups = [[item for row in rows for item in by_key[table.keys[row]]] for rows in links.groups()]
+    groups = sorted((g for g in groups if len(g) > 1), key=lambda g: (-len(g), g[0].place))
+    rows = [row for number, group in enumerate(groups, 1) for row in _group(number, group, vectors, keep, max_distance)]
+    return Records(rows, DUPLICATES)
+
+
+def sharpness(image: Image.Image) -> float:
+    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over that of the greys themselves, at 256 pixels.
+
+    The division is ours: so a brighter copy of an image is not a sharper one. 0 for an image of one grey.
+    """
+    scale = _SHARPNESS_SIDE / max(image.size)
+    width, height = (max(3, round(side * scale)) for side in image.size)
+    x = np.asarray(image.convert("L").resize((width, height), Image.Resampling.LANCZOS), np.float64) / 255
+    inner = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - 4 * x[1:-1, 1:-1]
+    return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
+
+
+def _group(
+    number: int, items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None
+) -> Iterator[Record]:
+    sharp = {item.key: sharpness(lookup.image(item)) for item in items}
+
+    first = _kept(items, sharp, keep)
+    others = [item for item in items if item is not first]
+    for item in (first, *others):
+        far = lookup.distance(first, item)
+        copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
+        near = max_distance is not None and far <= max_distance
+        reason = ("kept" if item is first else "same bytes" if item.key == first.key else "copy" if copy.found
+                  else "near" if near else "linked")  # fmt: skip
+        yield {"group": number, "size": len(items), "keep": item is first, "reason": reason, "image": item.place,
+               "name": item.name, "identity": item.identity, "width": item.width, "height": item.height,
+               "bytes": item.size, "sharpness": sharp[item.key], "distance": far, "copy_agreement": copy.agreement,
+               "mirrored": copy.mirrored}  # fmt: skip
+
+
+def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item:
+    """See `near_duplicates`."""
+
+    def largest(some: Sequence[Item]) -> list[Item]:
+        most = max(item.width * item.height for item in some)
+        return [item for item in some if item.width * item.height == most]
+
+    def sharpest(some: Sequence[Item]) -> list[Item]:
+        most = max(sharp[item.key] for item in some)
+        return [item for item in some if sharp[item.key] >= _AS_SHARP * most]
+
+    best = sharpest(largest(items)) if keep == "largest" else largest(sharpest(items))
+    return min(best, key=lambda item: (-item.size, item.place))
+
+
+def _nearest_pairs(gallery: Gallery, neighbours: int) -> tuple[Ints, Ints, Double]:
+    """Pairs a < b of which one is among the other's nearest, and their distance, nearest first."""
+    table, codes, distance = gallery.table(), [], []
+    for start in range(0, len(table), 2048):
+        part = np.arange(start, min(start + 2048, len(table)))
+        rows, far = nearest(table.rows(part), table, neighbours + 1)
+        one = np.broadcast_to(part[:, None], rows.shape)
+        low, high = np.minimum(one, rows), np.maximum(one, rows)
+        codes.append((low * len(table) + high)[one != rows])
+        distance.append(far[one != rows])
+    code, first = np.unique(np.concatenate(codes), return_index=True)
+    found = np.concatenate(distance)[first]
+    order = np.lexsort((code, found))
+    return code[order] // len(table), code[order] % len(table), found[order]
+
+
+class _Lookup:
+    """Pictures and distances of a gallery's images, a few held at a time."""
+
+    def __init__(self, gallery: Gallery) -> None:
+        self.gallery, self.table = gallery, gallery.table()
+        self.row = {key: k for k, key in enumerate(self.table.keys)}
+        self.item = {item.key: item for item in reversed(gallery.items)}
+        self.print = lru_cache(_PRINTS)(self._print)
+
+    def image(self, item: Item) -> Image.Image:
+        return self.gallery.metric.read_image(self.gallery.read(item)[0])
+
+    def _print(self, row: int) -> Print:
+        picture = self.image(self.item[self.table.keys[row]])
+        return take_print(np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
+
+    def print_of(self, item: Item) -> Print:
+        return self.print(self.row[item.key])
+
+    def distance(self, a: Item, b: Item) -> float:
+        x, y = self.table.rows(np.array([self.row[a.key], self.row[b.key]]))
+        return float(distances(x[None], y[None])[0])
+
+
+class _Links:
+    """Which of N things are connected."""
+
+    def __init__(self, count: int) -> None:
+        self.parent = list(range(count))
+
+    def root(self, k: int) -> int:
+        while self.parent[k] != k:
+            self.parent[k] = k = self.parent[self.parent[k]]
+        return k
+
+    def join(self, a: int, b: int) -> None:
+        low, high = sorted((self.root(a), self.root(b)))
+        self.parent[high] = low
+
+    def groups(self) -> list[list[int]]:
+        """Of each group its members, in order."""
+        found: dict[int, list[int]] = {}
+        for k in range(len(self.parent)):
+            found.setdefault(self.root(k), []).append(k)
+        return list(found.values())
+
+
+# Identities
+
+
+def identities(
+    gallery: Gallery,
+    *,
+    threshold: float | None = None,
+    false_accept_rate: float = 0.01,
+    linkage: Linkage = "average",
+) -> Records:
+    """Groups of images that show the same identity, by `cls` distance.
+
+    Args:
+        gallery: up to date.
+        threshold: distance up to which images are of one identity; default: that of the model's calibration at
+        false_accept_rate: the share of pairs of two identities that it lets pass. In a large set most pairs are such:
+            choose it low.
+        linkage: see `cluster`.
+
+    Returns:
+        A row for each image, large groups first; `centre` is the image nearest to all others of its group, and
+        `distance` is to it.
+
+    Raises:
+        ValueError: without a threshold, if there is no calibration, or none at that rate. CalibrationError: if it is
+            for another distance or way of masking.
+        GalleryError: as `Gallery.query`. ImportError: without SciPy.
+    """
+    limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
+    return gallery.answer(lambda: _identities(gallery, limit, linkage))
+
+
+def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
+    table, by_key = gallery.table(), _by_key(gallery)
+    vectors = table.rows(np.arange(len(table)))
+    labels = cluster(vectors, limit, linkage)
+    groups: dict[int, list[int]] = {}
+    for row, label in enumerate(labels.tolist()):
+        groups.setdefault(label, []).append(row)
+    members = [[(row, item) for row in rows for item in by_key[table.keys[row]]] for rows in groups.values()]
+    members.sort(key=lambda group: (-len(group), group[0][1].place))
+    found: list[Record] = []
+    for number, group in enumerate(members, 1):
+        rows = np.array([row for row, _ in group])
+        centre = _centre(vectors[rows])
+        far = distances(np.broadcast_to(vectors[rows[centre]], vectors[rows].shape), vectors[rows])
+        for k, (_, item) in enumerate(group):
+            found.append({"group": number, "size": len(group), "centre": k == centre, "distance": float(far[k]),
+                          "image": item.place, "name": item.name, "identity": item.identity, "width": item.width,
+                          "height": item.height})  # fmt: skip
+    return Records(found, IDENTITIES)
+
+
+def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
+    """The distance that lets this share of pairs of two identities pass, by the calibration of the gallery's model.
+
+    Raises:
+        ValueError: if there is none, or none at that rate. CalibrationError: if it is for something else.
+    """
+    found = gallery.metric.calibration
+    if found is None:
+        raise ValueError(
+            f"{gallery.metric.label} has no calibration: make one (`idmetric-eval calibrate`) and give it by "
+            "calibrate_with(file), or give threshold="
+        )
+    found.check_distance("cls")
+    found.check_outside(gallery.about["outside"])
+    rates = {round(float(t["false_accept_rate"]), 9): float(t["distance"]) for t in found.thresholds}
+    if round(false_accept_rate, 9) not in rates:
+        raise ValueError(
+            f"the calibration has no threshold at a false-accept rate of {false_accept_rate}, only at "
+            f"{', '.join(map(str, sorted(rates))) or 'none'}: make one, idmetric-eval calibrate --rates"
+        )
+    found.warn()
+    return rates[round(false_accept_rate, 9)]
+
+
+def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
+    """Agglomerative clusters by 1 - cos, cut at a distance.
+
+    Args:
+        vectors: unit vectors (N, D).
+        threshold: groups are joined while their distance is at most this.
+        linkage: a group's distance to another is the mean over their pairs ("average", UPGMA), the largest
+            ("complete"), or the smallest ("single": connected components, where one false link joins two groups).
+
+    Returns:
+        Labels (N,), from 0 in the order of first members.
+
+    No two images farther apart than `threshold` join by whatever linkage unless a chain of nearer pairs connects them.
+    So the connected components are found first, a block of distances at a time, and only within them SciPy needs all
+    distances.
+
+    Raises:
+        ImportError: without SciPy.
+        ValueError: for another linkage, a threshold below 0, or a component too large for average or complete.
+    """
+    if linkage not in ("average", "complete", "single") or not threshold >= 0:
+        raise ValueError(
+            f"linkage is average, complete or single, a threshold at least 0; got {linkage!r}, {threshold}"
+        )
+    try:
+        from scipy.cluster import hierarchy
+        from scipy.spatial.distance import squareform
+    except ImportError as error:
+        raise ImportError(f"clusters need SciPy: {install('eval')}") from error
+    table = np.ascontiguousarray(vectors, np.float32)
+    component = _components(table, threshold)
+    labels = component.copy()
+    if linkage != "single":
+        order = np.argsort(component, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
+            if len(rows) > LARGEST:
+                raise ValueError(
+                    f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
+                    f"{linkage} linkage takes: lower the threshold, or linkage='single'"
+                )
+            if len(rows) > 2:
+                far = squareform(_matrix(table[rows]), checks=False)
+                inside = hierarchy.fcluster(hierarchy.linkage(far, linkage), threshold, "distance")
+                labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+
+
+def _components(table: Single, threshold: float) -> NDArray[np.int64]:
+    """Connected components of the pairs at most `threshold` apart: for each row the first row of its component."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    count, slack = len(table), table.shape[1] * 2.0**-23 if len(table) else 0.0
+    label = np.arange(count)
+    step = max(1, _CELLS // max(1, count))
+    for start in range(0, count, step):
+        similarity = table[start : start + step] @ table[start:].T
+        a, b = np.nonzero(similarity >= 1 - threshold - slack)
+        a, b = a + start, b + start
+        a, b = a[label[a] != label[b]], b[label[a] != label[b]]
+        for part in range(0, len(a), 2**16):  # float32 may be off by a little
+            x, y = a[part : part + 2**16], b[part : part + 2**16]
+            near = distances(table[x], table[y]) <= threshold
+            graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
+            found = connected_components(graph, directed=False)[1][label]
+            first = np.full(count, count)
+            np.minimum.at(first, found, np.arange(count))
+            label = first[found]
+    return label
+
+
+def _matrix(vectors: Single) -> NDArray[np.float64]:
+    """1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
+    x = vectors.astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    far = 1 - x @ x.T
+    far = np.maximum((far + far.T) / 2, 0)
+    np.fill_diagonal(far, 0)
+    return np.asarray(far)
+
+
+def _centre(vectors: Single) -> int:
+    """The one nearest to the others on average: the one nearest to their sum, as distances are linear in cosines."""
+    return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())
+
+
+def _by_key(gallery: Gallery) -> dict[str, list[Item]]:
+    found: dict[str, list[Item]] = {}
+    for item in gallery.items:
+        found.setdefault(item.key, []).append(item)
+    return found

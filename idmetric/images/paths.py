@@ -1,0 +1,271 @@
+"""Which image files a path, a folder or a pattern names, and which mask belongs to each: the same in every command.
+
+- A file stands for itself, whatever its name.
+- A folder stands for the images in and below it. Links to folders are followed, except those that lead back to a folder
+  above.
+- A pattern (`gen/*.png`, `gen/**/*.png`) stands for what matches it, as a shell would list it.
+
+Hidden files and folders (names that begin with a dot, as macOS's `._a.png`) and `__MACOSX` are left out of folders and
+patterns. Lists are in natural order: 2.png before 10.png.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.io.output import file_id
+
+_NUMBERS = re.compile("([0-9]+)")
+
+
+class InputError(ValueError):
+    """A path, folder or pattern that cannot be used. `source` names it, `reason` says why and how to fix it."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source!r}: {reason}")
+        self.source, self.reason = source, reason
+
+
+# Folders and patterns
+
+
+def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
+
+    A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
+
+    Raises:
+        OSError: naming a folder that cannot be listed.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if is_hidden(entry.name):
+            continue
+        if _is_folder(entry):
+            yield from walk(folder / entry.name, above | {real})
+        else:
+            yield folder / entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is left out of folders and patterns."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def is_image(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name ends as an image's does."""
+    return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
+
+
+def names_several(source: Any) -> bool:
+    """Whether this is a folder or a pattern, and so a list of images."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    path = os.fspath(source)
+    return isinstance(path, str) and (os.path.isdir(path) or _is_pattern(path))
+
+
+def listed(source: str | os.PathLike[str]) -> list[str]:
+    """The image files that a path, a folder or a pattern names; one path that is neither is returned as it is.
+
+    Raises:
+        InputError: for a folder without images, or a pattern that matches none.
+    """
+    path = os.fspath(source)
+    try:
+        if os.path.isdir(path):
+            return _below(path)
+        return _matching(path) if _is_pattern(path) else [path]
+    except OSError as error:
+        raise InputError(str(error.filename or path), f"the folder cannot be listed: {error.strerror}") from error
+
+
+def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The files of several paths, folders and patterns, each once.
+
+    Raises:
+        InputError: as `listed`.
+    """
+    found: dict[str, str] = {}
+    for source in sources:
+        for path in listed(source):
+            found.setdefault(os.path.realpath(path) if ".." in path else os.path.normpath(path), path)
+    return list(found.values())
+
+
+def natural(path: str) -> tuple[Any, ...]:
+    """What to sort paths by, so that numbers in names count as numbers."""
+    parts = [[int(x) if k % 2 else x for k, x in enumerate(_NUMBERS.split(part))] for part in Path(path).parts]
+    return parts, path
+
+
+def matches(pattern: str) -> list[str]:
+    """Files and folders that a pattern matches, without hidden ones, in natural order; empty for other paths."""
+    return sorted(_matched(pattern), key=natural) if _is_pattern(pattern) else []
+
+
+def check_partners(a: Any, b: Any) -> None:
+    """Refuse two folders or patterns to be compared image by image, unless their images have equal names.
+
+    Raises:
+        ValueError: naming both.
+        InputError: as `listed`.
+    """
+    if not (names_several(a) and names_several(b)):
+        return
+    (left, from_), (right, to) = ((listed(x), _base(os.fspath(x))) for x in (a, b))
+    if 1 in (len(left), len(right)):
+        return
+    sides = ((left, from_), (right, to))
+    names = [[os.path.splitext(os.path.relpath(path, base or "."))[0] for path in files] for files, base in sides]
+    if names[0] != names[1]:
+        raise ValueError(
+            f"{os.fspath(a)!r} ({len(left)} images) and {os.fspath(b)!r} ({len(right)}) are compared image by image, "
+            "but their images have different names: pairwise() compares all with all; give two lists to choose pairs"
+        )
+
+
+def _is_pattern(path: str) -> bool:
+    return glob.has_magic(path) and "://" not in path and not path.startswith("data:") and not os.path.lexists(path)
+
+
+def _below(folder: str) -> list[str]:
+    found = [str(path) for path in walk(Path(folder)) if is_image(path)]
+    if not found:
+        hidden = any(is_image(name) for _, _, names in os.walk(folder) for name in names)
+        hint = f" (files ending in {' '.join(IMAGE_ENDINGS)})"
+        if hidden:
+            hint = " but hidden ones (their names, or their folder's, begin with a dot): name those files to use them"
+        raise InputError(folder, f"the folder holds no images{hint}")
+    return sorted(found, key=natural)
+
+
+def _matching(pattern: str) -> list[str]:
+    """The images that a pattern matches; files with other endings only where there is no other."""
+    found = _matched(pattern)
+    files = [path for path in found if not os.path.isdir(path)]
+    images = [path for path in files if is_image(path)]
+    for folder in found:
+        if os.path.isdir(folder):
+            above = frozenset(os.path.realpath(path) for path in Path(folder).parents)
+            images += [str(path) for path in walk(Path(folder), above) if is_image(path)]
+    if not (images or files):
+        raise InputError(pattern, "nothing matches this pattern (hidden files are left out), and no file has this name")
+    return sorted(dict.fromkeys(images or files), key=natural)
+
+
+def _matched(pattern: str) -> list[str]:
+    base, parts = _base(pattern), _parts(pattern)
+    if "**" not in parts:
+        found = glob.glob(os.path.join(glob.escape(base), *parts) if base else os.path.join(*parts))
+        return [path for path in found if not is_hidden(os.path.basename(path))]
+    below = walk(Path(base or "."))  # glob's own ** would follow links in circles
+    names = [os.path.relpath(path, base or ".") for path in below]
+    return [os.path.join(base, name) for name in names if _lies_in(name.split(os.sep), parts)]
+
+
+def _base(pattern: str) -> str:
+    """The folders that a pattern, or a folder's path, begins with; they may have brackets in their names."""
+    head = pattern.rstrip("/" + os.sep) or pattern
+    while head and not os.path.isdir(head):
+        head = os.path.dirname(head)
+    return head
+
+
+def _parts(pattern: str) -> list[str]:
+    rest = pattern[len(_base(pattern)) :]
+    return [part for part in re.split(r"[/\\]" if os.sep == "\\" else "/", rest) if part]
+
+
+def _lies_in(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a file matches, or one of its folders does."""
+    return any(_fits(names[:k], parts) for k in range(1, len(names) + 1))
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return any(_fits(names[k:], parts[1:] or ["*"]) for k in range(len(names)))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
+
+
+# Masks
+
+
+def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> str | None:
+    """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
+
+    For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
+    exists, each also looked for with the other endings of images.
+    """
+    parts = Path(os.path.abspath(image)).with_suffix("").parts[1:]
+    for k in range(len(parts)):
+        at = Path(folder, *parts[k:])
+        if k < len(parts) - 1 and not at.parent.is_dir():
+            continue
+        for ending in dict.fromkeys((".png", *IMAGE_ENDINGS)):
+            found = f"{at}{ending}"
+            if os.path.isfile(found) and file_id(found) != file_id(image):  # the folder may hold the images too
+                return found
+    return None
+
+
+def absent_mask(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> tuple[str, str]:
+    """Name and reason for an error about an image without a mask there."""
+    return str(Path(folder, f"{Path(image).stem}.png")), f"there is no such file, the mask of {os.fspath(image)}"
+
+
+def check_masks(folder: str | os.PathLike[str], images: Iterable[str]) -> None:
+    """Refuse a folder of masks in which one file would be the mask of two different images.
+
+    Raises:
+        InputError: naming the mask and both images.
+    """
+    taken: dict[str, str] = {}
+    for image in dict.fromkeys(images):
+        mask = mask_of(folder, image)
+        if mask is not None:
+            claim(taken, image, mask, folder)
+
+
+def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLike[str]) -> None:
+    """Note in `taken` that an image has this mask.
+
+    Raises:
+        InputError: if another image has it; it names both.
+    """
+    other = taken.setdefault(os.path.realpath(mask), image)
+    if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
+        return
+    one, two = (Path(folder, part) for part in _apart(other, image))
+    raise InputError(
+        mask,
+        f"it would be the mask of both {other} and {image}: name their masks {one} and {two}, or give each image its "
+        "mask in the columns mask_a,mask_b of --pairs",
+    )
+
+
+def _apart(a: str, b: str) -> tuple[str, str]:
+    """The shortest ends of two paths that differ, with the ending of masks."""
+    x, y = (Path(os.path.abspath(path)).with_suffix(".png").parts for path in (a, b))
+    k = next((k for k in range(1, min(len(x), len(y))) if x[-k:] != y[-k:]), 1)
+    return os.path.join(*x[-k:]), os.path.join(*y[-k:])

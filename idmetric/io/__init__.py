@@ -1,0 +1,1 @@
+"""Files: atomic output, JSON, TOML, CSV and text of unknown origin, locks, progress."""

@@ -1,0 +1,349 @@
+"""Identity as a loss: how far images under training are from the subject that reference images show.
+
+    loss = IdentityLoss(metric, ["ref_1.jpg", "ref_2.jpg"], distance="joint", value_range=(-1, 1), clamp=True)
+    (denoising + 0.1 * loss(vae.decode(predicted_x0).sample)).backward()
+
+The references are embedded once. With d_ir the metric's distance of image i to reference r, and w_r weights that sum
+to 1, image i has the loss sum_r w_r d_ir (`aggregate="mean"`) or min_r d_ir ("min"); the batch is reduced as in torch's
+losses. Lower = more surely the same identity; gradients reach the pixels, never the metric.
+
+Of the metric, the loss keeps a module of its own over the same memory: frozen and in eval mode, whatever the caller
+does with theirs, and no flag of theirs is touched. It is no submodule: state_dict, parameters(), optimisers and
+DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers and not in state_dict either:
+build the loss again where training resumes. A metric that is trained on leaves the embedded references behind.
+
+A low loss is not proof of a like image: free pixels find noise that pleases any network. Train what can only make
+images (a generator, a LoRA), and judge by another model than the one trained on (docs/loss.md).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idmetric.distance.finite import NonFiniteError
+from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
+from idmetric.images.masks import MaskId, average_to, labelled
+from idmetric.images.read import SLACK, Outside, resize_pixels
+from idmetric.images.subject import Boxes, subject_of
+from idmetric.models.embedder import Embedder, Images, Masks
+from idmetric.models.embedding import Embedding, concatenate
+
+Reduction = Literal["mean", "sum", "none"]
+Aggregate = Literal["mean", "min"]
+Autocast = Literal["inherit", "off"] | torch.dtype
+
+Self = TypeVar("Self", bound="IdentityLoss")
+
+_TRANSPORT = ("patch", "joint", "patch_biased")
+# Sinkhorn's loop looks at values: it is not compiled
+_eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
+
+
+class IdentityLoss(nn.Module):
+    """Distance of images (B, 3, H, W) to reference images, differentiable in the images.
+
+    >>> loss = IdentityLoss(IDSim("tiny"), "reference.jpg")  # doctest: +SKIP
+    >>> loss(pixels).backward()  # doctest: +SKIP
+
+    Args:
+        metric: any `Embedder` of this package; not a compiled one (compile the loss).
+        references: images of the subject (anything `Embedder.embed` takes), or their embedding.
+        distance: see the table in `idmetric.distance`. joint_weight: weight of the patch term of "joint".
+        masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
+        outside: what becomes of pixels outside of a mask, in references as in `forward`.
+        weights: how much each reference counts in the mean; nonnegative, rescaled to sum 1. Default: all the same.
+        aggregate: over references: "mean", or "min", the distance to the nearest.
+        reduction: over the batch: "mean", "sum", or "none", which gives (B,).
+        value_range: of the pixels given to `forward`: (0, 1), or (-1, 1) as decoders of latents have it.
+        clamp: clamp to the range what leaves it, as decoders' images do, instead of raising an error. Clamped values
+            get no gradient.
+        checkpoint: recompute the encoder's blocks in the backward pass instead of keeping their activations (Chen et
+            al. 2016): the same gradients, less memory, about a third more computation.
+        autocast: of the encoder: "inherit" what is in force around the call, "off" the weights' own precision even
+            there, or a dtype such as torch.bfloat16. References are embedded alike. Distances, and so Sinkhorn, are
+            float32 or better in any case.
+        batch_size: references per pass.
+
+    Raises:
+        TypeError: if the metric is not an Embedder. ImageReadError: naming a reference that cannot be read.
+        ValueError: for no references, or options, masks, weights or embeddings that do not fit; the message says what
+            to do.
+    """
+
+    _metric: Embedder
+    _cls: Tensor
+    _patches: Tensor | None
+    _patch_weights: Tensor | None
+    _self_terms: Tensor | None
+    reference_weights: Tensor
+
+    def __init__(
+        self,
+        metric: Embedder,
+        references: Images | Embedding,
+        *,
+        distance: str = "cls",
+        masks: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        weights: Sequence[float] | Tensor | None = None,
+        aggregate: Aggregate = "mean",
+        reduction: Reduction = "mean",
+        joint_weight: float = 1.0,
+        value_range: tuple[float, float] = (0.0, 1.0),
+        clamp: bool = False,
+        checkpoint: bool = False,
+        autocast: Autocast = "inherit",
+        batch_size: int = 32,
+    ) -> None:
+        super().__init__()
+        if not isinstance(metric, Embedder):
+            raise TypeError(
+                f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}: give the plain "
+                "model, without torch.compile or DistributedDataParallel around it"
+            )
+        _check_choice("aggregate", aggregate, ("mean", "min"))
+        _check_choice("reduction", reduction, ("mean", "sum", "none"))
+        _check_choice("outside", outside, ("black", "white", "crop", "keep"))
+        if not isinstance(autocast, torch.dtype):
+            _check_choice("autocast", autocast, ("inherit", "off", "a torch.dtype"))
+        if len(value_range) != 2 or not -math.inf < value_range[0] < value_range[1] < math.inf:
+            raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
+        if aggregate == "min" and weights is not None:
+            raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
+        self.distance, self.joint_weight = check_name(distance), joint_weight
+        self.outside, self.aggregate, self.reduction = outside, aggregate, reduction
+        self.value_range, self.clamp = (float(value_range[0]), float(value_range[1])), clamp
+        self.autocast = autocast
+        own = _frozen(metric)
+        if checkpoint:
+            _checkpoint_blocks(own)
+        self.checkpoint = checkpoint
+        self.__dict__["_metric"] = own  # no submodule, see the module's docstring
+        with torch.inference_mode(False):  # what is made under it could not meet a graph later
+            self._embed_references(references, labelled(masks, mask_id), batch_size)
+            self._keep("reference_weights", _reference_weights(weights, self._cls))
+
+    # References
+
+    def _embed_references(self, references: Images | Embedding, masks: Masks, batch_size: int) -> None:
+        if isinstance(references, list | tuple) and not references:
+            raise ValueError("no references: give at least one image of the subject, or its embedding")
+        with torch.no_grad(), self._precision():
+            found = self._metric._side(references, masks, self.outside, needs_patches(self.distance), batch_size)
+        if not len(found):
+            raise ValueError("no references: the embedding holds no image")
+        if needs_patches(self.distance) and found.patches is None:
+            raise ValueError(
+                f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
+                "patches=True, or choose distance='cls'"
+            )
+        if not found.finite().all():
+            raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
+        found = found.detach().to(self._metric.device)
+        self._grid, self._model = found.grid, found.model
+        self._keep("_cls", found.cls)
+        patches = found.patches if needs_patches(self.distance) else None
+        self._keep("_patches", patches)
+        self._keep("_patch_weights", None if patches is None else found.weights)
+        with torch.no_grad():
+            self._keep("_self_terms", self_terms(self.references, self.distance))
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        if value is not None and value.dtype != torch.float64:
+            value = value.float()
+        self.register_buffer(name, None if value is None else value.clone(), persistent=False)
+
+    @property
+    def references(self) -> Embedding:
+        """The references' embedding, where the loss is."""
+        return replace(self._targets(), model=self._model)
+
+    def _targets(self) -> Embedding:
+        # unmarked: they are the metric's by construction, also once DistributedDataParallel has copied over its weights
+        grid = None if self._patches is None else self._grid
+        return Embedding(self._cls, self._patches, grid, self._patch_weights)
+
+    @property
+    def metric(self) -> Embedder:
+        """The loss's own frozen module over the metric's weights."""
+        return self._metric
+
+    def signature(self) -> dict[str, str]:
+        """What to report with a training run: model, exact weights, distance, and how references are used."""
+        own = self._metric.signature(self.distance)
+        return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
+
+    def extra_repr(self) -> str:
+        """For `repr`."""
+        options = f"aggregate={self.aggregate}, reduction={self.reduction}, checkpoint={self.checkpoint}"
+        return f"{self._metric.label}, distance={self.distance}, references={len(self._cls)}, {options}"
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        for name, value in before.items():  # moved, but never less precise than they were
+            now = self._buffers[name]
+            if value is not None and now is not None and now.dtype != value.dtype:
+                self._buffers[name] = value.to(now.device, torch.promote_types(now.dtype, value.dtype))
+        self._metric._apply(fn, recurse)
+        return moved
+
+    # Images in, loss out
+
+    def forward(self, pixels: Tensor, *, masks: Tensor | None = None, boxes: Boxes | None = None) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            pixels: (B, 3, H, W), RGB in `value_range`, any size, floating; with graph, unless gradients are off.
+            masks: how much of each pixel is subject, (B, h, w) or (B, 1, h, w), bool or in [0, 1], on any device; other
+                sizes than the pixels' are averaged to it. Differentiable too. `outside` says what becomes of the
+                rest; unless it is "keep", pixels where the mask is 0 get no gradient.
+            boxes: (left, top, right, bottom) of each image, in whole pixels, right and bottom excluded: only that part
+                is looked at, and only its pixels get a gradient. Masks are cut too.
+
+        Returns:
+            A scalar, or (B,) with reduction "none"; float32 or better.
+
+        Raises:
+            ValueError: for pixels, masks or boxes that do not fit; the message says how to fix it.
+        """
+        _check_shape(pixels)
+        self._check_graph(pixels)
+        x = self._to_unit(pixels)
+        views, covers = subject_of(x, masks, boxes, self.outside)
+        with self._precision(x.device):
+            found = self._embed(views, covers)
+        matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
+        far = matrix(found, self._targets(), self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
+        each = far.amin(1) if self.aggregate == "min" else (far * self.reference_weights.to(far)).sum(1)
+        if self.reduction == "none":
+            return each
+        return each.mean() if self.reduction == "mean" else each.sum()
+
+    def _check_graph(self, pixels: Tensor) -> None:
+        if torch.is_grad_enabled() and not pixels.requires_grad:
+            raise ValueError(
+                "the pixels carry no graph, so this loss would train nothing: make them outside of torch.no_grad() and "
+                "without detach(), numpy or PIL (a pipeline's __call__ runs under no_grad). To evaluate only, call the "
+                "loss under torch.no_grad()"
+            )
+
+    def _to_unit(self, pixels: Tensor) -> Tensor:
+        low, high = self.value_range
+        x = pixels if pixels.dtype == torch.float64 else pixels.float()
+        if not torch.compiler.is_compiling():  # looking at values would break the graph
+            self._check_values(x)
+        x = x if (low, high) == (0, 1) else (x - low) / (high - low)
+        return x.clamp(0, 1) if self.clamp else x
+
+    def _check_values(self, x: Tensor) -> None:
+        low, high = self.value_range
+        least, most = torch.stack(torch.aminmax(x.detach())).tolist()
+        found = f"[{least:.4g}, {most:.4g}]"
+        if not (abs(least) < torch.inf and abs(most) < torch.inf):
+            raise ValueError(
+                f"pixels hold NaN or infinity (range found: {found}): look at the learning rate, and at half precision "
+                "in the decoder (the SDXL VAE overflows in float16)"
+            )
+        if self.clamp or (least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low)):
+            return
+        advice = "clamp=True allows what merely overshoots"
+        if (low, high) == (0, 1) and least < -0.2:
+            advice = "a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
+        elif most > 2 * high + 1:
+            advice = "divide by 255"
+        raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {found}: {advice}")
+
+    def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
+        metric = self._metric
+        seen = [resize_pixels(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
+        if covers is not None:
+            covers = [average_to(c, (s.shape[-2], s.shape[-1])) for c, s in zip(covers, seen, strict=True)]
+        if len({s.shape[-2:] for s in seen}) == 1:
+            return self._weighted(torch.cat(seen), None if covers is None else torch.cat(covers))
+        parts = [self._weighted(s, None if covers is None else covers[i]) for i, s in enumerate(seen)]
+        return concatenate(parts)
+
+    def _weighted(self, seen: Tensor, cover: Tensor | None) -> Embedding:
+        found = self._metric.forward(seen)
+        if not needs_patches(self.distance):
+            return Embedding(found.cls, model=found.model)
+        if cover is None:
+            return found
+        if found.grid is None:
+            raise ValueError(
+                f"{self._metric.label} has no fixed patch grid for masks to weigh: use distance='cls' with masks, or "
+                "boxes instead of masks"
+            )
+        weights = F.adaptive_avg_pool2d(cover[:, None], found.grid).flatten(1)
+        return Embedding(found.cls, found.patches, found.grid, weights, found.model)
+
+    def _precision(self, device: torch.device | None = None) -> AbstractContextManager[Any]:
+        kind = (device or self._metric.device).type
+        if isinstance(self.autocast, torch.dtype):
+            return torch.autocast(kind, dtype=self.autocast)
+        return torch.autocast(kind, enabled=False) if self.autocast == "off" else nullcontext()
+
+
+# The metric
+
+
+def _frozen(metric: Embedder) -> Embedder:
+    """A module of our own over the same memory, frozen and in eval mode; the caller's is left as it is."""
+    shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in metric.parameters()}
+    shared |= {id(b): b for b in metric.buffers()}
+    return copy.deepcopy(metric, shared).eval()
+
+
+def _checkpoint_blocks(metric: Embedder) -> None:
+    """Let the backbone recompute its blocks; the metric must be our own module."""
+    trunk: Any = getattr(metric, "backbone", None)
+    if hasattr(trunk, "set_grad_checkpointing"):  # timm
+        trunk.set_grad_checkpointing(True)
+    elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
+        trunk.gradient_checkpointing_enable({"use_reentrant": False})
+        for layer in trunk.modules():
+            if getattr(layer, "gradient_checkpointing", False):
+                layer.training = True  # they read the flag only then; what drops out lies below them and stays off
+    else:
+        raise ValueError(f"checkpoint=True: {metric.label}'s backbone cannot recompute its blocks; leave it out")
+
+
+# What is given
+
+
+def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"unknown {option} {value!r}: choose {', '.join(known)}")
+
+
+def _reference_weights(weights: Sequence[float] | Tensor | None, like: Tensor) -> Tensor:
+    count = len(like)
+    if weights is None:
+        return like.new_full((count,), 1 / count)
+    given = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
+    if len(given) != count:
+        raise ValueError(f"{len(given)} weights for {count} references: give one for each")
+    if not given.isfinite().all() or (given < 0).any() or not given.sum() > 0:
+        raise ValueError(f"weights of references must be finite and nonnegative with a positive sum: {given.tolist()}")
+    return (given / given.sum()).to(like)
+
+
+def _check_shape(pixels: Tensor) -> None:
+    if not isinstance(pixels, Tensor) or not pixels.is_floating_point():
+        found = f"a {pixels.dtype} tensor" if isinstance(pixels, Tensor) else type(pixels).__name__
+        raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {found}: nothing else has a gradient")
+    if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape:
+        hint = ": add a batch dimension, pixels[None]" if pixels.ndim == 3 else ""
+        hint = ": decode latents first" if pixels.ndim == 4 and pixels.shape[1] in (4, 16) else hint
+        raise ValueError(f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}{hint}")

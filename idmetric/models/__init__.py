@@ -1,0 +1,1 @@
+"""The metrics: `IDSim`, `NearID`, `VisIDEmbed`, `Backbone`, and what they share."""

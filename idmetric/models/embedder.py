@@ -1,0 +1,839 @@
+"""Embedder: the base class of every model. Pixels in, Embedding out; two images in, distance out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, get_args, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from idmetric import __version__
+from idmetric.calibration import apply as calibrations
+from idmetric.calibration.apply import Calibration, CalibrationError
+from idmetric.checkpoints import format as checkpoint
+from idmetric.distance.finite import check_distances
+from idmetric.distance.matrix import distance as embedding_distance
+from idmetric.distance.matrix import distance_matrix, needs_patches
+from idmetric.images import paths as inputs
+from idmetric.images.masks import Labelled, MaskId, MaskLike, average_to, cut_out, labelled
+from idmetric.images.read import (
+    ImageLike,
+    ImageReadError,
+    Outside,
+    Preprocessing,
+    check_pixels,
+    describe,
+    is_single,
+    load_batch,
+    place,
+    read_image,
+    resize_pixels,
+    split_images,
+    to_pixels,
+)
+from idmetric.io.prefetch import in_order
+from idmetric.models.embedding import Embedding, concatenate, same_model
+from idmetric.store.fingerprint import Marks, short_name, weights_digest
+
+Images = ImageLike | Sequence[ImageLike]
+Masks = MaskLike | Sequence[MaskLike | None] | None
+
+Self = TypeVar("Self", bound="Embedder")
+Loaded = TypeVar("Loaded")  # a batch that is ready for the model
+
+
+def auto_device() -> torch.device:
+    """CUDA where there is one, else Apple's MPS, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+class Embedder(nn.Module):
+    """A model that embeds images, bound to its own preprocessing.
+
+    A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
+
+    Args:
+        name: what the user calls the model, e.g. "tiny".
+        revision: which exact weights (`Checkpoint.revision`).
+        image_size: height and width of the encoder's input; images are squashed to it, not cropped.
+        mean, std: per-channel normalisation of pixels in [0, 1].
+        interpolation: "bicubic" or "bilinear", antialiased.
+        background: RGB colour (0-255) that shows through transparent images.
+        preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.images`).
+        files: what it was loaded from; a calibration may lie among them.
+
+    Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
+    still flow to the pixels.
+    """
+
+    model_type = ""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        revision: str,
+        image_size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        interpolation: str = "bicubic",
+        background: tuple[int, int, int] = (255, 255, 255),
+        preprocessing: Preprocessing = "standard",
+        files: checkpoint.Files | None = None,
+    ) -> None:
+        super().__init__()
+        if preprocessing not in get_args(Preprocessing):
+            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
+        self.name = name
+        self._named = (name, short_name(name, files is None or files.local))
+        self.revision = revision
+        self.image_size = image_size
+        self.interpolation = interpolation
+        self.background = background
+        self.preprocessing = preprocessing
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self._files = files
+        self._calibration: Calibration | None = None
+        self._compiled: Callable[..., Any] | None = None
+        self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
+        self._new_digest = ""  # of weights without a revision, when they were first asked for
+
+    # What a model defines
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
+        """Normalised pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward_features")
+
+    def config(self) -> dict[str, Any]:
+        """What config.json must say to rebuild this model; plain JSON values."""
+        raise NotImplementedError(f"{type(self).__name__} does not define config")
+
+    # Where it is, what it is
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the weights; images are cast to it."""
+        return next(self.parameters()).dtype
+
+    @property
+    def model_id(self) -> str:
+        """Model, exact weights and resolution in one string, which every Embedding carries.
+
+        The weights are named by their revision, followed by 12 digits of their hash if they were written to after they
+        were loaded (by training, say), or have no revision. The name is the folder's own, however its path was spelled.
+        """
+        return self._model_id(values=True)
+
+    def _model_id(self, values: bool) -> str:
+        exact = self.revision or "none"
+        if not self.revision or not self._as_loaded(values):
+            exact += f"+{self._kept_digest() if self._as_loaded(values) else weights_digest(self)[:12]}"
+        return f"{self.label}@{exact}/{self.resolution}"
+
+    def _kept_digest(self) -> str:
+        """Digest of new weights, which have no revision; it stays when they are moved or rounded."""
+        if not self._new_digest:
+            self._new_digest = weights_digest(self)[:12]
+        return self._new_digest
+
+    def _as_loaded(self, values: bool) -> bool:
+        if self._loaded is None:
+            return False
+        now = Marks.of(self, values)
+        return now.written == self._loaded.written and (not values or now.values == self._loaded.values)
+
+    def _maker(self) -> str:
+        """The `model_id` that marks an Embedding made now.
+
+        Empty inside `torch.compile`, which cannot trace a hash, and while the weights are trained, as every step
+        would be another model. A graph is built without waiting for the device.
+        """
+        if torch.compiler.is_compiling():
+            return ""
+        graph = torch.is_grad_enabled()
+        if graph and any(p.requires_grad for p in self.parameters()):
+            return ""
+        return self._model_id(values=not graph)
+
+    def take_revision(self, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self.revision, self._loaded = revision, Marks.of(self)
+
+    @property
+    def short_name(self) -> str:
+        """The name; for a folder its own name, however its path was spelled."""
+        given, short = self._named
+        return short if self.name == given else self.name
+
+    @property
+    def label(self) -> str:
+        """Class and name, and whatever else in a model's settings changes its scores."""
+        reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
+        return f"{type(self).__name__}:{self.short_name}{reading}"
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
+        height, width = self.image_size
+        return f"{height}x{width}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """What to report with a score, so that it can be reproduced."""
+        return {
+            "model": self.label,
+            "revision": self.revision,
+            "distance": distance,
+            "resolution": self.resolution,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "idmetric": __version__,
+        }
+
+    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
+        """Everything that this model's embeddings depend on, the exact weights in memory included.
+
+        Args:
+            outside: what becomes of pixels outside masks; None for whole images.
+            mask_id: which label of the masks is the subject, if one was chosen.
+        """
+        return {
+            **self.signature(),
+            "weights": weights_digest(self),
+            "settings": json.dumps(self.config(), sort_keys=True, default=str),
+            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}",
+            "outside": outside or "all",
+            **({} if mask_id is None else {"mask_id": str(mask_id)}),
+        }
+
+    @property
+    def spelled_label(self) -> str:
+        """The label with the model's path as it was spelled: what idmetric 0.1 named folders by."""
+        kind = type(self).__name__
+        return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """As `nn.Module.train`, except that a frozen model stays in eval mode.
+
+        So a metric kept inside a larger module gives the same scores when that module trains.
+        """
+        return super().train(mode and any(p.requires_grad for p in self.parameters()))
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
+        super().compile(*args, **options)
+        self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
+
+    # Pixels in, embedding out
+
+    def forward(self, pixels: Tensor) -> Embedding:
+        """Embed pixels, differentiably.
+
+        Args:
+            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (resized by antialiased bicubic interpolation).
+
+        Raises:
+            ImageReadError: if the values leave [0, 1]; the message says what was found.
+        """
+        if not torch.compiler.is_compiling():
+            check_pixels(pixels)
+        return self._encode(resize_pixels(pixels, self.image_size, self.interpolation))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
+        x = pixels.to(self.device, torch.promote_types(pixels.dtype, torch.promote_types(self.dtype, torch.float32)))
+        mean, std = (x.new_tensor(value).view(3, 1, 1) for value in (self.mean, self.std))
+        return (x - mean).div_(std)
+
+    def _encode(self, pixels: Tensor) -> Embedding:
+        x = self.normalise(pixels).to(self.dtype)
+        features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
+        return Embedding(features, patches, grid, model=self._maker())
+
+    def embed(
+        self,
+        images: Images,
+        *,
+        batch_size: int = 32,
+        masks: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        patches: bool = True,
+        workers: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Embedding:
+        """Embed images of any kind, in batches, without building a graph.
+
+        Args:
+            images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `idmetric.images`). A
+                folder or a pattern ("photos/cat", "gen/*.png") is the list of its images, in natural order.
+            batch_size: images per pass; results do not depend on it beyond float rounding.
+            masks: subject mask of each image (or None for an image without one), in the same kinds, white = subject. A
+                folder holds the masks at the images' paths, whole or without their first folders (`inputs.mask_of`).
+                Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
+                pixels.
+            mask_id: the label that is the subject in masks of several objects: a palette index or grey value, or a
+                colour such as "#ff0000" (see `idmetric.images.masks`; `Labelled(mask, mask_id)` sets it for one mask).
+            outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
+                "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
+                Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
+            patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
+            workers: threads that read batches while the model works on one before, for files on a machine with cores to
+                spare; each holds a batch in memory (on its way to CUDA in pinned memory). 0: read in turn.
+            progress: called with (images done, images in all) after each batch.
+
+        Raises:
+            ImageReadError: naming the image that cannot be read.
+            NonFiniteError: naming the images with features that are NaN or infinite, as a model in float16 may give.
+            ValueError: for no images, or masks that do not fit them.
+        """
+        with torch.no_grad():
+            return self._embed(images, batch_size, labelled(masks, mask_id), outside, patches, progress, workers)
+
+    def _embed(
+        self,
+        images: Images,
+        batch_size: int,
+        masks: Masks,
+        outside: Outside,
+        patches: bool,
+        progress: Callable[[int, int], None] | None = None,
+        workers: int = 0,
+    ) -> Embedding:
+        singles = split_images(images)
+        if not singles:
+            raise ValueError("no images given")
+        covers = split_masks(masks, singles)
+        return in_batches(
+            lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
+            self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
+            names_of(singles),
+        )  # fmt: skip
+
+    def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
+        names = ["a text" if image is None else describe(image) for image in images[where]]
+        embedding.check_finite(names, self.dtype)
+
+    def encode(
+        self,
+        images: Images,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        *,
+        masks: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        **options: Any,
+    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
+        """Global features under the name and with the arguments of sentence-transformers' `encode`.
+
+        >>> vectors = metric.encode(["a.jpg", "b.jpg"])  # (2, D)  # doctest: +SKIP
+
+        Args:
+            images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
+                is embedded, as D is not known otherwise.
+            batch_size, masks, mask_id, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=,
+                texts=.
+            show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
+            convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
+            convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
+            normalize_embeddings: scale to unit length, so that dot products are cosines.
+
+        Raises:
+            ImageReadError, ValueError: as `embed`.
+        """
+        single = is_single(images)
+        if show_progress_bar is None:
+            show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
+        if isinstance(images, list | tuple) and not images and not options:
+            found = self.embed(torch.zeros(3, *self.image_size), patches=False).cls[:0]
+        else:
+            with progress_bar("images") if show_progress_bar else nullcontext() as progress:
+                found = self.embed(
+                    images, batch_size=batch_size, masks=masks, mask_id=mask_id, outside=outside, patches=False,
+                    progress=progress, **options,
+                ).cls  # fmt: skip
+        if normalize_embeddings:
+            found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
+        if convert_to_tensor:
+            return found[0] if single else found
+        if convert_to_numpy:
+            array: NDArray[np.float32] = (found[0] if single else found).float().cpu().numpy()
+            return array
+        return found[0] if single else list(found)
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width at which this model sees an image of that size; ValueError if it cannot."""
+        return self.image_size
+
+    def read_image(self, image: ImageLike) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
+        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+
+    def load_image(
+        self,
+        image: ImageLike,
+        mask: MaskLike | None = None,
+        outside: Outside = "black",
+        *,
+        mask_id: MaskId | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One image as this model sees it, and its mask.
+
+        Args:
+            image, mask, outside, mask_id: as for `embed`.
+
+        Returns:
+            Pixels (3, h, w) in [0, 1], h and w from `size_for`; how much of each pixel the mask covers (h, w), or None
+            without a mask.
+
+        Raises:
+            ImageReadError: if one of them cannot be read, the mask selects nothing, or the model reads images as its
+                release does, which knows no masks.
+        """
+        if mask is None:
+            pixels = to_pixels(
+                image, self.size_for, background=self.background, interpolation=self.interpolation,
+                preprocessing=self.preprocessing,
+            )  # fmt: skip
+            return pixels, None
+        if self.preprocessing == "release":
+            advice = "leave the masks out, or load the model with preprocessing='standard'"
+            raise ImageReadError(
+                describe(mask), f"preprocessing='release' follows the release, which takes no masks: {advice}"
+            )
+        subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
+        try:
+            pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
+        except ImageReadError as error:  # it knows the cut-out alone
+            raise ImageReadError(describe(image), error.reason) from error
+        cover = average_to(cover, (pixels.shape[1], pixels.shape[2]))
+        return pixels, cover.to(pixels.device, pixels.dtype)
+
+    def _load_batch(
+        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside, pinned: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
+        pinned = pinned and self.device.type == "cuda"
+        device = None if pinned else self.device
+        if all(mask is None for mask in masks):
+            pixels = load_batch(
+                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
+                preprocessing=self.preprocessing,
+            )  # fmt: skip
+            cover = None
+        else:
+            loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
+            dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+            pixels = torch.stack([place(x.to(dtype), device) for x, _ in loaded])
+            cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
+        if pinned and pixels.device.type == "cpu":
+            pixels = pixels.pin_memory()  # from there it is copied while the model works
+        return pixels, cover
+
+    def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
+        pixels, cover = loaded
+        found = self._encode(pixels.to(self.device, non_blocking=True))
+        if cover is None or found.patches is None or found.grid is None:
+            return found
+        cover = cover.to(found.patches.device)
+        weights = F.adaptive_avg_pool2d(cover.float(), found.grid).flatten(1)
+        return Embedding(found.cls, found.patches, found.grid, weights, found.model)
+
+    # Two images in, distance out
+
+    @overload
+    def __call__(self, a: Tensor) -> Embedding: ...
+
+    @overload
+    def __call__(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str = ...,
+        *,
+        mask_a: Masks = ...,
+        mask_b: Masks = ...,
+        mask_id: MaskId | None = ...,
+        outside: Outside = ...,
+        joint_weight: float = ...,
+        batch_size: int = ...,
+    ) -> Tensor: ...
+
+    def __call__(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding | None = None,
+        distance: str = "cls",
+        *,
+        mask_a: Masks = None,
+        mask_b: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        joint_weight: float = 1.0,
+        batch_size: int = 32,
+        mode: None = None,
+    ) -> Embedding | Tensor:
+        """Distance of each image of a to its partner in b; lower = more surely the same identity.
+
+        With pixels alone, `metric(pixels)` is `forward`, as wrappers like DistributedDataParallel call it.
+
+        Args:
+            a, b: images (anything `embed` takes) or embeddings, equally many, or one on one side: it is embedded once
+                and compared with all. Two folders or patterns must hold images of equal names.
+            distance: "cls" (default), "patch", "joint" or a variant of the table in `idmetric.distance`.
+            mask_a, mask_b, mask_id, outside: subject masks, see `embed`.
+            joint_weight: weight of the patch term in "joint".
+            batch_size: images per pass.
+            mode: the ID-Sim release's name of a distance; refused, with the name it has here.
+
+        Returns:
+            Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
+            when tensors that require grad were given.
+
+        Raises:
+            NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
+                not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
+            TypeError: for a `mode`.
+        """
+        check_mode(mode)
+        if b is None:
+            if not isinstance(a, Tensor):
+                raise TypeError(
+                    f"metric(a) takes pixels, a tensor (B, 3, H, W), got {type(a).__name__}: compare two images with "
+                    "metric(a, b), or embed one with metric.embed(a)"
+                )
+            embedding: Embedding = super().__call__(a)
+            return embedding
+        inputs.check_partners(a, b)
+        patches = needs_patches(distance)
+        x = self._side(a, labelled(mask_a, mask_id), outside, patches, batch_size)
+        y = self._side(b, labelled(mask_b, mask_id), outside, patches, batch_size)
+        return self._finite(embedding_distance(x, y, distance, joint_weight=joint_weight))
+
+    def _finite(self, distances: Tensor) -> Tensor:
+        """The distances, checked unless they are part of a graph: there a check would wait for the device."""
+        if not distances.requires_grad and not torch.compiler.is_compiling():
+            check_distances(distances, self.dtype)
+        return distances
+
+    def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
+        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
+        result: Tensor = 1 - self(a, b, distance, **options)
+        return result
+
+    def pairwise(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding | None = None,
+        distance: str = "cls",
+        *,
+        masks_a: Masks = None,
+        masks_b: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        joint_weight: float = 1.0,
+        batch_size: int = 32,
+        mode: None = None,
+    ) -> Tensor:
+        """Distances of every image of a to every image of b (default: a itself), shape (N, M).
+
+        Each image is embedded once; `mask_id` and the other arguments, and what is raised, are as for a distance.
+        """
+        check_mode(mode)
+        patches = needs_patches(distance)
+        x = self._side(a, labelled(masks_a, mask_id), outside, patches, batch_size)
+        y = None if b is None else self._side(b, labelled(masks_b, mask_id), outside, patches, batch_size)
+        return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
+
+    # Distance in, probability out
+
+    def probability(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str | None = None,
+        *,
+        prior: float | None = None,
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+        mask_a: Masks = None,
+        mask_b: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        batch_size: int = 32,
+    ) -> Tensor:
+        """Probability that each image of a shows the same identity as its partner in b.
+
+        It holds for pairs like those of its calibration: see `idmetric-eval calibrate`. A
+        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
+
+        Args:
+            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
+            distance: default the one that the calibration is for; another is refused.
+            prior: share of pairs of one identity among those that you ask about; default the calibration's.
+            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json beside the
+                model's weights.
+
+        Returns:
+            Shape (B,), in (0, 1), without graph.
+
+        Raises:
+            CalibrationError: if there is none, or it was made for another model, distance or way of masking.
+        """
+        found = self.calibration if calibration is None else self._checked(calibration)
+        if found is None:
+            raise CalibrationError(
+                f"{self.label} has no calibration beside its weights: make one, `idmetric-eval calibrate`, and give it "
+                "by calibrate_with(file) or calibration="
+            )
+        found.check_distance(found.distance if distance is None else distance)
+        for images, mask in ((a, mask_a), (b, mask_b)):
+            if not isinstance(images, Embedding):  # of these it is not known
+                found.check_outside("all" if mask is None else outside)
+        found.warn()
+        with torch.no_grad():
+            far = self(
+                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
+                batch_size=batch_size,
+            )  # fmt: skip
+        return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `probability` uses: given by `calibrate_with`, else calibration.json beside the weights, else None.
+
+        Raises:
+            CalibrationError: if the file is damaged, or was made for other weights.
+        """
+        if self._calibration is None and self._files is not None:
+            path = self._files.optional(checkpoint.CALIBRATION)
+            if path is not None:
+                self._calibration = self._checked(path)
+        return self._calibration
+
+    def calibrate_with(self: Self, calibration: str | os.PathLike[str] | Calibration) -> Self:
+        """Use this calibration (a file, or one in memory) from now on; returns the metric.
+
+        Raises:
+            CalibrationError: if it cannot be read, or was made for another model.
+        """
+        self._calibration = self._checked(calibration)
+        return self
+
+    def calibrated_model(self, files: bool = True) -> calibrations.Model:
+        """What a calibration of this model is bound to; with `files`, their hash too (a second for each gigabyte).
+
+        Changes that training makes in memory are not seen: save the model and load it.
+        """
+        content = checkpoint.content_of(self._files) if files and self._files is not None else None
+        settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
+        return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
+
+    def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
+        found = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
+        if not found.model.is_same(self.calibrated_model(files=False)):  # mostly the revision suffices
+            found.check_model(self.calibrated_model())
+        return found
+
+    def _side(
+        self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int
+    ) -> Embedding:
+        if isinstance(images, Embedding):
+            if masks is not None:
+                raise ValueError("a mask was given with an Embedding: give it to embed instead")
+            if images.model and not same_model(images.model, self._maker()):
+                raise ValueError(
+                    f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
+                )
+            return images
+        wants_grad = any(isinstance(x, Tensor) and x.requires_grad for x in _tensors(images))
+        context: AbstractContextManager[Any] = nullcontext() if wants_grad else torch.no_grad()
+        with context:
+            return self._embed(images, batch_size, masks, outside, patches)
+
+    # Files
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls: type[Self], source: str | os.PathLike[str], **options: Any) -> Self:
+        """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
+        return cls(source, **options)  # type: ignore[arg-type, call-arg]  # subclasses take the source first
+
+    def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload to the Hub repository `owner/name` (created if absent); returns the commit's address."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return checkpoint.push(folder, repo, private=private, token=token)
+
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        self.requires_grad_(False).eval()
+        self.to(auto_device() if device is None else device, dtype)
+        self._loaded = Marks.of(self)
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Weights moved to a device or to a dtype of less precision are still those that were loaded."""
+        kept, before = self._as_loaded(values=True), self.dtype
+        if kept and not self.revision:
+            self._kept_digest()
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        rounded = before.itemsize < 4 and self.dtype != before  # what 16 bits have lost does not come back
+        self._loaded = Marks.of(self) if kept and not rounded else None
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": self._as_loaded(values=True)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
+
+
+def check_mode(mode: object) -> None:
+    """Refuse the ID-Sim release's `mode=`: two of its names mean another distance here.
+
+    Raises:
+        TypeError: naming the same distance here.
+    """
+    if mode is None:
+        return
+    here = {"cls": "cls", "patch": "patch_pooled", "joint": "joint_pooled"}.get(str(mode))
+    advice = f"pass distance={here!r}" if here else "it has 'cls', 'patch' and 'joint'"
+    raise TypeError(
+        f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
+        "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
+    )
+
+
+def _tensors(images: Any) -> Sequence[Any]:
+    return images if isinstance(images, list | tuple) else [images]
+
+
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """tqdm's bar as the function that `progress=` takes."""
+    from tqdm.auto import tqdm
+
+    with tqdm(unit=unit) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def in_batches(
+    load: Callable[[slice], Loaded],
+    run: Callable[[Loaded], Embedding],
+    count: int,
+    batch_size: int,
+    patches: bool,
+    progress: Callable[[int, int], None] | None,
+    workers: int = 0,
+    check: Callable[[Embedding, slice], None] | None = None,
+    names: tuple[str, ...] | None = None,
+) -> Embedding:
+    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
+
+    Args:
+        check: called with each batch's embedding and place, unless it is part of a graph or compiled.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if workers < 0:
+        raise ValueError(f"workers must be at least 0, got {workers}")
+    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    parts = []
+    with closing(_ahead(load, places, workers)) as batches:
+        for where, loaded in zip(places, batches, strict=True):
+            part = run(loaded)
+            part = part if patches else Embedding(part.cls, model=part.model)
+            if check is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                check(part, where)
+            parts.append(part)
+            if progress is not None:
+                progress(where.stop, count)
+    return replace(concatenate(parts), names=names)
+
+
+def names_of(images: Sequence[Any]) -> tuple[str, ...] | None:
+    """The path of each image, empty for one that has none; None if no image has one."""
+    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else getattr(x, "filename", "") for x in images]
+    return tuple(name if isinstance(name, str) else "" for name in names) if any(names) else None
+
+
+def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
+    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
+    if not workers:
+        yield from map(load, places)
+        return
+    grad = torch.is_grad_enabled()  # which threads do not inherit
+
+    def loaded(where: slice) -> Loaded:
+        with torch.set_grad_enabled(grad):
+            return load(where)
+
+    yield from in_order(loaded, places, threads=workers, waiting=workers)
+
+
+def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
+    """A mask, or None, for each image; of a folder of masks, the ones at the images' paths.
+
+    Raises:
+        ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.
+        ImageReadError: naming an image without a mask in the folder.
+    """
+    if masks is None:
+        return [None] * len(images)
+    given = masks.source if isinstance(masks, Labelled) else masks
+    if isinstance(given, str | os.PathLike) and os.path.isdir(given):
+        in_folder = _masks_in(given, images)
+        return [labelled(mask, masks.mask_id) for mask in in_folder] if isinstance(masks, Labelled) else [*in_folder]
+    if isinstance(masks, list | tuple):
+        found = list(masks)
+    elif isinstance(masks, Tensor) and masks.ndim in (3, 4):
+        # (N, H, W) or (N, 1, H, W): one mask for each image
+        found = list(masks)
+    else:
+        found = [masks]
+    if len(found) != len(images):
+        raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
+    return found
+
+
+def _masks_in(folder: str | os.PathLike[str], images: Sequence[Any]) -> list[str]:
+    paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+    if len(paths) != len(images):
+        raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
+    inputs.check_masks(folder, paths)
+
+    found = []
+    for path in paths:
+        mask = inputs.mask_of(folder, path)
+        if mask is None:
+            raise ImageReadError(*inputs.absent_mask(folder, path))
+        found.append(mask)
+    return found

@@ -1,0 +1,276 @@
+"""ID-Sim (Chae et al., "ID-Sim: An Identity-Focused Similarity Metric", CVPR 2026): architecture and loading.
+
+A ViT's last-block tokens, before its final norm, pass two residual heads (one for the class token, one for the patch
+tokens); each vector is centred and L2-normalised. The released models fine-tune DINOv3 or DINOv2 by LoRA, folded into
+the weights here. The gated residual, the centring and the pre-norm features are the release's, not in the paper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idmetric.checkpoints import config as configs
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints import released
+from idmetric.checkpoints.format import Checkpoint, CheckpointError, Files, Hub
+from idmetric.images.read import Preprocessing, resize_pixels
+from idmetric.io.hints import did_you_mean
+from idmetric.models import backbone as backbones
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+
+Self = TypeVar("Self", bound="IDSim")
+
+TINY = Path(__file__).parent / "weights" / "tiny"
+_DEFAULT = "dinov3_vitl16"
+
+
+@dataclass(frozen=True)
+class IDSimConfig:
+    """What makes an `IDSim`: saved in config.json. The defaults are the release's.
+
+    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
+    `residual` and `centre` are what the paper leaves open: whether features are the last block's or the backbone's
+    final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
+    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides, in eval mode: the
+    global feature is then the mean of all, scaled to unit length. Neither paper nor release does so; patches stay those
+    of the image itself. Transformers take no side but `image_size`. `preprocessing`: see `IDSim`.
+    """
+
+    backbone: str = "vit_large_patch16_dinov3.lvd1689m"
+    image_size: int = 448  # paper C.1
+    hidden: int = 512  # width of the heads' hidden layer, paper C.1
+    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    backbone_args: dict[str, Any] = field(default_factory=dict)
+    features: Literal["last-block", "final"] = "last-block"
+    residual: bool = True
+    centre: bool = True
+    mirror_sizes: tuple[int, ...] = ()
+    preprocessing: Preprocessing = "standard"
+
+    def __post_init__(self) -> None:
+        configs.check_mirror_sizes(self.mirror_sizes)
+
+
+class Head(nn.Module):
+    """fc2(silu(fc1(layernorm(x)))) + sigmoid(beta) * x: the release's head, (..., D) to (..., D).
+
+    Without `residual`, fc2(silu(fc1(layernorm(x)))): the "2-layer MLP" of the paper's section 4.1, taken literally.
+    """
+
+    def __init__(self, dim: int, hidden: int, residual: bool = True) -> None:
+        super().__init__()
+        self.ln = nn.LayerNorm(dim)
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+        self.beta_logit = nn.Parameter(torch.tensor(-4.0)) if residual else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the last axis."""
+        mixed: Tensor = self.fc2(F.silu(self.fc1(self.ln(x))))
+        return mixed if self.beta_logit is None else mixed + torch.sigmoid(self.beta_logit) * x
+
+
+def centre_and_normalise(x: Tensor) -> Tensor:
+    """Subtract each vector's own mean over its components, then scale to unit length (the release's normalisation)."""
+    return F.normalize(x - x.mean(-1, keepdim=True), dim=-1)
+
+
+class IDSim(Embedder):
+    """Identity similarity after ID-Sim.
+
+    >>> metric = IDSim("tiny")  # doctest: +SKIP
+    >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
+
+    Args:
+        source: a released variant ("dinov3_vitl16" (default), "dinov3_vitb16", "dinov2_vitl14", "dinov2_vitb14", also
+            with "_cls_patch" at the end, as the release names them), downloaded once; "tiny", the small model inside
+            this package; a folder or Hub repository written by `save_pretrained` or by training; a folder with the
+            release's four files, also one of the Hub cache; or an `IDSimConfig` for a new, untrained model.
+        revision: commit of a Hub repository.
+        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        background: RGB colour (0-255) that shows through transparent images.
+        preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
+            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
+            saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
+        variant: which release a folder of official files belongs to, if its name does not tell.
+        backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
+            or Meta's .pth.
+        backbone_args: more arguments of `timm.create_model`, for a release.
+        cache_dir: see `idmetric.checkpoints.format.Hub`; one that the release's own loader filled is read as well.
+        token, local_files_only: see `idmetric.checkpoints.format.Hub`.
+        release_arguments: those of the release's loader: id_sim_type is `source`, hf_token is `token`; pretrained=True
+            and normalize_embeds=True are what this class does.
+
+    Raises:
+        TypeError, ValueError: for other arguments, or values of the release's that this class cannot follow.
+        CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
+    """
+
+    model_type = "idsim"
+
+    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,
+        *,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        background: tuple[int, int, int] = (255, 255, 255),
+        preprocessing: Preprocessing | None = None,
+        variant: str | None = None,
+        backbone_weights: str | os.PathLike[str] | None = None,
+        backbone_args: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+        **release_arguments: Any,
+    ) -> None:
+        source, token = _as_released(source, token, release_arguments)
+        saved = None
+        if isinstance(source, IDSimConfig):
+            config, name = source, "untrained"
+        else:
+            name = released.short_name(os.fspath(source))
+            if cache_dir is not None and (found := released.idsim_cache(cache_dir, name)) is not None:
+                source, backbone_weights = found[0], backbone_weights or found[1]
+            hub = Hub(revision, cache_dir, token, local_files_only)
+            saved = _read(source, hub, variant, backbone_weights, backbone_args)
+            config = checkpoint.parse(IDSimConfig, saved, self.model_type)
+        if preprocessing is not None:
+            config = replace(config, preprocessing=preprocessing)
+        cfg = backbones.pretrained_config(config.backbone)
+        super().__init__(
+            name=name,
+            revision=saved.revision if saved else "",
+            image_size=(config.image_size, config.image_size),
+            mean=config.mean or cfg.mean,
+            std=config.std or cfg.std,
+            interpolation=config.interpolation,
+            background=background,
+            preprocessing=config.preprocessing,
+            files=saved.files if saved else None,
+        )
+        if cfg.fixed_input_size and set(config.mirror_sizes) - {config.image_size}:
+            raise CheckpointError(
+                f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
+            )
+        self._config = config
+        if saved is not None:
+            backbones.check_fit(
+                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
+            )
+        trunk: Any = backbones.build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
+        )
+        self.backbone = trunk
+        with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
+            dim = int(trunk.num_features)
+            self.mlp_cls = Head(dim, config.hidden, config.residual)
+            self.mlp_patch = Head(dim, config.hidden, config.residual)
+        if saved is not None:
+            checkpoint.load_state(self, saved.state, saved.name, dtype)
+        self._finish(device, dtype)
+        self._round_rope()
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """See `Embedder.forward_features`; both kinds of feature have unit length."""
+        tokens = backbones.last_tokens if self._config.features == "last-block" else backbones.final_tokens
+        unit = centre_and_normalise if self._config.centre else partial(F.normalize, dim=-1)
+        features, patches, grid = tokens(self.backbone, x)
+        return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
+
+    def _encode(self, pixels: Tensor) -> Embedding:
+        if self.training or not self._config.mirror_sizes:
+            return super()._encode(pixels)
+        views, mirrored = [], pixels.flip(-1)
+        for side in self._config.mirror_sizes:
+            seen = super()._encode(resize_pixels(mirrored, (side, side), self.interpolation))
+            views.append(seen.cls.clone())  # a compiled encoder may write its next answer over it
+        found = super()._encode(pixels)
+        features = F.normalize(torch.stack([found.cls, *views]).mean(0), dim=-1)
+        return Embedding(features, found.patches, found.grid, model=found.model)
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        told = asdict(self._config)
+        for later in ("mirror_sizes", "preprocessing"):  # without them, files are as before: their hash stays
+            if told[later] == IDSimConfig.__dataclass_fields__[later].default:
+                del told[later]
+        return told
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        moved: Self = super()._apply(fn, recurse)
+        self._round_rope()  # timm recomputes the periods when the dtype changes
+        return moved
+
+    def _round_rope(self) -> None:
+        # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32; the models were trained with Meta's
+        rope = getattr(getattr(self, "backbone", None), "rope", None)
+        periods = getattr(rope, "periods", None)
+        if rope is not None and isinstance(periods, Tensor):
+            rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
+
+
+def _as_released(
+    source: str | os.PathLike[str] | IDSimConfig, token: str | None, given: Mapping[str, Any]
+) -> tuple[str | os.PathLike[str] | IDSimConfig, str | None]:
+    """Source and token, which the arguments of the release's loader may name otherwise."""
+    for name, value in given.items():
+        if name in ("id_sim_type", "model_type"):
+            if source not in (_DEFAULT, value):
+                raise TypeError(f"IDSim got the model twice, {source!r} and {name}={value!r}: give one")
+            source = value
+        elif name == "hf_token":
+            token = token or value
+        elif name == "pretrained" and not value:
+            raise ValueError("pretrained=False: IDSim(IDSimConfig()) is a new model with random weights")
+        elif name == "normalize_embeds" and not value:
+            raise ValueError(
+                "normalize_embeds=False: embeddings are always centred and of unit length here, as the release's are "
+                "by default; IDSimConfig(centre=False) makes a new model without centring"
+            )
+        elif name not in ("pretrained", "normalize_embeds"):
+            raise TypeError(f"IDSim got an unexpected argument {name!r}")
+    return source, token
+
+
+def _read(
+    source: str | os.PathLike[str],
+    hub: Hub,
+    variant: str | None,
+    backbone_weights: str | os.PathLike[str] | None,
+    backbone_args: Mapping[str, Any] | None,
+) -> Checkpoint:
+    name = os.fspath(source)
+    if name == "tiny":
+        return checkpoint.read(Files(TINY, hub))
+    release, files = released.find(name, released.IDSIM), released.files_of(name, released.IDSIM, hub)
+    if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
+        release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
+        if release is None:
+            raise CheckpointError(
+                f"{name!r} holds an ID-Sim adapter, but its name does not tell for which backbone: pass variant=, one "
+                f"of {', '.join(released.IDSIM)}"
+            )
+    if release is not None:
+        return released.read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
+    if "/" not in name and not Path(name).is_dir():
+        raise CheckpointError(
+            f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
+            f"the Hub{did_you_mean(name, ['tiny', *released.IDSIM])}"
+        )
+    return checkpoint.read(files)

@@ -1,0 +1,68 @@
+"""`idmetric.load`: open a model without knowing its class."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints import released
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.io.hints import did_you_mean
+from idmetric.models.embedder import Embedder
+
+# model_type of config.json -> its class
+_CLASSES = {
+    "idsim": ("idmetric.models.idsim", "IDSim"),
+    "nearid": ("idmetric.models.nearid", "NearID"),
+    "qwen2_5_vl": ("idmetric.models.visid", "VisIDEmbed"),
+    "qwen2_vl": ("idmetric.models.visid", "VisIDEmbed"),
+    "backbone": ("idmetric.models.backbone", "Backbone"),
+}
+
+
+def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
+    """Open a model by name, folder or Hub repository, in the class its config names.
+
+    Args:
+        source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
+            folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
+            such files, or "timm:NAME" for a frozen `Backbone`.
+        options: passed to the class, e.g. device, dtype, revision, preprocessing.
+
+    Raises:
+        CheckpointError: if it cannot be found or is of no kind this version knows.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
+    """
+    name = os.fspath(source)
+    if name.startswith("timm:"):
+        return _open("backbone", name.removeprefix("timm:"), options)
+    if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():
+        return _open("idsim", name, options)
+    if name in released.NEARID:
+        return _open("nearid", name, options)
+    if name in released.models():
+        return _open("qwen2_5_vl", name, options)
+    if "/" not in name and not Path(name).is_dir():
+        known = ["tiny", *released.models()]
+        raise CheckpointError(
+            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, an existing folder, or owner/name on the "
+            f"Hub{did_you_mean(name, known)}"
+        )
+    hub = checkpoint.Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(checkpoint.Hub)}})
+    files = checkpoint.Files(name, hub)
+    kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
+    return _open(str(kind), name, options)
+
+
+def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:
+    if model_type not in _CLASSES:
+        raise CheckpointError(f"{name!r} holds a model of unknown type {model_type!r}; known: {', '.join(_CLASSES)}")
+    if model_type not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
+        raise ValueError(f"{name!r}: preprocessing='release' is for ID-Sim and NearID alone")
+    module, attribute = _CLASSES[model_type]
+    model: Embedder = getattr(importlib.import_module(module), attribute)(name, **options)
+    return model

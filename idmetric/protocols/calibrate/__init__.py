@@ -1,0 +1,1 @@
+"""Calibration of a model on labelled pairs."""

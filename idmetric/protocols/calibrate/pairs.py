@@ -1,0 +1,162 @@
+"""Labelled pairs to calibrate with: of one identity, and of two, of which up to half are hard to tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.lineage import kin, parent_rows
+from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.intervals import codes
+
+Ints = NDArray[np.int64]
+_DRAWS = 20  # tries for a pair that is not there yet
+_LIST = 100_000  # pairs of an identity, up to which all are listed to draw from
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of images: rows a and b (P,), whether they show one identity, of which kind, and their families (P, 2)."""
+
+    a: Ints
+    b: Ints
+    same: NDArray[np.bool_]
+    kind: NDArray[Any]
+    family: Ints
+
+    def counts(self) -> dict[str, int]:
+        """Pairs of each kind."""
+        return {kind: int((self.kind == kind).sum()) for kind in dict.fromkeys(self.kind)}
+
+
+def usable(data: Manifest) -> Manifest:
+    """Rows whose identity is known: a thing with a changed part is neither itself nor another."""
+    roles = np.array(data.column("role"), dtype=object)
+    known = np.array([i is not None for i in data.column("identity")], dtype=bool)
+    return data.take(known & (roles != "part-edit"))
+
+
+def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
+    """Pairs of one identity and of two, equally many, see `idmetric.protocols.calibrate.protocol`.
+
+    Args:
+        data: rows with an identity. each: pairs of one identity, at most.
+
+    Raises:
+        ValueError: if no identity has two images, or there are fewer than two families.
+    """
+    table = _Table(data)
+    rng = np.random.default_rng(seed)
+    drawn: dict[tuple[int, int], str] = {}
+    for rows in table.rows_of.values():
+        own = list(_within(rows, each, rng))
+        for a, b in own:
+            if table.image[a] != table.image[b]:
+                drawn[min(a, b), max(a, b)] = "same"
+    same = len(drawn)
+    if not same:
+        raise ValueError("no identity has two images: a calibration needs pairs of one identity")
+    if len(set(table.family.tolist())) < 3:
+        raise ValueError("a calibration needs three identities at least, that nothing was made from together")
+    hard = {"context": table.context, "kin": table.kin, "category": table.category}
+    kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]
+    for k, kind in enumerate(kinds):
+        left = same // 2 - (len(drawn) - same)
+        table.add(drawn, kind, hard[kind], left // (len(kinds) - k), rng)
+    table.add(drawn, "any", table.anyone, 2 * same - len(drawn), rng)
+    a, b = np.array(list(drawn), dtype=np.int64).T
+    named = np.array(list(drawn.values()), dtype=object)
+    own = named == "same"
+    if own.all():
+        raise ValueError("no two identities are of one dataset: nothing to tell apart")
+    return Pairs(a, b, own, named, table.family[np.stack([a, b], 1)])
+
+
+def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """At most so many unordered pairs of rows."""
+    count = len(rows) * (len(rows) - 1) // 2
+    if count <= _LIST:
+        i, j = np.triu_indices(len(rows), 1)
+        for k in rng.permutation(count)[:each]:
+            yield rows[i[k]], rows[j[k]]
+        return
+    for _ in range(each):
+        first, second = rng.choice(len(rows), 2, replace=False)
+        yield rows[first], rows[second]
+
+
+class _Table:
+    """Columns as numbers, and for a row a partner of each kind."""
+
+    def __init__(self, data: Manifest) -> None:
+        self.identity, self.image = codes(data.column("identity")), codes(image_keys(data))
+        self.family, self.parent = codes(kin(data).tolist()), parent_rows(data)
+        self.dataset = codes([name or "" for name in data.column("dataset")])
+        named = [None if c is None else (d, c) for d, c in zip(self.dataset, data.column("category"), strict=True)]
+        self._category = codes(named)
+        self.rows_of = _members(self.identity)
+        known = np.unique(np.stack([self.family, self.identity], 1), axis=0)[:, 0]
+        self._mixed = set(known[1:][known[1:] == known[:-1]].tolist())  # families of several identities
+        self._in_family, self._in_category = _members(self.family), _members(self._category)
+        self._in_dataset = _members(self.dataset)
+        self._identities = list(self.rows_of)
+
+    def context(self, row: int, rng: np.random.Generator) -> int | None:
+        """What it was made from, if that is another identity."""
+        parent = int(self.parent[row])
+        return parent if parent >= 0 and self.identity[parent] != self.identity[row] else None
+
+    def kin(self, row: int, rng: np.random.Generator) -> int | None:
+        """Another identity of its family, not made from one another."""
+        if int(self.family[row]) not in self._mixed:
+            return None
+        others = [r for r in self._in_family[int(self.family[row])] if self.identity[r] != self.identity[row]
+                  and self.parent[r] != row and self.parent[row] != r]  # fmt: skip
+        return others[int(rng.integers(len(others)))] if others else None
+
+    def category(self, row: int, rng: np.random.Generator) -> int | None:
+        """Another identity of its category in its dataset."""
+        return (
+            None if self._category[row] < 0 else self._stranger(row, self._in_category[int(self._category[row])], rng)
+        )
+
+    def anyone(self, row: int, rng: np.random.Generator) -> int | None:
+        """Another family of its dataset."""
+        return self._stranger(row, self._in_dataset[int(self.dataset[row])], rng)
+
+    def _stranger(self, row: int, rows: Sequence[int], rng: np.random.Generator) -> int | None:
+        for _ in range(_DRAWS):
+            other = rows[int(rng.integers(len(rows)))]
+            if self.family[other] != self.family[row]:
+                return other
+        return None
+
+    def add(
+        self, drawn: dict[tuple[int, int], str], kind: str, partner: Callable[[int, np.random.Generator], int | None],
+        count: int, rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        """Draw so many pairs of a kind, fewer where there are no more; identities count alike."""
+        for _ in range(_DRAWS * count):
+            if count <= 0:
+                return
+            rows = self.rows_of[self._identities[int(rng.integers(len(self._identities)))]]
+            row = rows[int(rng.integers(len(rows)))]
+            other = partner(row, rng)
+            if other is None or self.image[row] == self.image[other]:
+                continue
+            pair = min(row, other), max(row, other)
+            if pair not in drawn:
+                drawn[pair] = kind
+                count -= 1
+
+
+def _members(numbers: Ints) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row, number in enumerate(numbers.tolist()):
+        found.setdefault(number, []).append(row)
+    return found

@@ -1,0 +1,362 @@
+"""Calibrate a model: from labelled pairs to the probability that two images show the same identity.
+
+    idmetric-eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
+    idmetric-score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json
+    idmetric-eval calibrate --data photos.parquet --model tiny --check stored          how far off is the one it has?
+
+None of the papers does this; there are no values of theirs to compare with. docs/decisions.md says how to read the
+result.
+
+Pairs are drawn from the manifest, equally many of one identity and of two, none of them twice. Of the latter up to
+half are hard: `context`, an image and the distractor or identity edit made from it; `kin`, images of a thing and of
+what was made from its images; `category`, two identities of one category, where the manifest tells categories. The
+others are any two identities of a dataset. Rows of role part-edit are left out: a thing with a changed part is neither.
+
+What is reported of a curve (expected calibration error, log loss, Brier score) is of pairs whose identities the curve
+was not fitted to; the curve that is written is fitted to all. Families (a thing and what was made from its images)
+count as one identity, in folds and in intervals.
+
+`--check FILE` fits and writes nothing: it measures a calibration that is there on these pairs. They should be of other
+identities than it was made from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric import __version__
+from idmetric.calibration.apply import Calibration, CalibrationError, read
+from idmetric.calibration.fit import (
+    METHODS,
+    Method,
+    Threshold,
+    accepted,
+    brier_score,
+    expected_calibration_error,
+    fit,
+    held_out,
+    log_loss,
+    reliability,
+    threshold_intervals,
+)
+from idmetric.data.manifest.table import Manifest
+from idmetric.io.output import check
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
+from idmetric.protocols.common.intervals import any_statistic, auc
+from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
+from idmetric.protocols.common.scorers import Bound, Settings, bind
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
+STORED = "stored"  # as --check: the calibration beside the model's weights
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Attributes:
+        method: of the curve that is kept; the other's numbers are reported too.
+        rates: false-accept rates whose thresholds are wanted.
+        pairs: of one identity, at most. folds: of cross-fitting.
+        about: what the data is, to stand in the file.
+        check: a calibration to measure instead, a file or "stored", the one beside each model; nothing is written then.
+        save: file of the calibration, for a single model; None: `out`/MODEL.calibration.json for each. out: folder;
+            None: none is written.
+    """
+
+    method: Method = "isotonic"
+    rates: tuple[float, ...] = (0.1, 0.05, 0.01)
+    pairs: int = 10
+    folds: int = 5
+    about: str = ""
+    save: Path | None = None
+    out: Path | None = None
+    check: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1 or self.folds < 3 or not all(0 < rate < 1 for rate in self.rates):
+            raise ValueError("at least 1 pair of an identity and 3 folds are needed, and rates between 0 and 1")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval calibrate`."""
+    text = "write the calibration there (default: MODEL.calibration.json in --out)"
+    parser.add_argument("--save", type=Path, metavar="FILE", help=text)
+    text = "isotonic (default) assumes no shape; platt, a logistic curve, is better where identities are few"
+    parser.add_argument("--method", choices=METHODS, default="isotonic", help=text)
+    text = "false-accept rates whose thresholds are wanted (default 0.1 0.05 0.01)"
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.05, 0.01], metavar="RATE", help=text)
+    parser.add_argument("--pairs", type=int, default=10, metavar="N", help="of one identity, at most (default 10)")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-fitting (default 5)")
+    text = "measure that calibration on the pairs instead of making one; 'stored': the one beside each model's weights"
+    parser.add_argument("--check", metavar="FILE", help=text)
+    parser.add_argument("--about", default="", metavar="TEXT", help="what the data is, to stand in the file")
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    if args.check is not None and args.save is not None:
+        raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
+    if args.check is None and args.save is None and args.out is None:
+        raise ValueError("where shall the calibration go? --save FILE, or --out DIR")
+    if args.save is not None:
+        check(args.save, parents=True)
+    options = Options(
+        args.method,
+        tuple(args.rates),
+        args.pairs,
+        args.folds,
+        args.about or args.data.name,
+        args.save,
+        args.out,
+        args.check,
+    )
+    return run(data, models, settings, options)
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model; `calibrations` gives what would be written.
+
+    Raises:
+        ValueError: as `calibrations`; or for several models and one file.
+        CalibrationError: if the calibration to be checked is absent, or for another model or distance.
+    """
+    if options.check is not None:
+        return checked(data, models, settings, options)
+    if options.save is not None and len(models) > 1:
+        raise ValueError(f"{len(models)} models cannot share the file {options.save}: leave --save out, and give --out")
+    results = []
+    for name, (calibration, result) in calibrations(data, models, settings, options).items():
+        path = options.save or (options.out and options.out / f"{slug(name)}.calibration.json")
+        if path is not None:
+            calibration.write(path)
+        results.append(result)
+    return results
+
+
+def calibrations(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> dict[str, tuple[Calibration, Result]]:
+    """The calibration of each model, and what was measured of it.
+
+    Raises:
+        ValueError: if a model has no name for its weights, or there are too few identities or pairs.
+    """
+    _check_models(models)
+    bound, pairs = _bound(data, models, settings, options)
+    found = {}
+    for name, scorer in bound.models.items():
+        scores = scorer.pairs(pairs.a, pairs.b)
+        found[name] = _calibrated(name, models[name], bound.manifest, pairs, scores, settings, options, bound.notes)
+    return found
+
+
+def checked(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """What the calibrations named by `options.check` are worth on pairs of this data; errors as of `run`."""
+    _check_models(models)
+    given = {name: _given(name, metric, settings, options) for name, metric in models.items()}
+    bound, pairs = _bound(data, models, settings, options)
+    results = []
+    for name, scorer in bound.models.items():
+        scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
+        p = calibration.probability(1 - scores)
+        rows = [_quality("as given", p, pairs, settings)]
+        area = auc(scores, pairs.same, pairs.family, settings)
+        if area is not None:
+            rows[0]["AUC"] = area
+        rows += [_held(one, scores, pairs, settings) for one in calibration.thresholds]
+        about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
+        notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
+        notes += [*bound.notes, *_notes(pairs, unseen=False)]
+        items = _items(bound.manifest, pairs, scores, p)
+        results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
+    return results
+
+
+def _check_models(models: Mapping[str, Any]) -> None:
+    for name, metric in models.items():
+        if not isinstance(metric, Embedder):
+            raise ValueError(f"{name} is no model that idmetric.load opens: only these can be calibrated")
+        if not metric.revision:
+            raise ValueError(f"the weights of {name} have no revision: save the model (save_pretrained) and load that")
+
+
+def _given(name: str, metric: Embedder, settings: Settings, options: Options) -> Calibration:
+    """The calibration that is to be checked, if it is for this model, distance and way of looking."""
+    found = metric.calibration if options.check == STORED else read(options.check or "")
+    if found is None:
+        raise CalibrationError(f"{name} has no calibration beside its weights: name a file, --check FILE")
+    found.check_model(metric.calibrated_model())
+    found.check_distance(settings.distance)
+    found.check_outside(settings.look.outside if settings.look.masked else "all")
+    return found
+
+
+def _bound(data: Manifest, models: Mapping[str, Any], settings: Settings, options: Options) -> tuple[Bound, Pairs]:
+    known = usable(data)
+    draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
+    bound = bind(known, models, settings)
+    return bound, draw_pairs(bound.manifest, options.pairs, settings.seed)
+
+
+# Curves
+
+
+def _calibrated(
+    name: str, metric: Embedder, data: Manifest, pairs: Pairs, scores: Array, settings: Settings, options: Options,
+    notes: Sequence[str],
+) -> tuple[Calibration, Result]:  # fmt: skip
+    families = len(set(pairs.family.ravel().tolist()))
+    limit = 1 / (families + 2)  # pairs of one family say the same thing
+    rows: list[Row] = []
+    unseen: dict[str, Array] = {}
+    for method in METHODS:
+        unseen[method] = held_out(
+            scores, pairs.same, pairs.family, method, limit=limit, folds=options.folds, seed=settings.seed
+        )
+        rows.append(_quality(method, unseen[method], pairs, settings))
+    area = auc(scores, pairs.same, pairs.family, settings)
+    chosen = rows[METHODS.index(options.method)]
+    if area is not None:
+        chosen["AUC"] = area
+    found = threshold_intervals(
+        scores, pairs.same, pairs.family, options.rates, samples=settings.bootstrap, seed=settings.seed
+    )
+    rows += [_decision(t, scores, pairs) for t in found]
+    calibration = Calibration(
+        fit(scores, pairs.same, options.method, limit), metric.calibrated_model(), settings.distance,
+        float(pairs.same.mean()), settings.look.outside if settings.look.masked else "all", name,
+        tuple(_threshold(t, scores, pairs) for t in found),
+        {k: _plain(v) for k, v in chosen.items() if isinstance(v, Value)} | {"folds": options.folds},
+        _about(data, pairs, options, settings, families), _versions(metric),
+    )  # fmt: skip
+    items = _items(data, pairs, scores, unseen[options.method])
+    about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
+    signature = metric.signature(settings.distance)
+    return calibration, Result("calibrate", name, rows, signature, about, items, [*notes, *_notes(pairs)])
+
+
+def _quality(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
+    measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
+    row: Row = {"what": f"probability, {method}"}
+    for name, measure in measures.items():
+        row[name] = any_statistic(
+            lambda rows, m=measure: m(p[rows], pairs.same[rows]), pairs.family, settings, len(p)  # type: ignore[misc]
+        )  # fmt: skip
+    return row
+
+
+def _decision(found: Threshold, scores: Array, pairs: Pairs) -> Row:
+    point, count = found.point, len(scores)
+    row: Row = {"what": f"threshold at {found.rate:g} false accepts"}
+    at, took = found.threshold, found.true_accept
+    low, high = (None, None) if at is None else (1 - at.high, 1 - at.low)
+    row["distance"] = Value(1 - point.threshold, low, high, count)
+    low, high = (None, None) if took is None else (took.low, took.high)
+    row["true accept"] = Value(point.true_accept, low, high, count)
+    for kind, share in _alarms(point.threshold, scores, pairs).items():
+        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
+    return row
+
+
+def _held(said: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings) -> Row:
+    """What a calibration's threshold accepts of other pairs than those it was chosen on."""
+    threshold, count = 1 - float(said["distance"]), len(scores)
+    took = (scores >= threshold).astype(np.float64)
+    row: Row = {"what": f"threshold for {said['false_accept_rate']:g} false accepts"}
+    row["distance"] = Value(float(said["distance"]), None, None, count)
+    for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
+        row[name] = any_statistic(
+            lambda rows, own=own: took[rows][own[rows]].mean() if own[rows].any() else np.nan,  # type: ignore[misc]
+            pairs.family, settings, int(own.sum()),
+        )  # fmt: skip
+    for kind, share in _alarms(threshold, scores, pairs).items():
+        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
+    return row
+
+
+def _items(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
+    """A line for each pair, and the reliability curve."""
+    bins = reliability(probability, pairs.same)
+    ids = np.array(data.column("id"), dtype=object)
+    return {
+        "pairs": {
+            "a": ids[pairs.a].tolist(), "b": ids[pairs.b].tolist(), "kind": pairs.kind.tolist(),
+            "score": scores.tolist(), "same": pairs.same.tolist(), "probability": probability.tolist(),
+        },
+        "reliability": {
+            "probability": [b.probability for b in bins], "share": [b.share for b in bins],
+            "count": [b.count for b in bins],
+        },
+    }  # fmt: skip
+
+
+def _threshold(found: Threshold, scores: Array, pairs: Pairs) -> dict[str, Any]:
+    at = found.threshold
+    return {
+        "false_accept_rate": found.rate, "distance": 1 - found.point.threshold,
+        "low": None if at is None else 1 - at.high, "high": None if at is None else 1 - at.low,
+        "true_accept": found.point.true_accept, "false_accept": found.point.false_accept,
+        "false_accept_by_kind": _alarms(found.point.threshold, scores, pairs),
+    }  # fmt: skip
+
+
+def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
+    return {kind: accepted(scores[pairs.kind == kind], threshold) for kind in pairs.counts() if kind != "same"}
+
+
+def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, families: int) -> dict[str, Any]:
+    used = np.unique([pairs.a, pairs.b])
+    names = np.array(data.column("dataset"), dtype=object)[used]
+    return {
+        "about": options.about, "origin": _origin(data, used), "datasets": sorted({str(n) for n in names if n}),
+        "images": len(used),
+        "identities": len(set(np.array(data.column("identity"), dtype=object)[used])), "families": families,
+        "pairs": pairs.counts(), "seed": settings.seed,
+    }  # fmt: skip
+
+
+def _origin(data: Manifest, used: Ints) -> str:
+    """Where the images come from, by the engines that the manifest names; images without one count as photos."""
+    engines = set(np.array(data.column("engine"), dtype=object)[used].tolist())
+    if not any(engines):
+        return "photos"
+    return "rendered" if engines == {RENDERER} else "generated"
+
+
+def _notes(pairs: Pairs, unseen: bool = True) -> list[str]:
+    counts, families = ", ".join(f"{n} {kind}" for kind, n in pairs.counts().items()), len(np.unique(pairs.family))
+    found = [f"pairs: {counts}"]
+    if unseen:
+        found = [f"{found[0]}; probabilities are of pairs whose identities the curve had not seen"]
+    if families < 50:
+        found.append(f"{families} families of identities are few: intervals are wide, and --method platt asks for less")
+    return found
+
+
+def _plain(value: Value) -> dict[str, float | None]:
+    return {"value": value.value, "low": value.low, "high": value.high}
+
+
+def _versions(metric: Embedder) -> dict[str, str]:
+    import sklearn
+
+    dtype = str(metric.dtype).removeprefix("torch.")
+    return {"idmetric": __version__, "scikit-learn": sklearn.__version__, "dtype": dtype}

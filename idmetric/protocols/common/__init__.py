@@ -1,0 +1,1 @@
+"""What protocols share: models, rows, intervals, results, the papers' numbers."""

@@ -1,0 +1,294 @@
+"""Baselines that need no weights of ours: colour histogram, pixels, SSIM, and LPIPS and DreamSim where installed.
+
+| name | what | similarity |
+|---|---|---|
+| `hsv` | square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels | cosine |
+| `pixels` | the image at 32 x 32 pixels, its mean subtracted | cosine |
+| `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
+| `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
+| `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
+
+Images are squashed to these sizes, as our models squash them to theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric import __version__
+from idmetric.images.masks import cut_out
+from idmetric.images.read import Colour, Outside, read_image, to_pixels
+from idmetric.models.embedder import auto_device
+from idmetric.models.embedding import Embedding
+from idmetric.store.fingerprint import weights_digest
+
+Array = NDArray[np.float64]
+SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
+WHITE: Colour = (255, 255, 255)
+
+
+# Formulas
+
+
+def hsv_vector(image: Image.Image) -> Array:
+    """Square-rooted HSV histogram (128,): 8 hues x 4 saturations x 4 values, of the image at 128 x 128; unit length."""
+    hsv = np.asarray(image.resize((128, 128)).convert("HSV")).reshape(-1, 3)
+    bins = (hsv // (32, 64, 64) * (16, 4, 1)).sum(1)
+    return np.sqrt(np.bincount(bins, minlength=128) / len(hsv))
+
+
+def pixel_vector(image: Image.Image) -> Array:
+    """The image at 32 x 32 pixels (3072,), its mean subtracted, unit length; an even one becomes a constant vector."""
+    values = np.asarray(image.resize((32, 32)), dtype=np.float64).ravel() / 255
+    values = values - values.mean()
+    norm = np.linalg.norm(values)
+    # nothing is left of an even image: it gets one direction of its own, so that two of them count as alike
+    return values / norm if norm > 1e-12 else np.full(values.shape, values.size**-0.5)
+
+
+def hsv_histogram(paths: Sequence[Path]) -> Array:
+    """`hsv_vector` of files: (N, 128), unit rows."""
+    return np.stack([hsv_vector(read_image(path)) for path in paths])
+
+
+def small_pixels(paths: Sequence[Path]) -> Array:
+    """`pixel_vector` of files: (N, 3072), unit rows."""
+    return np.stack([pixel_vector(read_image(path)) for path in paths])
+
+
+class VectorBaseline:
+    """A formula that gives an image a vector, as a model."""
+
+    background = WHITE
+    reads_words = False
+    has_patches = False
+
+    def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
+        self.name, self.vector = name, vector
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        return _signature(self.name, "", "cls")
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Array:
+        """See `VectorModel`."""
+        return self.vector(_subject(image, mask, outside))
+
+    def embed(self, prepared: Sequence[Array], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        return Embedding(torch.from_numpy(np.stack(prepared)).float(), model=self.name)
+
+
+# Metrics of pairs
+
+
+class Ssim:
+    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and colours, -1..1; 1 = equal.
+
+    SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
+    c2 = 0.03², and means m, variances and covariance s under a Gaussian window of sigma 1.5 and 11 pixels, mirrored at
+    edges. The values are those of torchmetrics 1.9 (`structural_similarity_index_measure`); but means and variances of
+    an image are computed once for all its pairs, and the window acts on rows and columns in turn.
+    """
+
+    background = WHITE
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        self.device = auto_device() if device is None else torch.device(device)
+        # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        self._window = _gaussian_window(SSIM_SIDE, 1.5, 11).to(self.device, dtype)
+
+    def signature(self) -> dict[str, str]:
+        """What to report beside a score."""
+        return _signature("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """Pixels (3, H, W), uint8."""
+        return _small(_subject(image, mask, outside), SSIM_SIDE)
+
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
+        x = images.to(self.device, self._window.dtype) / 255
+        mean = self._blur(x)
+        return x, mean, (self._blur(x * x) - mean * mean).clamp_min_(0)
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        c1, c2 = 0.01**2, 0.03**2
+        means = a[1] * b[1]
+        covariance = self._blur(a[0] * b[0]).sub_(means)
+        above = means.mul_(2).add_(c1).mul_(covariance.mul_(2).add_(c2))
+        below = (a[1].square() + b[1].square()).add_(c1).mul_((a[2] + b[2]).add_(c2))
+        return above.div_(below).flatten(1).mean(1)
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
+        return self.between(self.features(a), self.features(b))
+
+    def _blur(self, x: Tensor) -> Tensor:
+        return self._window @ x @ self._window.T
+
+
+class Lpips:
+    """LPIPS (Zhang et al. 2018) by its authors' package, as the similarity 1 - LPIPS.
+
+    Args:
+        network: their module (`lpips.LPIPS`), for other backbones than AlexNet.
+    """
+
+    background = WHITE
+
+    def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
+        try:
+            import lpips
+        except ImportError as error:
+            raise ImportError("the baseline lpips needs a package of that name: pip install lpips") from error
+        if network is None:
+            network = lpips.LPIPS(net="alex", verbose=False)
+        self.device = auto_device() if device is None else torch.device(device)
+        self.network = network.to(self.device).eval()
+        self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
+
+    def signature(self) -> dict[str, str]:
+        """What to report beside a score."""
+        about = _signature("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
+        return {**about, "weights": self.weights}
+
+    @cached_property
+    def weights(self) -> str:
+        """Hash of the weights, 16 hex digits."""
+        return weights_digest(self.network)[:16]
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """Pixels (3, H, W), uint8."""
+        return _small(_subject(image, mask, outside), LPIPS_SIDE)
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Unit-length activations (B, C, h, w) of each layer for prepared images."""
+        x = images.to(self.device).float() / 127.5 - 1
+        with torch.no_grad():
+            if self.network.version == "0.1":  # 0.0 was released without the scaling
+                x = self.network.scaling_layer(x)
+            return tuple(self._unit(layer) for layer in self.network.net(x))
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        far = torch.zeros(len(b[0]), device=self.device)
+        with torch.no_grad():
+            for k, (x, y) in enumerate(zip(a, b, strict=True)):
+                apart = (x - y).square_()
+                weighed = self.network.lins[k](apart) if self.network.lpips else apart.sum(1, keepdim=True)
+                far += weighed.mean((1, 2, 3))
+        return 1 - far
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
+        return self.between(self.features(a), self.features(b))
+
+
+def _gaussian_window(side: int, sigma: float, width: int) -> Tensor:
+    """The matrix (side, side), float64, that averages rows under a Gaussian window, mirrored at the edges."""
+    offsets = torch.arange(width) - width // 2
+    weights = torch.exp(-(offsets.double() / sigma).square() / 2)
+    columns = torch.arange(side)[:, None] + offsets
+    columns = (side - 1) - ((side - 1) - columns.abs()).abs()  # the edge itself is not repeated
+    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(
+        1, columns, (weights / weights.sum()).expand(side, -1)
+    )
+
+
+class DreamSim:
+    """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
+
+    Args:
+        model, transform: what their `dreamsim(...)` returns, for other variants than the ensemble.
+    """
+
+    background = WHITE
+    reads_words = False
+    has_patches = False
+
+    def __init__(
+        self,
+        device: torch.device | str | None = None,
+        model: Any = None,
+        transform: Callable[[Image.Image], Tensor] | None = None,
+    ) -> None:
+        self.device = auto_device() if device is None else torch.device(device)
+        if model is None or transform is None:
+            try:
+                from dreamsim import dreamsim
+            except ImportError as error:
+                raise ImportError("the baseline dreamsim needs a package of that name: pip install dreamsim") from error
+            model, transform = dreamsim(pretrained=True, device=str(self.device))
+        self.model = model
+        self.transform: Callable[[Image.Image], Tensor] = transform
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        return {**_signature("dreamsim", _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Tensor:
+        """See `VectorModel`."""
+        pixels = self.transform(_subject(image, mask, outside))
+        return pixels[0] if pixels.ndim == 4 else pixels
+
+    def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        with torch.no_grad():
+            found = self.model.embed(torch.stack(list(prepared)).to(self.device))
+        return Embedding(F.normalize(found.float(), dim=-1), model="dreamsim")
+
+
+VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
+OPENED: dict[str, Callable[[Any], Any]] = {"ssim": Ssim, "lpips": Lpips, "dreamsim": DreamSim}
+NAMES = (*VECTORS, *OPENED)
+
+
+def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
+    """The baseline of that name, see this module's table.
+
+    Raises:
+        ImportError: naming what to install.
+    """
+    return VectorBaseline(name, VECTORS[name]) if name in VECTORS else OPENED[name](device)
+
+
+def _signature(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:
+    return {
+        "model": name, "revision": revision, "distance": distance, "resolution": resolution, "dtype": "float32",
+        "idmetric": __version__,
+    }  # fmt: skip
+
+
+def _version(package: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _small(image: Image.Image, side: int) -> Tensor:
+    return (to_pixels(image, (side, side)) * 255).round().byte()
+
+
+def _subject(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
+    """The image, or what its mask leaves of it."""
+    if mask is None:
+        return image
+    subject, _ = cut_out(image, mask, outside)
+    assert isinstance(subject, Image.Image)  # of an 8-bit image
+    return subject

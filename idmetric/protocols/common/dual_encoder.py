@@ -1,0 +1,134 @@
+"""CLIP and SigLIP with both towers, as baselines that read: an image with words is the mean of the two embeddings.
+
+    idmetric-eval mveb --data mveb.parquet --model dual:openai/clip-vit-large-patch14 --out results/
+
+VisME's adaptation of dual encoders (section 5.2): text is dropped, but for Identity Editing, where "the final
+representation" is the average "of the corresponding visual and text embeddings". Both are scaled to unit length before,
+which the paper doesn't say; a plain mean of raw ones would be ruled by the longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from idmetric import __version__
+from idmetric.checkpoints.format import CONFIG, CheckpointError, Files, Hub, folder, read_json
+from idmetric.images.masks import cut_out
+from idmetric.images.read import Outside, read_image
+from idmetric.io.hints import install
+from idmetric.models.embedder import auto_device
+from idmetric.models.embedding import Embedding
+from idmetric.store.fingerprint import weights_digest
+
+PREFIX = "dual:"
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
+_CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
+
+
+class DualEncoder:
+    """A CLIP or SigLIP of transformers as a `VectorModel`.
+
+    Args:
+        source: folder or Hub repository in transformers' format, with safetensors.
+
+    Raises:
+        ImportError: if transformers is missing.
+        CheckpointError: if the weights cannot be found, or are of another kind.
+    """
+
+    background = (255, 255, 255)
+    reads_words = True
+    averages_words = True  # its words are those of Identity Editing alone
+    has_patches = False
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        hub: Hub | None = None,
+    ) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise ImportError(f"dual encoders need transformers: {install('visid')}") from error
+        where = folder(Files(source, hub or Hub()), _FILES)
+        kind = read_json(Files(where)[CONFIG]).get("model_type")
+        if kind not in _CLASSES:
+            raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
+        options = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            model = getattr(transformers, _CLASSES[kind]).from_pretrained(
+                where, use_safetensors=True, dtype=dtype or torch.float32, **options
+            )
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+            self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{source!r} is no whole {kind}: {error}") from error
+        self.name, self.revision = source, _commit(where)
+        self.device = auto_device() if device is None else torch.device(device)
+        self.model = model.to(self.device).eval()
+        self.length = int(model.config.text_config.max_position_embeddings)
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        size = self.model.config.vision_config.image_size
+        return {
+            "model": f"DualEncoder:{self.name}", "revision": self.revision, "distance": "cls",
+            "resolution": f"{size}x{size}", "dtype": str(self.model.dtype).removeprefix("torch."),
+            "idmetric": __version__, "weights": weights_digest(self.model)[:16],
+        }  # fmt: skip
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> tuple[Tensor, str | None]:
+        """See `VectorModel`; pixels as the model's own processor makes them."""
+        shown = read_image(cut_out(image, mask, outside)[0]) if mask is not None else image
+        pixels: Tensor = self.processor(images=shown, return_tensors="pt")["pixel_values"][0]
+        return pixels, words
+
+    def embed(self, prepared: Sequence[tuple[Tensor, str | None]], patches: bool) -> Embedding:
+        """See `VectorModel`; unit vectors, or with words the mean of two."""
+        pixels, words = zip(*prepared, strict=True)
+        with torch.no_grad():
+            stacked = torch.stack(pixels).to(self.device, self.model.dtype)
+            vectors = F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
+            spoken = [k for k, text in enumerate(words) if text]
+            if spoken:
+                texts = self._texts([words[k] for k in spoken])
+                vectors[spoken] = (vectors[spoken] + texts) / 2
+        return Embedding(vectors, model=f"DualEncoder:{self.name}")
+
+    def _texts(self, words: Sequence[str]) -> Tensor:
+        # SigLIP was trained on texts padded to its length; CLIP finds the end of a text itself
+        inputs = self.tokenizer(
+            list(words), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
+        )
+        known = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask") if name in inputs}
+        if self.model.config.model_type == "siglip":
+            known.pop("attention_mask", None)  # nor was it masked
+        return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
+
+
+def open_dual(
+    source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> DualEncoder:
+    """The dual encoder that `dual:SOURCE` names."""
+    return DualEncoder(source.removeprefix(PREFIX), device=device, dtype=dtype)
+
+
+def _pooled(found: Any) -> Tensor:
+    """transformers 5 wraps the features in an output."""
+    features: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+    return features
+
+
+def _commit(where: Path) -> str:
+    """The commit of a folder of the Hub's cache."""
+    return where.name if where.parent.name == "snapshots" else ""

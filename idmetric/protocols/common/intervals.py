@@ -1,0 +1,117 @@
+"""Values of a table with bootstrap intervals by identity.
+
+`mean`, `ratio` and `auc` are the quick ways (`idmetric.evaluate.resampled`); `any_statistic` takes whatever needs the
+items themselves (`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.evaluate.bootstrap import bootstrap, percentiles
+from idmetric.evaluate.ranking import roc_auc
+from idmetric.evaluate.resampled import resampled_auc, resampled_ratio
+from idmetric.protocols.common.result import Value
+from idmetric.protocols.common.scorers import Settings
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Names = NDArray[Any]  # one for each item, equal for equal identities
+
+
+def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
+    """A number (N,) for each name, equal for equal names; -1 for None."""
+    number: dict[Any, int] = {}
+    return np.array([-1 if n is None else number.setdefault(n, len(number)) for n in names], dtype=np.int64)
+
+
+def owners(identity: Ints, rows: Ints) -> Ints:
+    """What intervals draw for rows of any shape: the rows' identities, as `codes` numbers them.
+
+    An unknown identity is one of its own: images that nobody named have nothing in common.
+    """
+    found: Ints = np.where(identity[rows] < 0, -1 - rows, identity[rows])
+    return found
+
+
+def mean(values: Array, identity: Names, settings: Settings, paper: float | None = None) -> Value:
+    """The mean of one number per item, such as a query's average precision; `identity` (N,) is the items'."""
+    return ratio(values, np.ones(len(values)), identity, settings, paper)
+
+
+def ratio(
+    parts: Array | Ints, wholes: Array | Ints, identity: Names, settings: Settings, paper: float | None = None
+) -> Value:
+    """sum(parts) / sum(wholes), such as margins won of those that there are; support is sum(wholes).
+
+    No interval where there are fewer than two identities, or none is asked for.
+
+    Raises:
+        ValueError: if the wholes sum to 0.
+    """
+    total = float(wholes.sum())
+    if total <= 0:
+        raise ValueError("nothing to average")
+    low = high = None
+    if _wanted(identity, settings):
+        found = resampled_ratio(parts, wholes, identity, samples=settings.bootstrap, seed=settings.seed)
+        low, high = percentiles(found, settings.bootstrap) or (None, None)
+    return Value(float(parts.sum()) / total, low, high, round(total), paper)
+
+
+def auc(
+    scores: Array, same: NDArray[np.bool_], identity: Names, settings: Settings, paper: float | None = None
+) -> Value | None:
+    """ROC AUC over pairs; `identity` (P, 2) are the members'. None if all or no pairs are of one identity."""
+    if same.all() or not same.any():
+        return None
+    low = high = None
+    if _wanted(identity, settings):
+        found = resampled_auc(scores, same, identity, samples=settings.bootstrap, seed=settings.seed)
+        low, high = percentiles(found, settings.bootstrap) or (None, None)
+    return Value(roc_auc(scores, same), low, high, len(scores), paper)
+
+
+def average(values: Sequence[Value], paper: float | None = None) -> Value:
+    """The plain mean of several values; its interval takes theirs as independent (half-widths in quadrature)."""
+    centre = float(np.mean([v.value for v in values]))
+    below = [v.value - v.low for v in values if v.low is not None]
+    above = [v.high - v.value for v in values if v.high is not None]
+    low = high = None
+    if len(below) == len(above) == len(values):
+        low = centre - float(np.linalg.norm(below)) / len(values)
+        high = centre + float(np.linalg.norm(above)) / len(values)
+    return Value(centre, low, high, sum(v.count for v in values), paper)
+
+
+def plain_average(values: Sequence[Value], paper: float | None = None) -> Value:
+    """The plain mean of several values without an interval: theirs are of the same identities."""
+    return Value(float(np.mean([v.value for v in values])), None, None, sum(v.count for v in values), paper)
+
+
+def any_statistic(
+    statistic: Callable[[Ints], float], identity: Names, settings: Settings, count: int, paper: float | None = None
+) -> Value:
+    """What needs its items and not only sums: `statistic` of item numbers, see `evaluate.bootstrap`.
+
+    No interval where that refuses one: too few identities, or none asked for.
+
+    Raises:
+        ValueError: if the statistic is undefined on the data itself.
+    """
+    value = float(statistic(np.arange(len(identity))))
+    if not _wanted(identity, settings):
+        return Value(value, None, None, count, paper)
+    try:
+        found = bootstrap(statistic, identity, samples=settings.bootstrap, seed=settings.seed)
+    except ValueError:
+        return Value(value, None, None, count, paper)
+    return Value(found.value, found.low, found.high, count, paper)
+
+
+def _wanted(identity: Names, settings: Settings) -> bool:
+    return settings.bootstrap > 1 and len(np.unique(identity)) > 1

@@ -1,0 +1,221 @@
+"""Views of identities with what was made of them in the same contexts: the samples that margins are taken over."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.lineage import parent_rows
+from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
+from idmetric.protocols.common.intervals import any_statistic, mean, ratio
+from idmetric.protocols.common.result import Value
+from idmetric.protocols.common.scorers import Scorer, Settings
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
+_MANY = 64  # views of an identity beyond which a table of all of them is unlikely to be meant
+
+
+@dataclass(frozen=True)
+class Matched:
+    """S samples of up to V views; rows of the manifest, -1 = missing.
+
+    Attributes:
+        identity: names (S,). source: what the made images come from (S,), such as an engine.
+        views: (S, V). made: (S, V), what was made of each view.
+    """
+
+    identity: NDArray[np.object_]
+    source: NDArray[np.object_]
+    views: Ints
+    made: Ints
+
+    def __len__(self) -> int:
+        return len(self.identity)
+
+    def take(self, chosen: NDArray[np.bool_]) -> Matched:
+        """Some samples."""
+        return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
+
+    def of_edited_views(self) -> Matched:
+        """The same with the views alone that something was made of in some sample, as the two of Mind-the-Glitch."""
+        kept = (self.made >= 0).any(0)
+        return Matched(self.identity, self.source, self.views[:, kept], self.made[:, kept])
+
+
+def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) -> Matched:
+    """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
+
+    A view stands where `parameters.x_view` (from 1) says, or in the manifest's order; a missing one leaves its place
+    empty, so that distractors stay with their views. Two rows that show one image are one view.
+
+    Args:
+        roles: distractor, identity-edit or part-edit. source: of a row number, its label.
+
+    Raises:
+        ValueError: if two views of an identity have one place, or there are too many for this protocol.
+    """
+    places = _places(data)
+    view_of = {(name, key): (name, at) for name, own in places.items() for at, (_, key) in own.items()}
+    keys, names, parent = image_keys(data), data.column("identity"), parent_rows(data)
+    made: dict[tuple[str, str, int], dict[int, int]] = {}
+    nth: dict[tuple[str, int, str], int] = defaultdict(int)
+    for row, role in enumerate(data.column("role")):
+        if role not in roles or parent[row] < 0 or (names[parent[row]], keys[parent[row]]) not in view_of:
+            continue
+        name, at = view_of[names[parent[row]], keys[parent[row]]]
+        label = source(row)
+        made.setdefault((name, label, nth[name, at, label]), {})[at] = row
+        nth[name, at, label] += 1
+    width = 1 + max((max(own) for own in places.values()), default=0)
+    views, rows = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
+    for k, ((name, _, _), own) in enumerate(made.items()):
+        for at, (row, _) in places[name].items():
+            views[k, at] = row
+        rows[k, list(own)] = list(own.values())
+    owners, labels = ([key[i] for key in made] for i in (0, 1))
+    return Matched(np.array(owners, dtype=object), np.array(labels, dtype=object), views, rows)
+
+
+def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
+    """Identity -> place of each view -> its row and image."""
+    keys, names, roles, parameters = (
+        image_keys(data), data.column("identity"), data.column("role"), data.column("parameters")
+    )  # fmt: skip
+    found: dict[str, dict[int, tuple[int, str]]] = {}
+    seen: set[tuple[str, str]] = set()
+    for row, (name, role, key) in enumerate(zip(names, roles, keys, strict=True)):
+        if name is None or role not in VIEWS or (name, key) in seen:
+            continue
+        seen.add((name, key))
+        own = found.setdefault(name, {})
+        said = json.loads(parameters[row]).get("x_view") if parameters[row] else None
+        at = int(said) - 1 if said is not None else len(own)
+        if at in own or at < 0:
+            raise ValueError(f"row {row + 1}: view {at + 1} of {name!r} is there already, or no number from 1")
+        if at >= _MANY:
+            raise ValueError(
+                f"{name!r} has more than {_MANY} views: this protocol compares a few; filter the manifest by role"
+            )
+        own[at] = (row, key)
+    return found
+
+
+# Scores
+
+
+def view_scores(scorer: Scorer, samples: Matched) -> Array:
+    """Similarities (S, V, V) of views, above the diagonal; NaN elsewhere and where a view is missing."""
+    width = samples.views.shape[1]
+    first, last = np.nonzero(np.triu(np.ones((width, width), dtype=bool), 1))
+    out = np.full((len(samples), width, width), np.nan)
+    out[:, first, last] = _scores(scorer, samples.views[:, first], samples.views[:, last])
+    return out
+
+
+def made_scores(scorer: Scorer, samples: Matched) -> Array:
+    """Similarities (S, V) of each view to what was made of it; NaN where one is missing."""
+    return _scores(scorer, samples.views, samples.made)
+
+
+def cross_scores(scorer: Scorer, samples: Matched) -> Array:
+    """Similarities (S, V, V): [s, i, j] of view i to what was made of view j."""
+    left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
+    return _scores(scorer, left, right)
+
+
+def _scores(scorer: Scorer, a: Ints, b: Ints) -> Array:
+    """Scores of rows to rows, each different pair once."""
+    out = np.full(a.shape, np.nan)
+    there = (a >= 0) & (b >= 0)
+    pairs, place = np.unique(np.stack([a[there], b[there]], 1), axis=0, return_inverse=True)
+    if len(pairs):
+        out[there] = scorer.pairs(pairs[:, 0], pairs[:, 1])[place.ravel()]
+    return out
+
+
+# Numbers
+
+
+def rates(
+    margins: Array, identity: NDArray[np.object_], settings: Settings, *, count_mean: bool = False,
+    paper: tuple[float | None, float | None] = (None, None),
+) -> dict[str, Value]:  # fmt: skip
+    """SSR and PA (NearID, equation 5) with intervals by identity; margins (S, M) as `directed_margins` gives them.
+
+    Raises:
+        ValueError: if no margin is valid.
+    """
+    found = tally(margins, count_mean=count_mean)
+    owner = identity[found.samples]
+    return {
+        "SSR": mean(found.success.astype(np.float64), owner, settings, paper[0]),
+        "PA": ratio(found.wins, found.trials, owner, settings, paper[1]),
+    }
+
+
+def oracle(
+    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: Settings,
+    paper: tuple[float | None, float | None] = (None, None),
+) -> dict[str, Value]:  # fmt: skip
+    """M-O and M-O-pair with intervals by identity; scores (S, V, V) and oracles (S, V) as `oracle_agreement` takes.
+
+    Empty where they are not defined.
+    """
+    try:
+        whole: OracleAgreement = oracle_agreement(scores, oracles)
+    except ValueError:
+        return {}
+
+    def of(rows: Ints, which: str) -> float:
+        value = getattr(oracle_agreement(scores[rows], oracles[rows]), which)
+        if value is None:
+            raise ValueError("no similarity to another view's edit")
+        return float(value)
+
+    found = {}
+    for name, which, count, printed in zip(("M-O", "M-O-pair"), ("whole", "pair"), whole.pairs, paper, strict=True):
+        if getattr(whole, which) is not None:
+            found[name] = any_statistic(
+                lambda rows, which=which: of(rows, which),  # type: ignore[misc]
+                identity, settings, count, printed,
+            )  # fmt: skip
+    return found
+
+
+def edit_items(scores: Array, oracles: Array, identity: NDArray[np.object_]) -> dict[str, Any]:
+    """A line for each view with its own part-edit: identity, similarity and oracle; arguments as for `oracle`."""
+    own = np.arange(scores.shape[1])
+    similarity = scores[:, own, own]
+    there = ~np.isnan(similarity) & ~np.isnan(oracles)
+    names = np.broadcast_to(identity[:, None], there.shape)[there].tolist()
+    return {"identity": names, "score": similarity[there], "oracle": oracles[there]}
+
+
+def oracles_of(data: Manifest, samples: Matched) -> Array:
+    """Oracle scores (S, V) of what was made of each view; NaN where there is none."""
+    known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
+    return np.asarray(known[samples.made])  # -1, a missing one, is the last
+
+
+def unanswered(margins: Array, samples: Matched) -> list[str]:
+    """A note on margins without a value though their images are there: a judge gave no answer."""
+    views, made = samples.views >= 0, samples.made >= 0
+    both = np.where(views[:, :, None] & views[:, None, :], 0.0, np.nan)
+    possible = ~np.isnan(directed_margins(both, np.where(views & made, 0.0, np.nan)))
+    lost = int((possible & np.isnan(margins)).sum())
+    return [f"{lost} of {int(possible.sum())} margins have no answer and are left out"] if lost else []
+
+
+def margins_of(scorer: Scorer, samples: Matched) -> Array:
+    """Margins (S, V * (V - 1)) of samples, see `directed_margins`."""
+    return directed_margins(view_scores(scorer, samples), made_scores(scorer, samples))

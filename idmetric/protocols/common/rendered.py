@@ -1,0 +1,45 @@
+"""Worlds that protocols render for themselves where no data is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest, merge
+
+if TYPE_CHECKING:
+    from idmetric.data.world.write import Plan
+
+
+def rendered(
+    folder: Path, plans: Mapping[str, tuple[Plan, int]], progress: Callable[[int, int], None] | None = None
+) -> Manifest:
+    """The first things of some worlds, each in a folder of its own; what is there is read, a stopped run taken up.
+
+    Args:
+        folder: above the worlds. plans: name of a world's folder -> its plan, and how many things.
+        progress: called with (pictures done, pictures to do) of all worlds together.
+
+    Raises:
+        ValueError: if a folder holds a world of another plan.
+        ImportError: if VTK is missing.
+    """
+    from idmetric.data.world.write import write_world
+
+    total, done = sum(count * plan.pictures for plan, count in plans.values()), 0
+
+    def step(pictures: int) -> None:
+        nonlocal done
+        done += pictures
+        if progress is not None:
+            progress(min(done, total), total)
+
+    parts = []
+    for name, (plan, count) in plans.items():
+        whole = write_world(folder / name, plan, count, done=step)
+        number = [int(row.partition("/")[0].rpartition("-")[2]) for row in whole.column("id")]
+        parts.append(whole.take(np.array(number) < count))  # an earlier run may have rendered more
+    return merge(parts) if len(parts) > 1 else parts[0]

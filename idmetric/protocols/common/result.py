@@ -1,0 +1,262 @@
+"""What a protocol returns: numbers with support, interval and the paper's value, and the score of every item.
+
+    result = run(manifest, {"tiny": IDSim("tiny")}, Settings())[0]
+    print(table([result]))
+    write([result], Path("results"), "folder")  # .json, .csv, .md, .tex, and a Parquet file for each table of items
+
+Shares lie in 0..1. A row of a result is flat: first its labels (text), such as a source of distractors, then `Value`s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from idmetric import __version__
+from idmetric.checkpoints.format import replacing
+from idmetric.io import json_file
+from idmetric.io.csv_text import csv_text
+from idmetric.io.decimals import in_csv, rounded
+from idmetric.io.hints import install
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of a table.
+
+    Attributes:
+        value: the number; shares in 0..1.
+        low, high: its interval (95 % where nothing else is said), or None where none was asked for or can be given.
+        count: support: how many queries, pairs, samples or trials it is over.
+        paper: what the paper prints for this model, in the same unit.
+
+    Raises:
+        ValueError: for a number that is not finite: what cannot be computed is left out of its row.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+    paper: float | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.value, self.low, self.high, self.paper)
+        if not all(x is None or math.isfinite(x) for x in given):
+            raise ValueError(f"a value of a table must be finite, got {given}: leave out what cannot be computed")
+
+
+Row = dict[str, str | Value]
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One model under one protocol.
+
+    Attributes:
+        protocol: its name. model: what the user calls the model.
+        rows: of the table: labels, then values.
+        signature: which model exactly, see `Embedder.signature`.
+        settings: everything else that changes the numbers (distance, k, bootstrap, seed, ...).
+        items: table -> columns of equal length: the score of each query, pair or sample. By convention a table "pairs"
+            has the columns `score` (similarity, higher = more alike) and `same` (bool); plots use it.
+        notes: what a reader of the numbers must know, such as queries that were left out.
+    """
+
+    protocol: str
+    model: str
+    rows: list[Row]
+    signature: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    items: Mapping[str, Columns] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+# Text
+
+
+def table(results: Sequence[Result]) -> str:
+    """Aligned columns for a terminal, with intervals in brackets and the papers' values beside ours."""
+    lines = _cells(results)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    labels = 1 + len(_names(results, str))
+    text = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if k < labels else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip())
+    return "\n".join([*text, *_footnotes(results)]) + "\n"
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The same as a Markdown table."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in _cells(results)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    text = ["| " + " | ".join(line) + " |" for line in lines]
+    text[1] = "|" + "|".join(lines[1]) + "|"
+    notes = _footnotes(results)
+    return "\n".join([*text, *([""] if notes else []), *[f"- {note}" for note in notes]]) + "\n"
+
+
+def latex(results: Sequence[Result]) -> str:
+    """The same as a LaTeX tabular (package booktabs)."""
+    head, *lines = [[_escaped(cell) for cell in line] for line in _cells(results)]
+    labels = 1 + len(_names(results, str))
+    text = [
+        f"\\begin{{tabular}}{{{'l' * labels}{'r' * (len(head) - labels)}}}",
+        "\\toprule",
+        " & ".join(head) + " \\\\",
+        "\\midrule",
+        *(" & ".join(line) + " \\\\" for line in lines),
+        "\\bottomrule",
+        "\\end{tabular}",
+        *(f"% {note}" for note in _footnotes(results)),
+    ]
+    return "\n".join(text) + "\n"
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
+    labels = _names(results, str)
+    numbers = ("value", "low", "high", "count", "paper")
+    about = ("revision", "distance", "resolution", "dtype", "idmetric")
+    lines: list[list[Any]] = []
+    for result in results:
+        for row in result.rows:
+            start = [result.protocol, result.model, *(row.get(label, "") for label in labels)]
+            end = [result.signature.get(name, "") for name in about]
+            for metric, value in row.items():
+                if isinstance(value, Value):
+                    shown = in_csv(asdict(value))
+                    lines.append([*start, metric, *(shown[name] for name in numbers), *end])
+    return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
+
+
+def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """Everything but the items; `files` says where these are: model -> table -> file."""
+    found = []
+    for result in results:
+        rows = [
+            {
+                "labels": {k: v for k, v in row.items() if isinstance(v, str)},
+                "metrics": {k: rounded(asdict(v)) for k, v in row.items() if isinstance(v, Value)},
+            }
+            for row in result.rows
+        ]
+        found.append({
+            "protocol": result.protocol, "model": result.model, "signature": dict(result.signature),
+            "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
+            "items": dict((files or {}).get(result.model, {})),
+        })  # fmt: skip
+    return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
+
+
+FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
+    "table": table, "json": as_json, "csv": as_csv, "markdown": markdown, "latex": latex,
+}  # fmt: skip
+
+
+def _cells(results: Sequence[Result]) -> list[list[str]]:
+    """Head and lines: model, labels, each metric (and the paper's value, where there is one), support."""
+    labels, metrics = _names(results, str), _names(results, Value)
+    rows = [(result, row) for result in results for row in result.rows]
+    printed = {m for m in metrics for _, row in rows if getattr(row.get(m), "paper", None) is not None}
+    head = ["model", *labels]
+    for metric in metrics:
+        head += [metric, f"{metric} (paper)"] if metric in printed else [metric]
+    lines = [[*head, "n"]]
+    for result, row in rows:
+        line = [result.model, *(str(row.get(label, "")) for label in labels)]
+        for metric in metrics:
+            value = row.get(metric)
+            line.append(_shown(value) if isinstance(value, Value) else "-")
+            if metric in printed:
+                paper = value.paper if isinstance(value, Value) else None
+                line.append("-" if paper is None else f"{paper:.3f}")
+        lines.append([*line, _support(row)])
+    return lines
+
+
+def _names(results: Iterable[Result], kind: type) -> list[str]:
+    """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
+    return list(dict.fromkeys(k for r in results for row in r.rows for k, v in row.items() if isinstance(v, kind)))
+
+
+def _shown(value: Value) -> str:
+    if value.low is None or value.high is None:
+        return f"{value.value:.3f}"
+    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _support(row: Row) -> str:
+    """The support that the row's values share, or the different ones in the order of the metrics."""
+    return "/".join(dict.fromkeys(str(v.count) for v in row.values() if isinstance(v, Value)))
+
+
+def _footnotes(results: Sequence[Result]) -> list[str]:
+    """Each note once, with the models it is about unless they are all."""
+    about: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.notes:
+            about.setdefault(note, []).append(result.model)
+    return [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
+
+
+def _escaped(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {character: f"\\{character}" for character in "&%$#_{}"}
+    return "".join(special.get(character, character) for character in text)
+
+
+# Files
+
+
+def write(results: Sequence[Result], out: Path, name: str) -> list[Path]:
+    """Write `name`.json, .csv, .md, .tex, and the items as `name`.MODEL.TABLE.parquet, each whole or not at all.
+
+    Raises:
+        ImportError: if there are items and pyarrow is missing.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    files: dict[str, dict[str, str]] = {}
+    written = []
+    for result in results:
+        for kind, columns in result.items.items():
+            path = out / f"{name}.{slug(result.model)}.{kind}.parquet"
+            _write_items(path, columns, result)
+            files.setdefault(result.model, {})[kind] = path.name
+            written.append(path)
+    texts = {"json": as_json(results, files), "csv": as_csv(results), "md": markdown(results), "tex": latex(results)}
+    for ending, text in texts.items():
+        path = out / f"{name}.{ending}"
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def slug(name: str) -> str:
+    """A model's name as part of a file's name; different for different names."""
+    plain = re.sub("[^A-Za-z0-9._-]+", "-", name)[:80].strip("-.")
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
+    return plain if plain == name else f"{plain}-{digest}".lstrip("-")
+
+
+def _write_items(path: Path, columns: Columns, result: Result) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"scores of items are kept as Parquet: {install('eval')}") from error
+    about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
+    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(items, temporary)

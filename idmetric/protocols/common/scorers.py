@@ -1,0 +1,328 @@
+"""One face for all that a protocol compares images with: similarities of a manifest's rows, higher = more alike.
+
+    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": open_model("ssim")}, Settings())
+    scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
+    scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
+
+Models that give vectors are embedded together, each image once. Metrics of pairs (SSIM, LPIPS) see each image once too,
+and compare when they are asked, see `pairwise`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.data.manifest.check import without
+from idmetric.data.manifest.table import Manifest
+from idmetric.distance.matrix import distance, distance_matrix, needs_patches
+from idmetric.images.read import Outside
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+from idmetric.models.idsim import IDSim
+from idmetric.models.load import load
+from idmetric.protocols.common import baselines, dual_encoder, pairwise
+from idmetric.protocols.common.embeddings import Look, Stored, UnreadableError, embed, folder_name
+from idmetric.store.fingerprint import settings_digest
+
+Array = NDArray[np.float64]
+Rows = Sequence[int] | NDArray[np.integer]
+Progress = Callable[[int, int], None]
+_PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
+_COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all protocols can be told.
+
+    Attributes:
+        distance: of models with patches, see `idmetric.distance`.
+        bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
+        store: folder that keeps embeddings; None: they are not kept.
+        look: whether models see whole images or subjects alone.
+        on_error: an image that cannot be read: stop with the list of all, or leave it out, and what depends on it.
+        batch_size: images per pass. workers: threads that read images.
+        progress: called with (images done, images to do).
+        max_pairs: pairs of images that a metric of pairs may compare in all, see `pairwise.PairScorer`.
+        pair_progress: called with (pairs done, pairs to do) by metrics of pairs and judges.
+    """
+
+    distance: str = "cls"
+    bootstrap: int = 1000
+    seed: int = 0
+    store: Path | None = None
+    look: Look = field(default_factory=Look)
+    on_error: Literal["stop", "skip"] = "stop"
+    batch_size: int = 32
+    workers: int | None = None
+    progress: Progress | None = None
+    max_pairs: int = pairwise.MAX_PAIRS
+    pair_progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        needs_patches(self.distance)  # raises for an unknown one
+        if min(self.bootstrap, self.seed) < 0 or min(self.batch_size, self.max_pairs) < 1:
+            raise ValueError("bootstrap and seed are 0 or more, batch_size and max_pairs at least 1")
+
+    def as_dict(self) -> dict[str, Any]:
+        """What changes numbers, to be reported beside them."""
+        seen = self.look.outside if self.look.masked else "all"
+        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": seen}
+
+
+class Scorer(Protocol):
+    """A model bound to a manifest."""
+
+    def signature(self) -> dict[str, str]:
+        """What to report beside a score."""
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """Similarities (R, C) of each row to each column."""
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """Similarities (P,) of a's rows to b's, one by one."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A manifest, without what could not be used, and the models bound to it."""
+
+    manifest: Manifest
+    models: dict[str, Scorer]
+    notes: list[str]
+
+
+def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
+    """What protocols take, by name: a baseline (hsv, pixels, ssim, lpips, dreamsim), `untrained:SOURCE` (the same
+    architecture with random weights), `judge:FILE` (a multimodal language model, see `judge_file`), or anything that
+    `idmetric.load` opens, `timm:NAME` among it.
+
+    Raises:
+        CheckpointError, ImportError: saying what is missing.
+    """
+    if source in baselines.NAMES:
+        return baselines.open_baseline(source, device)
+    if source.startswith(dual_encoder.PREFIX):
+        return dual_encoder.open_dual(source, device=device, dtype=dtype)
+    if source.startswith("judge:"):
+        from idmetric.protocols.judges.file import open_judge  # which needs this module
+
+        return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
+    options = {} if dtype is None else {"dtype": dtype}
+    if source.startswith("untrained:"):
+        return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))
+    return load(source, device=device, **options)
+
+
+def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
+    """The same architecture with random weights.
+
+    Raises:
+        CheckpointError: for another class than IDSim.
+    """
+    if not isinstance(metric, IDSim):
+        raise CheckpointError(f"only IDSim models have an untrained twin, {metric.label} is none")
+    torch.manual_seed(seed)
+    return IDSim(metric._config, device=metric.device)
+
+
+class EmbedderModel:
+    """An `Embedder` as a `VectorModel`."""
+
+    has_patches = True
+
+    def __init__(self, metric: Embedder) -> None:
+        self.metric = metric
+        self.background, self.preprocessing = metric.background, metric.preprocessing
+        self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        facts = self.metric.about()
+        return {
+            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
+            "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
+        }  # fmt: skip
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
+        """See `VectorModel`."""
+        return *self.metric.load_image(image, mask, outside), words
+
+    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        pixels, covers, words = zip(*prepared, strict=True)
+        masks = None if all(c is None for c in covers) else list(covers)
+        # load_image has painted what is outside
+        options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
+        if self.reads_words and any(w is not None for w in words):
+            default = self.metric.config()["instruction"]
+            options |= {"texts": [default if w is None else w for w in words], "instruction": ""}
+        return self.metric.embed(list(pixels), **options)
+
+
+def bind(
+    manifest: Manifest,
+    models: Mapping[str, Any],
+    settings: Settings,
+    rows: Rows | None = None,
+    *,
+    words: Mapping[int, str] | None = None,
+) -> Bound:
+    """Read and embed the images of a manifest (or of some rows) for all models.
+
+    Args:
+        models: name -> an `Embedder`, or what `open_model` gives.
+        words: row -> all that is said beside its image, for models that read; see `embeddings.embed`.
+
+    Raises:
+        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip": then they and what
+            depends on them are not in the manifest of the result, and a note says so. Rows and words must then be None.
+        ValueError: if a model has no patches, and the distance needs them.
+    """
+    own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
+    if not own:
+        raise ValueError("no models: give at least one")
+    if needs_patches(settings.distance):
+        lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
+        if lacking:
+            raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
+    if settings.on_error == "stop":
+        return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
+    if rows is not None or words is not None:
+        raise ValueError("leaving images out changes the rows: choose rows afterwards, or stop at unreadable images")
+    return _skipping(manifest, own, settings)
+
+
+def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings) -> Bound:
+    """Bind without the images that cannot be used; what is embedded before they are known is kept for after."""
+    folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
+    if folder is not None:
+        settings = replace(settings, store=Path(folder.name) / "embeddings")
+    notes: list[str] = []
+    while True:
+        try:
+            bound = _bind(manifest, models, settings, None, None)
+            break
+        except UnreadableError as error:
+            kept = without(manifest, error.problems)
+            if not len(kept):
+                raise
+            gone = len(manifest) - len(kept)
+            notes.append(
+                f"{len(error.problems)} images could not be used ({gone} rows left out with what depends on them)"
+            )
+            manifest = kept
+    for scorer in bound.values():
+        if isinstance(scorer, VectorScorer | pairwise.PairScorer):
+            scorer.folder = folder  # a temporary one lives as long as this
+    return Bound(manifest, bound, notes)
+
+
+def _bind(
+    manifest: Manifest,
+    models: Mapping[str, Any],
+    settings: Settings,
+    rows: Rows | None,
+    words: Mapping[int, str] | None,
+) -> dict[str, Scorer]:
+    vectors = {name: m for name, m in models.items() if hasattr(m, "embed")}
+    stored = embed(
+        manifest, vectors, rows, store=settings.store, patches=needs_patches(settings.distance), look=settings.look,
+        words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
+    ) if vectors else {}  # fmt: skip
+    prepared = {name: m for name, m in models.items() if name not in vectors and not hasattr(m, "bind")}
+    images = pairwise.prepare(
+        manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
+    ) if prepared else {}  # fmt: skip
+    bound: dict[str, Scorer] = {}
+    for name, model in models.items():
+        if name in stored:
+            bound[name] = VectorScorer(model, stored[name], settings.distance)
+        elif hasattr(model, "bind"):  # judge_scorer.JudgeModel
+            bound[name] = model.bind(manifest, settings, rows)
+        else:
+            bound[name] = pairwise.PairScorer(
+                model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
+                store=None if settings.store is None else settings.store / folder_name(model, settings.look),
+                progress=settings.pair_progress,
+            )  # fmt: skip
+    return bound
+
+
+class VectorScorer:
+    """Similarity 1 - distance of embeddings."""
+
+    def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
+        self.model, self.stored, self.distance = model, stored, distance
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
+        self._rows = np.array(sorted(stored.keys), dtype=np.int64)
+        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+
+    def signature(self) -> dict[str, str]:
+        """See `Scorer`."""
+        return {**self.model.signature(), "distance": self.distance}
+
+    def vectors(self, rows: Rows) -> Array:
+        """Unit-length global features (R, D)."""
+        if self._vectors is None:
+            return _unit(self.stored.vectors(rows)).astype(np.float64)
+        at = np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))
+        return self._vectors[at].astype(np.float64)
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """See `Scorer`."""
+        out = np.empty((len(rows), len(columns)))
+        if self.distance == "cls":
+            left = self.vectors(rows)
+            for part in _slices(len(columns), _COLUMNS):
+                np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
+            return out.clip(-1, 1, out=out)
+        for i in self._blocks(len(rows)):
+            for j in self._blocks(len(columns)):
+                far = distance_matrix(
+                    self._load(np.asarray(rows)[i]), self._load(np.asarray(columns)[j]), self.distance
+                )
+                out[i, j] = 1 - far.double().cpu().numpy()
+        return out
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """See `Scorer`."""
+        if len(a) != len(b):
+            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
+        out = np.empty(len(a))
+        for part in _slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
+            left, right = np.asarray(a)[part], np.asarray(b)[part]
+            if self.distance == "cls":
+                out[part] = (self.vectors(left) * self.vectors(right)).sum(1)
+            else:
+                found = distance(self._load(left), self._load(right), self.distance)
+                out[part] = 1 - found.double().cpu().numpy()
+        return out
+
+    def _load(self, rows: Rows) -> Embedding:
+        return self.stored.embedding(rows).to(self.device)
+
+    def _blocks(self, count: int) -> list[slice]:
+        one = self.stored.embedding(self._rows[:1])
+        assert one.patches is not None
+        return _slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norm = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(vectors / norm, dtype=np.float32)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,0 +1,1 @@
+"""ID-Sim, Figure 6: sensitivity to identity and to context."""

@@ -1,0 +1,276 @@
+"""Which rows of a manifest are compared in ID-Sim's benchmarks: searches, labelled pairs, triplets."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
+from idmetric.protocols.ilgen_table2_retrieval import GALLERY
+
+Ints = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+Group = tuple[str | None, str | None]  # name and split
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One of the paper's sets (appendix D.1).
+
+    Attributes:
+        kind: queries against a gallery, pairs that show one identity or two, or triplets.
+        size: how many the paper has: queries and gallery, pairs, triplets.
+        queries, gallery: names of the parts (columns x_part or split), the likeliest first.
+        drawn: whether a query of each identity is drawn where no part is named so.
+        by: column whose values get rows of their own.
+        names: others that the set is known by.
+    """
+
+    kind: Literal["search", "pairs", "triplets"]
+    size: tuple[int, ...]
+    queries: tuple[str, ...] = ("query",)
+    gallery: tuple[str, ...] = GALLERY
+    drawn: bool = False
+    by: str | None = None
+    names: tuple[str, ...] = ()
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "pods": Benchmark("search", (1200, 300), ("test_dense", "query", "test"), ("train", *GALLERY)),
+    "deepfashion2": Benchmark("search", (1668, 3065), names=("df2",)),
+    "aerialcattle": Benchmark("search", (23, 2306), drawn=True, names=("aerialcattle2017",)),
+    "petface": Benchmark("pairs", (3250,), by="category"),
+    "cute": Benchmark("triplets", (1800,)),
+    "subjects2k": Benchmark("pairs", (2000,)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared in one benchmark, as rows of a manifest.
+
+    Attributes:
+        kind: of the benchmark.
+        sides: equally long columns: anchor and other (pairs); anchor, positive and negative (triplets); for searches
+            queries and gallery, whose lengths differ.
+        same: of pairs, whether they show one identity.
+        notes: what a reader of the numbers must know.
+    """
+
+    kind: str
+    sides: tuple[Ints, ...]
+    same: Truths | None = None
+    notes: tuple[str, ...] = ()
+
+    def rows(self) -> Ints:
+        """All rows, each once, sorted."""
+        return np.unique(np.concatenate(self.sides))
+
+    def at(self, place: Ints) -> Plan:
+        """With rows renumbered (row -> its new number, -1 = gone); what has lost a row is left out."""
+        moved = tuple(place[side] for side in self.sides)
+        if self.kind == "search":
+            return Plan(self.kind, tuple(side[side >= 0] for side in moved), None, self.notes)
+        whole = np.all([side >= 0 for side in moved], axis=0)
+        return Plan(
+            self.kind, tuple(side[whole] for side in moved), None if self.same is None else self.same[whole], self.notes
+        )
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """As `Benchmark.size`."""
+        return tuple(len(side) for side in self.sides) if self.kind == "search" else (len(self.sides[0]),)
+
+
+def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
+    """Benchmark -> its rows, by the columns dataset and x_subset; all rows where `which` says what they are.
+
+    Raises:
+        ValueError: if no row is of a benchmark.
+    """
+    if which is not None:
+        return {which: np.arange(len(data))}
+    known = {alias: name for name, b in BENCHMARKS.items() for alias in (name, *b.names)}
+    given = [data.column("dataset")]
+    if "x_subset" in data.table.column_names:
+        given.insert(0, data.column("x_subset"))
+    found: dict[str, list[int]] = defaultdict(list)
+    for row, names in enumerate(zip(*given, strict=True)):
+        name = next((known[p] for n in names if n and (p := _plain(str(n))) in known), None)
+        if name is not None:
+            found[name].append(row)
+    if not found:
+        there = ", ".join(repr(n) for n in list(dict.fromkeys(data.column("dataset")))[:_SHOWN])
+        raise ValueError(
+            f"no benchmark of ID-Sim here: the column dataset holds {there}, not {', '.join(BENCHMARKS)}; "
+            "say which one it is: --set NAME"
+        )
+    return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
+
+
+def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, seed: int = 0) -> dict[str, Plan]:
+    """Benchmark (of CUTE "cute easy", "cute hard") -> what is compared.
+
+    Raises:
+        ValueError: naming the benchmark that lacks something.
+    """
+    made: dict[str, Plan] = {}
+    for name, rows in found.items():
+        benchmark = BENCHMARKS[name]
+        if benchmark.kind == "search":
+            made[name] = _search(data, rows, name, seed)
+        elif benchmark.kind == "pairs":
+            made[name] = _pairs(data, rows, name)
+        else:
+            made |= _triplets(data, rows, name, per_object, seed)
+    return {name: _sized(plan, name) for name, plan in made.items()}
+
+
+def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
+    """Queries and gallery as slots, parts or splits say, or one query drawn of each identity."""
+    benchmark = BENCHMARKS[name]
+    slot = np.array(data.column("slot"), object)[rows]
+    split = np.array(_part(data), object)[rows]
+    queries = next((q for q in (slot == "query", *(split == p for p in benchmark.queries)) if q.any()), None)
+    gallery = next((g for g in (slot == "candidate", *(split == p for p in benchmark.gallery)) if g.any()), None)
+    if queries is not None and gallery is not None:
+        return Plan("search", (rows[queries], rows[gallery]))
+    if benchmark.drawn and queries is None and gallery is None:
+        return _drawn(data, rows, seed)
+    lacks = "queries" if queries is None else "gallery"
+    parts = ", ".join(repr(p) for p in dict.fromkeys(split.tolist()))
+    raise ValueError(
+        f"{name}: no {lacks}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} the "
+        f"gallery (or slots query and candidate); there are the splits {parts}"
+    )
+
+
+def _part(data: Manifest) -> list[str | None]:
+    """Each row's part of its set, or its split where it has none."""
+    splits: list[str | None] = data.column("split")
+    if "x_part" not in data.table.column_names:
+        return splits
+    return [split if part is None else part for part, split in zip(data.column("x_part"), splits, strict=True)]
+
+
+def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
+    identity, names = data.column("identity"), data.column("id")
+    images: dict[str, list[int]] = defaultdict(list)
+    for row in sorted(rows.tolist(), key=lambda r: names[r]):
+        if identity[row] is not None:
+            images[identity[row]].append(row)
+    chosen = [
+        own[int(np.random.default_rng([seed, zlib.crc32(name.encode())]).integers(len(own)))]
+        for name, own in sorted(images.items())
+        if len(own) > 1
+    ]
+    note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper doesn't say which it took"
+    queries = np.array(chosen, dtype=np.int64)
+    return Plan("search", (queries, np.setdiff1d(rows, queries)), None, (note,))
+
+
+def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
+    """Pairs of a group's anchor with its other images, and whether they show one identity."""
+    groups, slots = _groups(data), data.column("slot")
+    identity, label = data.column("identity"), data.column("label")
+    anchors: dict[Group, int] = {}
+    others: dict[Group, list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        if slots[row] == "anchor":
+            if anchors.setdefault(groups[row], row) != row:
+                raise ValueError(f"{name}, row {row + 1}: a second anchor of group {groups[row][0]!r}")
+        elif slots[row] is not None:
+            others[groups[row]].append(row)
+    a, b, same = [], [], []
+    for group, mine in others.items():
+        if group not in anchors:
+            raise ValueError(
+                f"{name}: group {group!r} has no anchor: a pair is a group with slots anchor and candidate"
+            )
+        anchor = anchors[group]
+        for row in mine:
+            a.append(anchor)
+            b.append(row)
+            same.append(_same(name, row, slots[row], label[row], identity[anchor], identity[row]))
+    if not a:
+        raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
+    return Plan("pairs", (np.array(a, dtype=np.int64), np.array(b, dtype=np.int64)), np.array(same, dtype=bool))
+
+
+def _same(name: str, row: int, slot: str, label: float | None, first: str | None, second: str | None) -> bool:
+    """Whether a pair shows one identity: its label, its slot, or the identities."""
+    if label is not None:
+        if label not in (0, 1):
+            raise ValueError(f"{name}, row {row + 1}: label {label:g} of a pair; 1 = same identity, 0 = another")
+        return label == 1
+    if slot in ("positive", "negative"):
+        return slot == "positive"
+    if first is None or second is None:
+        raise ValueError(f"{name}, row {row + 1}: a pair with neither a label nor two identities")
+    return first == second
+
+
+def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int) -> dict[str, Plan]:
+    """The manifest's own triplets, or those that are drawn."""
+    given = _given(data, rows)
+    if given:
+        return {f"{name} {mode}".strip(): Plan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}
+    made = {}
+    for mode in cute_triplets.MODES:
+        found, without = cute_triplets.draw(data, rows, mode, per_object=per_object, seed=seed)
+        if not len(found):
+            raise ValueError(
+                f"{name}: no {mode} triplet can be drawn: it takes two objects of a category (column category) in one "
+                "scene (column background)"
+            )
+        notes = []
+        if without:
+            listed = ", ".join(without[:_SHOWN]) + (", ..." if len(without) > _SHOWN else "")
+            notes.append(f"{len(without)} objects allow no {mode} triplet: {listed}")
+        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, tuple(notes))
+    return made
+
+
+def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
+    """Mode -> triplets of the manifest: easy where all three are of one scene, hard where the anchor's is another."""
+    groups, slots, scenes = _groups(data), data.column("slot"), data.column("background")
+    members: dict[Group, dict[str, int]] = defaultdict(dict)
+    for row in rows.tolist():
+        if slots[row] is not None and members[groups[row]].setdefault(slots[row], row) != row:
+            raise ValueError(f"row {row + 1}: a second {slots[row]} of group {groups[row][0]!r}: a triplet is of three")
+    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for own in members.values():
+        if own.keys() >= {"anchor", "positive", "negative"}:
+            anchor, positive, negative = (own[s] for s in ("anchor", "positive", "negative"))
+            known = None not in (scenes[anchor], scenes[positive])
+            mode = ("easy" if scenes[anchor] == scenes[positive] else "hard") if known else ""
+            found[mode].append((anchor, positive, negative))
+    return found
+
+
+def _groups(data: Manifest) -> list[Group]:
+    """Each row's; groups of one name in two splits are two."""
+    return list(zip(data.column("group"), data.column("split"), strict=True))
+
+
+def _sized(plan: Plan, name: str) -> Plan:
+    """With a note where the paper's set has another size."""
+    paper = BENCHMARKS[name.split()[0]].size
+    if plan.size == paper:
+        return plan
+    what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
+    ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
+    note = f"{name}: {ours} {what}, the paper has {theirs}"
+    return Plan(plan.kind, plan.sides, plan.same, (*plan.notes, note))
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

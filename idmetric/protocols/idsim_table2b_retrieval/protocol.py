@@ -1,0 +1,250 @@
+"""ID-Sim's benchmarks: PODS, DeepFashion2, AerialCattle2017, PetFace, CUTE and Subjects2k (section 4.2, appendix D.1).
+
+    idmetric-eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
+    idmetric-eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
+
+| dataset | what is compared | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
+|---|---|---|---|---|
+| pods | 1,200 queries (test_dense), 300 gallery (train) | mAP, AUC, nDCG | .7727, .9642, .9161 | .7907 |
+| deepfashion2 | 1,668 queries, 3,065 gallery | mAP | .8045 | .7967 |
+| aerialcattle | 23 queries, 2,306 gallery | mAP | .6786 | .6245 |
+| petface | 3,250 pairs of 13 species | AP, AUC | .8958, .9002 | .8446 |
+| cute hard, cute easy | 1,800 triplets | accuracy | .8559, .8887 | .8189 (hard) |
+| subjects2k | 2,000 pairs, 473 of one identity | AP, AUC | .4113, .7053 | .3674 |
+
+Fig. 25 is the mean of ten training runs with class features, "consistent with the main paper". DreamBench++, the last
+column of Fig. 25, is the protocol `dreambench`. For sources, licences and how data becomes a manifest see
+docs/protocols-idsim.md. The column dataset says which benchmark a row is of (`--set NAME` where it has another name);
+those that are there are measured.
+
+* mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
+  same on its sets: an instance has as many queries as any other.
+* AUC of a search is over all pairs of a query and a gallery image; of more than a million pairs of two identities, over
+  a million by chance. The paper doesn't say whether it pools pairs or averages queries.
+* nDCG's gains are 1 for the query's instance and 0 for others, over the whole gallery.
+* PetFace's "mAP" is read as average precision over all pairs; the mean over species stands beside it.
+* Table 2b doesn't say how patches are compared. Its numbers stand beside all distances of patches alone: `patch`
+  (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. No mask is spoken of; where subjects
+  are shown alone (`--subject`), the paper's numbers are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
+from idmetric.protocols.common import paper_idsim as paper
+from idmetric.protocols.common.intervals import any_statistic, auc, codes, mean, owners, plain_average
+from idmetric.protocols.common.ranked import Measure, Search, searched
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Items = dict[str, dict[str, list[Any]]]
+MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Attributes:
+        which: the benchmark that all rows are of; None: as the column dataset says.
+        triplets: of each of CUTE's objects and modes.
+        paper: a row of `idsim_paper.ROWS` to compare with, for all models; None: by the model's name.
+    """
+
+    which: str | None = None
+    triplets: int = 10
+    paper: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.which is not None and self.which not in BENCHMARKS:
+            raise ValueError(f"no benchmark {self.which!r}; there are {', '.join(BENCHMARKS)}")
+        if self.triplets < 1:
+            raise ValueError(f"at least one triplet of each object, got {self.triplets}")
+        if self.paper is not None and self.paper not in paper.ROWS:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(paper.ROWS)}")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval idsim`."""
+    parser.add_argument("--set", choices=tuple(BENCHMARKS), help="which benchmark all rows are (default: by dataset)")
+    text = "of each of CUTE's objects and modes (default 10, as in the paper)"
+    parser.add_argument("--triplets", type=int, default=10, metavar="N", help=text)
+    parser.add_argument("--paper", choices=paper.ROWS, help="the paper's row to compare with (default: by the model)")
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.set, args.triplets, args.paper))
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
+
+    Raises:
+        ValueError: naming a benchmark without queries, pairs or triplets, or with a query that has no positive (unless
+            settings.on_error is "skip").
+        UnreadableError: see `scorers.bind`.
+    """
+    skip = settings.on_error == "skip"
+    made = plans(data, members(data, options.which), per_object=options.triplets, seed=settings.seed)
+    _searches(data, made, skip)  # before anything is embedded
+    needed = np.unique(np.concatenate([plan.rows() for plan in made.values()]))
+    bound = bind(data.take(needed), models, settings)
+    made = {name: plan.at(_places(data, bound.manifest)) for name, plan in made.items()}
+    searches, lost = _searches(bound.manifest, made, skip)
+    notes = [*bound.notes, *(note for plan in made.values() for note in plan.notes), *lost]
+    about = {**settings.as_dict(), "triplets": options.triplets}
+    results = []
+    for name, scorer in bound.models.items():
+        one = _Model(scorer, bound.manifest, settings, _row_of(scorer, settings, options))
+        for benchmark, plan in made.items():
+            if plan.kind == "search":
+                one.search(benchmark, searches[benchmark])
+            elif plan.kind == "pairs":
+                one.pairs(benchmark, plan)
+            else:
+                one.triplets(benchmark, plan)
+        results.append(Result("idsim", name, one.rows, scorer.signature(), about, one.items, [*notes, *one.notes]))
+    return results
+
+
+def _row_of(scorer: Scorer, settings: Settings, options: Options) -> str | None:
+    if settings.look.masked:
+        return None
+    return options.paper or paper.row_of(scorer.signature().get("model", ""))
+
+
+def _places(data: Manifest, kept: Manifest) -> Ints:
+    """Row of `data` -> its row in `kept`, -1 where it is gone."""
+    place = {name: row for row, name in enumerate(kept.column("id"))}
+    return np.array([place.get(name, -1) for name in data.column("id")], dtype=np.int64)
+
+
+def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dict[str, Search], list[str]]:
+    """The searches over queries that have a positive, and notes on those that have none."""
+    found, notes = {}, []
+    for name, plan in made.items():
+        if plan.kind != "search":
+            continue
+        search = Search.of(data, *plan.sides)
+        has = search.positives() > 0
+        if not len(has) or not has.all():
+            listed = ", ".join(data.column("id")[r] for r in search.queries[~has][:_SHOWN])
+            text = f"{name}: {int((~has).sum())} queries have no positive in the gallery: {listed}"
+            if not skip or not has.any():
+                raise ValueError(f"{text}; mend the manifest, or leave them out (--on-error skip)")
+            notes.append(f"{text}: left out")
+        found[name] = search.only(has)
+    return found, notes
+
+
+class _Model:
+    """The rows and items of one model."""
+
+    def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None) -> None:
+        self.scorer, self.data, self.settings, self.row = scorer, data, settings, row
+        self.rows: list[Row] = []
+        self.items: Items = {}
+        self.notes: list[str] = []
+        self.identity = codes(data.column("identity"))
+        self.ids = np.array(data.column("id"), object)
+
+    def paper(self, benchmark: str, metric: str) -> float | None:
+        """What is printed."""
+        return paper.printed(self.row, benchmark, metric, self.settings.distance)
+
+    def search(self, name: str, search: Search) -> None:
+        """Measures of queries, and AUC over pairs of query and gallery."""
+        found, both = searched(self.scorer, search, MEASURES, self.settings.seed)
+        owner = search.identity[search.queries]
+        row: Row = {"dataset": name}
+        row |= {m: mean(v, owner, self.settings, self.paper(name, m)) for m, v in found.items()}
+        ends = owners(search.identity, np.stack([both.a, both.b], 1))
+        area = auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
+        if area is not None:
+            row["AUC"] = area
+        self.rows.append(row)
+        self._keep("queries", name, len(owner), id=self.ids[search.queries], **found)
+        self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
+
+    def pairs(self, name: str, plan: Plan) -> None:
+        """Average precision and AUC of labelled pairs, for all and for each value of the benchmark's column."""
+        a, b = plan.sides
+        assert plan.same is not None
+        scores, same = self._answered(name, self.scorer.pairs(a, b)), plan.same
+        there = np.isfinite(scores)
+        a, b, scores, same = a[there], b[there], scores[there], same[there]
+        self._keep("pairs", name, len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
+        self.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
+        by = BENCHMARKS[name].by
+        kinds = np.array(self.data.column(by), object)[a] if by else np.array([], object)
+        several = [k for k in dict.fromkeys(kinds.tolist()) if k is not None]
+        if len(several) > 1:
+            own = [self._of_pairs(f"{name}, {k}", scores[kinds == k], same[kinds == k], a[kinds == k]) for k in several]
+            self.rows += [{"dataset": f"{name}, {k}", **row} for k, row in zip(several, own, strict=True)]
+            self.rows.append({"dataset": f"{name}, mean over {by}", **_mean_of(own)})
+
+    def _of_pairs(
+        self, where: str, scores: Array, same: NDArray[np.bool_], a: Ints, name: str = ""
+    ) -> dict[str, Value]:
+        if same.all() or not same.any():
+            raise ValueError(f"{where}: pairs of one identity and of two are needed, got {len(same)} of one kind")
+        owner = owners(self.identity, a)  # anchors' identities are drawn
+        made = {"AP": average_precision, "AUC": roc_auc}
+        return {
+            metric: any_statistic(
+                lambda rows, f=f: f(scores[rows], same[rows]),  # type: ignore[misc]  # mypy infers no default's type
+                owner, self.settings, len(scores), self.paper(name, metric),
+            )
+            for metric, f in made.items()
+        }  # fmt: skip
+
+    def triplets(self, name: str, plan: Plan) -> None:
+        """Share of triplets whose anchor is nearer to the positive; a tie loses."""
+        anchor, positive, negative = plan.sides
+        near, far = self.scorer.pairs(anchor, positive), self.scorer.pairs(anchor, negative)
+        there = np.isfinite(self._answered(name, near + far))
+        anchor, positive, negative = (side[there] for side in plan.sides)
+        near, far = near[there], far[there]
+        won = (near > far).astype(np.float64)
+        value = mean(won, owners(self.identity, anchor), self.settings, self.paper(name, "accuracy"))
+        self.rows.append({"dataset": name, "accuracy": value})
+        self._keep("triplets", name, len(near), anchor=self.ids[anchor], positive=self.ids[positive],
+                   negative=self.ids[negative], near=near, far=far)  # fmt: skip
+
+    def _answered(self, name: str, scores: Array) -> Array:
+        """The scores; a judge may have given none of some."""
+        gone = int((~np.isfinite(scores)).sum())
+        if gone == len(scores):
+            raise ValueError(f"{name}: none of {gone} comparisons has an answer")
+        if gone:
+            self.notes.append(f"{name}: {gone} of {len(scores)} comparisons have no answer and are left out")
+        return scores
+
+    def _keep(self, table: str, name: str, count: int, **columns: Any) -> None:
+        for column, values in {"dataset": [name] * count, **columns}.items():
+            own = self.items.setdefault(table, {}).setdefault(column, [])
+            own.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
+def _mean_of(rows: list[dict[str, Value]]) -> dict[str, Value]:
+    """Plain means over rows."""
+    return {metric: plain_average([row[metric] for row in rows]) for metric in rows[0]}

@@ -1,0 +1,1 @@
+"""ID-Sim, Table 2c: where a subject is."""

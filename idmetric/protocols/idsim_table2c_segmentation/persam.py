@@ -1,0 +1,214 @@
+"""Personalised segmentation: a similarity map prompts the Segment Anything Model (PerSAM; ID-Sim, Table 2c).
+
+    sam = PerSAM("facebook/sam-vit-huge")
+    [heat] = heatmaps(metric, "mug.jpg", "desk.jpg", masks="mug_mask.png")  # idmetric.scoring.heatmaps
+    found = sam.segment("desk.jpg", heat)  # found.mask (H, W)
+
+PerSAM (Zhang et al., "Personalize Segment Anything Model with One Shot", ICLR 2024), in its training-free form:
+
+1. the hottest place of the map is a point on the subject, the coldest one off it; SAM's single mask for these points;
+2. the points with that mask's logits: of SAM's three masks the one it trusts most;
+3. the points, that mask's logits and its box: again the mask that SAM trusts most.
+
+As in the published code of PODS, the map is another model's, and PerSAM's changes inside SAM's decoder (target-guided
+attention, target-semantic prompting: both take SAM's own features) are not made. That code differs further: two hot
+places and no cold one (five for DINOv2), a weighting of three masks that is trained on the reference (PerSAM-F), and
+boxes in steps 2 and 3. `positives` and `negatives` choose the number of places; ID-Sim doesn't say which it used.
+
+SAM's weights are its authors' (Apache-2.0), read by transformers: pip install 'idmetric[visid]'.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.images.read import ImageLike, read_image
+from idmetric.io.hints import install
+from idmetric.models.embedder import auto_device
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """What was found in an image.
+
+    Attributes:
+        mask: bool (H, W) at the image's size; empty where SAM saw nothing at the points.
+        quality: SAM's own estimate of the mask's IoU.
+        points: (N, 2), x and y in the image's pixels. labels: (N,), 1 = on the subject, 0 = off it.
+        box: x0, y0, x1, y1 of step 3; None where step 2's mask is empty: then that is the result.
+    """
+
+    mask: NDArray[np.bool_]
+    quality: float
+    points: Array
+    labels: NDArray[np.int64]
+    box: tuple[float, float, float, float] | None
+
+
+class Seen(NamedTuple):
+    """An image as SAM's decoder needs it: features (1, C, h, w), its size and that at which SAM saw it."""
+
+    features: Tensor
+    size: tuple[int, int]
+    scaled: tuple[int, int]
+
+
+class PerSAM:
+    """SAM with the prompts of a similarity map.
+
+    Args:
+        source: a Hub repository or folder with a SAM in transformers' format, such as "facebook/sam-vit-huge" (the
+            paper's), "facebook/sam-vit-base"; or an opened SamModel, with its processor.
+        processor: SamProcessor of an opened model.
+        positives, negatives: points on and off the subject.
+        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        revision, token, cache_dir, local_files_only: of a Hub repository, as transformers takes them.
+
+    Raises:
+        CheckpointError: if the weights cannot be found or are no SAM.
+        ImportError: if transformers is missing.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Any,
+        processor: Any = None,
+        *,
+        positives: int = 1,
+        negatives: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **hub: Any,
+    ) -> None:
+        if positives < 1 or negatives < 0:
+            raise ValueError(f"at least one point on the subject, none or more off it; got {positives}, {negatives}")
+        if isinstance(source, str | os.PathLike):
+            self.name = os.fspath(source)
+            source, processor = _open(self.name, hub)
+        else:
+            self.name = type(source).__name__
+        if processor is None:
+            raise ValueError("an opened model needs its SamProcessor")
+        place = auto_device() if device is None else torch.device(device)
+        self.model, self.processor = source.to(place, dtype or torch.float32).eval(), processor
+        self.positives, self.negatives = positives, negatives
+
+    def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Segmentation:
+        """The subject that a map (H, W) of the image's size shows, hotter = more surely."""
+        return self.decode(self.encode(image), heat)
+
+    @torch.no_grad()
+    def encode(self, image: ImageLike) -> Seen:
+        """What SAM sees, once for all maps of an image."""
+        inputs = self.processor(images=read_image(image), return_tensors="pt")
+        pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
+        size, scaled = (_pair(inputs[name][0]) for name in ("original_sizes", "reshaped_input_sizes"))
+        return Seen(self.model.get_image_embeddings(pixels), size, scaled)
+
+    @torch.no_grad()
+    def decode(self, seen: Seen, heat: ArrayLike | Tensor) -> Segmentation:
+        """The three steps of the module's description."""
+        prior = heat.detach().cpu().double().numpy() if isinstance(heat, Tensor) else np.asarray(heat, np.float64)
+        if prior.shape != seen.size:
+            raise ValueError(f"a map of {prior.shape} for an image of {seen.size} (height, width)")
+        points, labels = pick_points(prior, self.positives, self.negatives)
+        prompts = {
+            "input_points": self._scaled(points, seen)[None, None],
+            "input_labels": torch.from_numpy(labels).to(self.model.device)[None, None],
+        }
+        logits, _ = self._predict(seen, prompts, multimask_output=False)
+        logits, quality = self._predict(seen, {**prompts, "input_masks": logits})
+        mask = self._full(logits, seen)
+        box = box_of(mask)
+        if box is None:
+            return Segmentation(mask, quality, points, labels, None)
+        corners = self._scaled(np.array(box).reshape(2, 2), seen).reshape(1, 1, 4)
+        logits, quality = self._predict(seen, {**prompts, "input_masks": logits, "input_boxes": corners})
+        return Segmentation(self._full(logits, seen), quality, points, labels, box)
+
+    def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> tuple[Tensor, float]:
+        """Logits (1, 1, h, w) of the mask that SAM trusts most, and how much it does."""
+        found = self.model(image_embeddings=seen.features, multimask_output=multimask_output, **prompts)
+        best = int(found.iou_scores[0, 0].argmax())
+        return found.pred_masks[:, 0, best : best + 1], float(found.iou_scores[0, 0, best])
+
+    def _full(self, logits: Tensor, seen: Seen) -> NDArray[np.bool_]:
+        [masks] = self.processor.post_process_masks(logits[None].float().cpu(), [seen.size], [seen.scaled])
+        full: NDArray[np.bool_] = masks[0, 0].numpy()
+        return full
+
+    def _scaled(self, places: Array, seen: Seen) -> Tensor:
+        """x and y (N, 2) of the image at the size that SAM sees."""
+        scale = np.array(seen.scaled[::-1]) / np.array(seen.size[::-1])
+        return torch.from_numpy(places * scale).to(self.model.device, self.model.dtype)
+
+
+def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Array, NDArray[np.int64]]:
+    """The hottest and the coldest places of a map (H, W): x, y (N, 2), and labels (N,), 1 = hot, 0 = cold.
+
+    Of equal places the first, row by row. Further ones keep a sixteenth of the map's longer side away from those of
+    their kind, where they can: neighbouring pixels would say the same.
+
+    Raises:
+        ValueError: for a value that is not finite, or no map (H, W).
+    """
+    h = np.asarray(heat, dtype=np.float64)
+    if h.ndim != 2 or not h.size or not np.isfinite(h).all():
+        raise ValueError(f"a map needs finite values (H, W), got shape {h.shape}")
+    found = [*_peaks(h, positives), *_peaks(-h, negatives)]
+    return np.array(found, dtype=np.float64), np.array([1] * positives + [0] * negatives, dtype=np.int64)
+
+
+def _peaks(heat: Array, count: int) -> list[tuple[int, int]]:
+    left = heat.copy()
+    rows, columns = np.ogrid[: heat.shape[0], : heat.shape[1]]
+    found: list[tuple[int, int]] = []
+    for _ in range(count):
+        if np.isneginf(left).all():  # nothing is far enough away
+            left = heat.copy()
+            for x, y in found:
+                left[y, x] = -np.inf
+        y, x = divmod(int(np.argmax(left)), heat.shape[1])
+        found.append((x, y))
+        left[(rows - y) ** 2 + (columns - x) ** 2 < (max(heat.shape) / 16) ** 2] = -np.inf
+    return found
+
+
+def box_of(mask: NDArray[np.bool_]) -> tuple[float, float, float, float] | None:
+    """x0, y0, x1, y1 of the outermost pixels of a mask; None of an empty one."""
+    y, x = np.nonzero(mask)
+    return (float(x.min()), float(y.min()), float(x.max()), float(y.max())) if len(y) else None
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(v) for v in values)
+    return first, second
+
+
+def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
+    try:
+        from transformers import SamModel, SamProcessor
+    except ImportError as error:
+        raise ImportError(f"SAM needs transformers: {install('visid')}") from error
+    try:
+        from transformers import AutoConfig
+
+        kind = AutoConfig.from_pretrained(name, **hub).model_type
+        if kind != "sam":
+            raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base")
+        model = SamModel.from_pretrained(name, use_safetensors=True, **hub)
+        return model, SamProcessor.from_pretrained(name, **hub)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"no SAM can be read from {name!r} ({error}): give a folder or Hub repository in transformers' format"
+        ) from error

@@ -1,0 +1,183 @@
+"""Do patch tokens find a subject? The location prior alone, and PerSAM with it (ID-Sim, Table 2c).
+
+    idmetric-eval segmentation --model tiny --out results/                      things rendered here, no download
+    idmetric-eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
+
+Each subject is shown once, with its mask, and looked for in all target images, its own and those of other subjects.
+
+| row | column | meaning |
+|---|---|---|
+| prior | pointing | share of the subject's images whose hottest place is on it |
+| | IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
+| | IoU one | the same at the one threshold that is best for all images |
+| | IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM |
+| centre | the same | of a map that is hottest in the middle of every image: what photographers' habits give away |
+| persam | IoU | of SAM's masks, prompted by the map |
+| all | mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
+| prior, persam | mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
+
+Printed on PODS with PerSAM, as mAP and F1: ID-Sim 0.436, 0.409; without patch supervision 0.214, 0.235; DINOv3 0.153,
+0.18. How is not said: here they are computed as in PODS's published code (see `evaluate.segmentation`).
+As there, a mask's score is the cosine between mean patch tokens of its box and of the reference's box; `--score mask`
+takes the masks themselves.
+
+Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
+test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count. Where
+no data is given, things of the procedural world (seed 1000, 224 pixels, three views) are rendered into
+OUT/world/things.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate import segmentation as measures
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.common import intervals
+from idmetric.protocols.common.paper_idsim import row_of
+from idmetric.protocols.common.rendered import rendered
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer, bind
+from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
+from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
+from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
+from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search
+from idmetric.scoring.heatmaps import MATCHES
+
+OPTIONAL = ("data",)
+
+# Table 2c, on PODS with PerSAM: mAP and F1; the rows' names are those of idsim_paper
+TABLE_2C = {
+    "ID-Sim": (0.436, 0.409), "ID-Sim without patch supervision": (0.214, 0.235), "DINOv3 ViT-L": (0.153, 0.18),
+}  # fmt: skip
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval segmentation`."""
+    parser.add_argument("--references", type=int, default=1, metavar="N", help="images shown of a subject (default 1)")
+    text = "what a patch is compared with (default %(default)s; see docs/evaluate-patches.md)"
+    parser.add_argument("--match", choices=MATCHES, default="prototype", help=text)
+    text = "images of other subjects in which each is looked for (default: all)"
+    parser.add_argument("--others", type=int, metavar="N", help=text)
+    text = "what of a mask is compared with the reference (default %(default)s, as PODS's code)"
+    parser.add_argument("--score", choices=("box", "mask"), default="box", help=text)
+    text = "longer side at which masks are compared, in pixels; 0 = their own (default %(default)s)"
+    parser.add_argument("--side", type=int, default=512, metavar="N", help=text)
+    text = (
+        "a Segment Anything Model: folder or Hub repository, such as facebook/sam-vit-huge (default: the prior alone)"
+    )
+    parser.add_argument("--sam", metavar="SOURCE", help=text)
+    text = "points on and off the subject (default 1 1; PODS's code: 2 0)"
+    parser.add_argument("--points", type=int, nargs=2, default=[1, 1], metavar="N", help=text)
+    text = "things to render where no data is given (default %(default)s)"
+    parser.add_argument("--identities", type=int, default=30, metavar="N", help=text)
+
+
+def command(
+    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
+) -> list[Result]:
+    """Run with the options of the command line."""
+    sam = None
+    if args.sam is not None:
+        sam = PerSAM(args.sam, positives=args.points[0], negatives=args.points[1], device=args.device)
+    options = Options(args.references, args.match, args.others, args.score, args.side, sam)
+    if data is None:
+        if args.out is None:
+            raise ValueError("--out DIR is needed: things are rendered there (or give images with masks: --data PATH)")
+        data = things(args.out / "world", args.identities, settings.progress)
+    return run(data, models, settings, options)
+
+
+def things(folder: Path, identities: int = 30, progress: Progress | None = None) -> Manifest:
+    """Things of the procedural world with masks, three views each, in `folder`/things, see `rendered.rendered`."""
+    from idmetric.data.world.write import Plan
+
+    plan = Plan(1000, 224, views=3, distractors=0, strengths=())
+    return rendered(folder, {"things": (plan, identities)}, progress)
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
+
+    Raises:
+        ValueError: if no identity has a reference and a target with masks, a model has no patches, or
+            settings.look shows subjects alone.
+        UnreadableError: see `scorers.bind`.
+    """
+    if settings.look.masked:
+        raise ValueError("subjects are looked for in whole images: leave --subject out")
+    real = data.take(np.array([r == "real" for r in data.column("role")], dtype=bool))
+    tasks(real, settings, options)  # before anything is embedded
+    lacking = [name for name, model in models.items() if not isinstance(model, Embedder)]
+    if lacking:
+        raise ValueError(f"{', '.join(lacking)} have no patches to make a map of: leave them out")
+    bound = bind(real, models, replace(settings, distance="patch"))
+    looked, notes = tasks(bound.manifest, settings, options)
+    about = {**settings.as_dict(), "references": options.references, "match": options.match, "score": options.score}
+    about |= {"distance": "patch", "others": "all" if options.others is None else options.others, "side": options.side}
+    if options.sam is not None:
+        about |= {"sam": options.sam.name, "points": (options.sam.positives, options.sam.negatives)}
+    results = []
+    for name, scorer in bound.models.items():
+        found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, settings.progress)
+        label = scorer.signature().get("model", "")
+        rows = [_row(method, kept, settings, label, _is_pods(data)) for method, kept in found.items()]
+        items = {method: kept.columns() for method, kept in found.items()}
+        signature = {**scorer.signature(), "distance": "patch"}
+        results.append(Result("segmentation", name, rows, signature, about, items, [*bound.notes, *notes]))
+    return results
+
+
+def _is_pods(data: Manifest) -> bool:
+    return set(data.column("dataset")) == {"pods"}
+
+
+# Numbers
+
+
+def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) -> Row:
+    table = {name: np.array(column) for name, column in found.columns().items()}
+    own = table["present"].astype(bool)
+    subject = table["subject"]
+    row: Row = {"method": method}
+    if method != "persam":
+        row["pointing"] = intervals.mean(table["pointing"][own].astype(float), subject[own], settings)
+        row["IoU best"] = intervals.mean(table["best"][own].astype(float), subject[own], settings)
+        curves = np.stack(found.curves)
+        threshold, _ = measures.shared_threshold(curves, THRESHOLDS)
+        row["IoU one"] = intervals.mean(curves[:, threshold == THRESHOLDS][:, 0], subject[own], settings)
+    row["IoU"] = intervals.mean(table["iou"][own], subject[own], settings)
+    names = np.unique(subject[own])
+    pooled = measures.subject_ious(table["intersection"][own], table["union"][own], subject[own])
+    row["mIoU"] = intervals.mean(pooled, names, settings)
+    if method == "centre":  # it is the same in other images
+        return row
+    row |= _detection(table, names, settings, label if method == "persam" and pods else "")
+    return row
+
+
+def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings, label: str) -> dict[str, Value]:
+    """mAP and F1 of each subject, averaged; beside Table 2c where it is about that."""
+    scores = np.array([-np.inf if s is None else s for s in table["score"]], dtype=np.float64)
+    values = []
+    for name in names:
+        mine = table["subject"] == name
+        given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
+        values.append((measures.mask_map(*given), measures.mask_f1(*given)))
+    paper = TABLE_2C.get(row_of(label) or "", (None, None))
+    columns = np.array(values).T
+    pairs = zip(("mAP", "F1"), columns, paper, strict=True)
+    return {name: intervals.mean(column, names, settings, printed) for name, column, printed in pairs}

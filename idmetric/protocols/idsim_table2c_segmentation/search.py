@@ -1,0 +1,213 @@
+"""Looking for subjects in images: maps, masks, and what they score, for the protocol `segmentation`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate import segmentation as measures
+from idmetric.images.masks import read_mask
+from idmetric.images.read import read_image
+from idmetric.models.embedding import Embedding, concatenate
+from idmetric.protocols.common.scorers import Progress, VectorScorer
+from idmetric.protocols.idsim_table2c_segmentation.persam import box_of
+from idmetric.protocols.idsim_table2c_segmentation.plan import Options, Task
+from idmetric.scoring.heatmaps import Layout, coverage, layout, on_grid, patch_similarity, prototypes, spread
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is chosen
+NAMES = ("subject", "image", "present", "score", "iou", "intersection", "union", "pointing", "best")
+
+
+@dataclass
+class Found:
+    """One line for each subject and image; see `NAMES`. And the IoU of own images at `THRESHOLDS`."""
+
+    lines: list[tuple[Any, ...]] = field(default_factory=list)
+    curves: list[Array] = field(default_factory=list)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """For `Result.items`."""
+        return {name: list(column) for name, column in zip(NAMES, zip(*self.lines, strict=True), strict=True)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task with what its references look like.
+
+    Attributes:
+        embedding: tokens with weights. vectors: what tokens are multiplied with (R, D), but for the match "nearest".
+        means: mean tokens (R, D) of box or mask.
+    """
+
+    task: Task
+    embedding: Embedding
+    vectors: Tensor | None
+    means: Tensor
+
+    def similarity(self, target: Embedding) -> Tensor:
+        """Of an image's unit tokens, (P,)."""
+        if self.vectors is None:
+            return patch_similarity(self.embedding, target, "nearest")[0]
+        assert target.patches is not None  # bind saw to it
+        return (target.patches[0] @ self.vectors.T).mean(-1)
+
+
+def search(
+    scorer: VectorScorer, data: Manifest, tasks: Sequence[Task], options: Options, progress: Progress | None = None
+) -> dict[str, Found]:
+    """Every subject in every image of its task; each image is loaded, and seen by SAM, once.
+
+    Args:
+        progress: called with (images done, images to do).
+    """
+    subjects = [_subject(scorer, data, task, options) for task in tasks]
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for k, task in enumerate(tasks):
+        for row in (*task.own, *task.others):
+            wanted[row].append(k)
+    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if options.sam is not None else {})}
+    ids = data.column("id")
+    for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
+        target = _unit(scorer.stored.embedding([row]))
+        picture = read_image(_source(data, row))
+        where = _layout(scorer, (picture.height, picture.width), target)
+        truth = _truth(data, row, picture, _limited((picture.height, picture.width), options.side))
+        seen = options.sam.encode(_source(data, row)) if options.sam is not None else None
+        for k in looked:
+            subject = subjects[k]
+            own = row in subject.task.own
+            grid = on_grid(subject.similarity(target), where)
+            heat = spread(grid, where, truth.shape).double().numpy()
+            line = _Line(subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options)
+            found["prior"].lines.append(line.of(heat > measures.otsu(heat), heat))
+            if own:
+                found["prior"].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
+                middle = _centre(truth.shape)
+                found["centre"].lines.append(line.of(middle > measures.otsu(middle), middle))
+                found["centre"].curves.append(measures.iou_curve(middle, truth, THRESHOLDS))
+            if options.sam is not None and seen is not None:
+                mask = options.sam.decode(seen, spread(grid, where, seen.size)).mask
+                found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
+        if progress is not None:
+            progress(done, len(wanted))
+    return found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What is known of a subject in an image before a mask is found."""
+
+    subject: Subject
+    image: str
+    truth: Mask
+    present: bool
+    target: Embedding
+    where: Layout
+    options: Options
+
+    def of(self, mask: Mask, heat: Array) -> tuple[Any, ...]:
+        """A line of `Found`."""
+        intersection, union = measures.overlap(mask, self.truth)
+        pointing = best = None
+        if self.present:
+            pointing, (_, best) = measures.pointing(heat, self.truth), measures.best_iou(heat, self.truth)
+        iou = intersection / union if union else 0.0
+        name = self.subject.task.subject
+        return name, self.image, self.present, self.score(mask), iou, intersection, union, pointing, best
+
+    def score(self, mask: Mask) -> float | None:
+        """Highest cosine of the mask's mean token with the references'; None without a mask."""
+        if not mask.any():
+            return None
+        mean = _mean(self.target, mask, self.where, self.options.score)
+        return float(F.cosine_similarity(mean, self.subject.means, dim=-1).max())
+
+
+def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options) -> Subject:
+    parts, means = [], []
+    for row in task.references:
+        one = _unit(scorer.stored.embedding([row]))
+        picture = read_image(_source(data, row))
+        where = _layout(scorer, (picture.height, picture.width), one)
+        mask = _truth(data, row, picture, (picture.height, picture.width))
+        assert one.patches is not None  # bind saw to it
+        cover = torch.zeros(one.patches.shape[:2])
+        cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
+        parts.append(replace(one, weights=cover))
+        means.append(_mean(one, mask, where, options.score))
+    whole = concatenate(parts)
+    vectors = None if options.match == "nearest" else prototypes(whole, options.match)
+    return Subject(task, whole, vectors, torch.cat(means))
+
+
+def _unit(image: Embedding) -> Embedding:
+    """With tokens at unit length, in float32."""
+    assert image.patches is not None  # bind saw to it
+    return replace(image, patches=F.normalize(image.patches.float(), dim=-1))
+
+
+def _cover(mask: Mask, where: Layout) -> Tensor:
+    """How much a mask covers each patch (P,); all alike where it lies in the margin that no patch sees."""
+    weight = coverage(mask, where).flatten()
+    return weight if weight.any() else torch.ones_like(weight)
+
+
+def _mean(image: Embedding, mask: Mask, where: Layout, kind: str) -> Tensor:
+    """Mean (1, D) of an image's tokens, weighted by how much the mask, or its box, covers them."""
+    if kind == "box":
+        corners = box_of(mask)
+        assert corners is not None  # the mask is not empty
+        x0, y0, x1, y1 = (int(v) for v in corners)
+        mask = np.zeros_like(mask)
+        mask[y0 : y1 + 1, x0 : x1 + 1] = True
+    assert image.patches is not None  # bind saw to it
+    weight = _cover(mask, where)
+    return (image.patches[:, : len(weight)] * (weight / weight.sum())[:, None]).sum(1)
+
+
+def _centre(size: tuple[int, int]) -> Array:
+    """A map that falls from 1 in the middle of the image to 0 in its corners."""
+    y, x = ((np.arange(n) + 0.5) / n * 2 - 1 for n in size)
+    found: Array = 1 - np.hypot(y[:, None], x) / np.sqrt(2)
+    return found
+
+
+def _layout(scorer: VectorScorer, size: tuple[int, int], one: Embedding) -> Layout:
+    return layout(scorer.model.metric, *size, one)
+
+
+def _source(data: Manifest, row: int) -> str | bytes:
+    return cast("str | bytes", data.source(row))
+
+
+def _truth(data: Manifest, row: int, picture: Image.Image, size: tuple[int, int]) -> Mask:
+    """The true mask at a size: pixels that it covers by half, or where none is, all that it touches."""
+    cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
+    if not cover.any():
+        raise ValueError(f"{data.column('id')[row]}: its mask is empty")
+    found: Mask = (cover >= min(0.5, float(cover.max()))).numpy()
+    return found
+
+
+def _limited(size: tuple[int, int], side: int) -> tuple[int, int]:
+    scale = side / max(size) if side and max(size) > side else 1.0
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def _resized(mask: Mask, size: tuple[int, int]) -> Mask:
+    if mask.shape == size or not mask.any():
+        return mask if mask.shape == size else np.zeros(size, dtype=bool)
+    found: Mask = (read_mask(mask, size) >= 0.5).numpy()
+    return found

@@ -1,0 +1,260 @@
+"""ILGen's retrieval benchmarks: mAP at each set's own depth (Table 2), against Tables 3 to 5.
+
+    idmetric-eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
+
+A query searches the database; its positives are the database images of its identity. Which rows are what:
+
+* rows with slot "query" are queries, rows with slot "candidate" the database; or
+* rows of split "query" are queries, rows of split "gallery" (or "database", "index") the database, distractors of
+  unknown identity among them; or
+* where nothing says it, every image of a known identity is a query against all others (SOP).
+
+The column dataset says which benchmark a row is of, and so the depth of mAP and the paper's value. Their names here, in
+the paper, and the measures:
+
+| dataset | paper | queries | database | measure | pretrained SigLIP (Table 3, ID 1) | ILGen-ALL (ID 7) |
+|---|---|---|---|---|---|---|
+| met | MET | 19K | 397K | mAP@100 | 67.3 | 75.0 |
+| roxford_*, rparis_* | ROP: their mean | 70, 70 | 4.9K, 6K | mAP (Radenović's), medium and hard | 45.0 | 48.7 |
+| gldv2 | GLD | 1K | 761K | mAP@100 | 15.7 | 18.3 |
+| sop | SOP | 60.5K | 60.5K | mAP@100 | 55.4 | 55.3 |
+| instre | INS | 1.2K | 27K | mAP | 80.6 | 87.4 |
+| mini_ilias | mIL | 1.2K | 5M | mAP@1K | 21.0 | 30.8 |
+
+"avg" is the mean of the paper's six columns. Any other dataset is measured by mAP@`--k`, or mAP without one. A query
+never finds its own image.
+
+Images that a query must neither gain nor lose by (Revisited Oxford and Paris: "junk") are named in the query's
+`parameters` as `x_ignore`, a list of row ids; with several settings (medium, hard) import each as a dataset of its own:
+`roxford_medium`, `roxford_hard`, `rparis_medium`, `rparis_hard`. ROP is their mean. A query all of whose positives are
+junk has no positive.
+
+The paper leaves the division of mAP@k open; here it is by min(k, positives), as the sets' own codes do
+(`idmetric.evaluate.ranking.average_precision`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
+from idmetric.protocols.common.intervals import mean, plain_average
+from idmetric.protocols.common.ranked import Measure, Search, measure
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Scorer, Settings, bind
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+GALLERY = ("gallery", "database", "index")
+DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
+REVISITED = ("roxford", "rparis")
+
+# Table 5 (SigLIP's pretrained row is Table 3's ID 1): model -> column -> mAP in percent, frozen backbones
+COLUMNS = ("avg", "met", "rop", "gldv2", "sop", "instre", "mini_ilias")
+PAPER: dict[str, tuple[float, ...]] = {
+    "SigLIP ViT-L/16": (47.5, 67.3, 45.0, 15.7, 55.4, 80.6, 21.0),
+    "SigLIP ViT-L/16, ILGen-ALL": (52.6, 75.0, 48.7, 18.3, 55.3, 87.4, 30.8),
+    "CLIP ViT-L/14": (37.5, 47.1, 40.0, 10.5, 41.8, 75.1, 10.4),
+    "CLIP ViT-L/14, ILGen-ALL": (46.8, 69.6, 43.7, 16.8, 45.5, 81.7, 23.8),
+    "ViT-B/16": (25.7, 34.2, 24.6, 5.7, 43.7, 41.9, 4.0),
+    "ViT-B/16, ILGen-ALL": (34.3, 50.8, 29.8, 9.1, 40.8, 65.1, 10.1),
+}
+# how a model's label (`Embedder.label`) starts -> its row; a checkpoint trained by `idmetric-train ilgen` is named by
+# --paper, since nothing tells what it was trained on
+_LABELS = {
+    "Backbone:vit_large_patch16_siglip_384.webli": "SigLIP ViT-L/16",
+    "Backbone:vit_large_patch14_clip_336": "CLIP ViT-L/14",
+    "Backbone:vit_base_patch16_224": "ViT-B/16",
+}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Attributes:
+        k: depth of mAP for datasets that the paper does not name; None = all.
+        paper: a row of `PAPER` to compare with, for all models; None: by the model's name.
+    """
+
+    k: int | None = None
+    paper: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+        if self.paper is not None and self.paper not in PAPER:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(PAPER)}")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval retrieval`."""
+    parser.add_argument("--k", type=int, metavar="K", help="depth of mAP for datasets not in ILGen's Table 2")
+    parser.add_argument("--paper", choices=tuple(PAPER), help="the paper's row to compare with (default: by the model)")
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.k, args.paper))
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for each dataset, ROP, and the mean of the paper's six columns.
+
+    Raises:
+        ValueError: for a query without a positive (unless settings.on_error is "skip"), naming them, or a dataset with
+            queries and no gallery.
+        UnreadableError: see `scorers.bind`.
+    """
+    tasks(data, settings.on_error == "skip")  # before anything is embedded
+    bound = bind(data, models, settings)
+    found, notes = tasks(bound.manifest, settings.on_error == "skip")
+    about = {**settings.as_dict(), "k": options.k}
+    results = []
+    for name, scorer in bound.models.items():
+        rows, items = _rows(scorer, bound.manifest, found, settings, options)
+        results.append(Result("retrieval", name, rows, scorer.signature(), about, {"queries": items},
+                              [*bound.notes, *notes]))  # fmt: skip
+    return results
+
+
+# Who searches what
+
+
+def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
+    """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
+    names = np.array([name or "all" for name in data.column("dataset")], dtype=object)
+    place = np.array([_place(*pair) for pair in zip(data.column("slot"), data.column("split"), strict=True)], object)
+    known = np.array([identity is not None for identity in data.column("identity")], dtype=bool)
+    found, notes = {}, []
+    for name in dict.fromkeys(names):
+        own = names == name
+        queries, gallery = (np.flatnonzero(own & (place == which)) for which in ("query", "gallery"))
+        said = bool(len(queries) or len(gallery))
+        if not said:
+            queries, gallery = np.flatnonzero(own & known), np.flatnonzero(own)
+        if not len(queries) or not len(gallery):
+            lacks = (
+                "queries (slot or split 'query')" if len(gallery) else f"gallery (slot 'candidate', split {GALLERY})"
+            )
+            raise ValueError(f"dataset {name}: no {lacks}; there are the splits {_splits(data, own)}")
+        if not known[queries].all():
+            raise ValueError(f"dataset {name}: {int((~known[queries]).sum())} queries have no identity")
+        search = replace(Search.of(data, queries, gallery), ignored=_ignored(data, queries))
+        has = search.positives() > 0
+        if not has.all():
+            text = _lonely(data, name, queries[~has])
+            if not has.any() or (said and not skip):
+                raise ValueError(f"{text}; mend the manifest, or leave them out (--on-error skip)")
+            notes.append(f"{text}: left out")
+        found[name] = search.only(has)
+    return found, notes
+
+
+def _place(slot: str | None, split: str | None) -> str | None:
+    if slot is not None:
+        return {"query": "query", "candidate": "gallery"}.get(slot)
+    return "query" if split == "query" else "gallery" if split in GALLERY else None
+
+
+def _splits(data: Manifest, own: NDArray[np.bool_]) -> str:
+    given = dict.fromkeys(s for s, mine in zip(data.column("split"), own, strict=True) if mine)
+    return ", ".join(repr(s) for s in given)
+
+
+def _lonely(data: Manifest, name: str, rows: Ints) -> str:
+    identities = data.column("identity")
+    listed = list(dict.fromkeys(identities[row] for row in rows))
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return f"dataset {name}: {len(rows)} queries have no positive in the gallery: {', '.join(listed[:_SHOWN])}{more}"
+
+
+def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
+    """Query row -> rows that it neither gains nor loses by."""
+    number = {name: row for row, name in enumerate(data.column("id"))}
+    parameters, found = data.column("parameters"), {}
+    for row in queries.tolist():
+        wanted = json.loads(parameters[row]).get("x_ignore") if parameters[row] else None
+        if wanted is None:
+            continue
+        missing = [name for name in wanted if name not in number]
+        if missing:
+            raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, which is no row's id")
+        found[row] = [number[name] for name in wanted]
+    return found
+
+
+# Numbers
+
+
+def _rows(
+    scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options
+) -> tuple[list[Row], dict[str, list[Any]]]:
+    paper = _paper(scorer, options)
+    rows: list[Row] = []
+    items: dict[str, list[Any]] = {"dataset": [], "id": [], "identity": [], "mAP": [], "P@1": []}
+    ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+    for name, search in found.items():
+        label, measures = measures_of(name, options.k)
+        values = measure(scorer, search, measures)
+        owner = search.identity[search.queries]
+        row: Row = {"dataset": name, "measure": label}
+        row["mAP"] = mean(values["mAP"], owner, settings, paper.get(name))
+        row["P@1"] = mean(values["P@1"], owner, settings)
+        rows.append(row)
+        items["dataset"] += [name] * len(owner)
+        items["id"] += ids[search.queries].tolist()
+        items["identity"] += identities[search.queries].tolist()
+        for which in measures:
+            items[which] += values[which].tolist()
+    rows += _summaries(rows, paper)
+    return rows, items
+
+
+def measures_of(dataset: str, k: int | None) -> tuple[str, dict[str, Measure]]:
+    """Name and functions of a dataset's measures: the paper's (Table 2), or mAP@k."""
+    if dataset.startswith(REVISITED):
+        return "mAP, trapezoids", {"mAP": trapezoid_average_precision, "P@1": precision_at_1}
+    depth = DEPTHS.get(dataset, k)
+    label = "mAP" if depth is None else f"mAP@{depth}"
+    return label, {"mAP": partial(average_precision, k=depth), "P@1": precision_at_1}
+
+
+def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
+    """ROP, where Oxford and Paris are there in the same settings, and the mean of the paper's six columns.
+
+    Of other settings than medium and hard both have no value of the paper beside.
+    """
+    value = {str(row["dataset"]): v for row in rows if isinstance(v := row["mAP"], Value)}
+    oxford, paris = ({n.removeprefix(start) for n in value if n.startswith(start)} for start in REVISITED)
+    found: list[Row] = []
+    printed = paper if oxford == {"_medium", "_hard"} else {}
+    if oxford and oxford == paris:
+        both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
+        value["rop"] = plain_average(both, printed.get("rop"))
+        found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
+    if all(name in value for name in COLUMNS[1:]):
+        whole = plain_average([value[name] for name in COLUMNS[1:]], printed.get("avg"))
+        found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
+    return found
+
+
+def _paper(scorer: Scorer, options: Options) -> dict[str, float]:
+    label = scorer.signature().get("model", "")
+    row = options.paper or next((r for start, r in _LABELS.items() if label.startswith(start)), None)
+    return {} if row is None else dict(zip(COLUMNS, (v / 100 for v in PAPER[row]), strict=True))

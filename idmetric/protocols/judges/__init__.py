@@ -1,0 +1,1 @@
+"""Multimodal language models as judges of identity."""

@@ -1,0 +1,78 @@
+"""A judge in a JSON file, so that `idmetric-eval PROTOCOL --model judge:FILE` can name one.
+
+    {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY", "prices": [2.5, 10]}
+    {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
+
+The first three, `timeout` and `extra` are `judge_endpoint.Endpoint`'s; `local` and `revision` are
+`judge_local.LocalModel`'s; `question` is one of `judge_prompts.QUESTIONS` (default "evidence"); `prices` are of a
+million tokens in and out; `store` is the folder of answers (default: judge/ beside the embeddings in --out); the rest
+is `judge.Settings`'. The file names the variable that holds the key, never the key itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idmetric.io import json_file
+from idmetric.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.protocols.judges.judge import Backend, Judge, Settings
+from idmetric.protocols.judges.prompts import QUESTIONS
+from idmetric.protocols.judges.scorer import JudgeModel
+
+_ENDPOINT = tuple(f.name for f in dataclasses.fields(Endpoint))
+_LOCAL = ("local", "revision")
+_SETTINGS = tuple(f.name for f in dataclasses.fields(Settings))
+_REST = ("question", "prices", "store")
+
+
+def open_judge(
+    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> JudgeModel:
+    """The judge that a file describes; device and dtype are for a local one.
+
+    Raises:
+        JudgeError: naming the file and what is wrong in it.
+    """
+    path = Path(path)
+    try:
+        given = json_file.read(path)
+    except (OSError, ValueError) as error:
+        raise JudgeError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(given, dict) or ("url" in given) == ("local" in given):
+        raise JudgeError(
+            f'{path}: give {{"url": ..., "model": ...}} for a server, or {{"local": ...}} for a model here'
+        )
+    known = (*(_LOCAL if "local" in given else _ENDPOINT), *_SETTINGS, *_REST)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise JudgeError(f"{path}: unknown {unknown[0]!r}; there are {', '.join(known)}")
+    question = given.get("question", "evidence")
+    if question not in list(QUESTIONS):
+        raise JudgeError(f"{path}: unknown question {question!r}: choose {', '.join(QUESTIONS)}")
+    try:
+        settings = Settings(**_chosen(given, _SETTINGS))
+        prices = None if given.get("prices") is None else (float(given["prices"][0]), float(given["prices"][1]))
+        store = None if given.get("store") is None else path.parent / given["store"]
+        backend = _backend(given, device, dtype)
+        return JudgeModel(Judge(backend, QUESTIONS[question], settings, store=store, prices=prices))
+    except JudgeError:
+        raise
+    except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
+        raise JudgeError(f"{path}: {error}") from error
+
+
+def _backend(given: Mapping[str, Any], device: torch.device | str | None, dtype: torch.dtype | None) -> Backend:
+    if "url" in given:
+        return Endpoint(**_chosen(given, _ENDPOINT))
+    from idmetric.protocols.judges.local import LocalModel
+
+    return LocalModel(given["local"], revision=given.get("revision"), device=device, dtype=dtype)
+
+
+def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}

@@ -1,0 +1,294 @@
+"""Multimodal language models as a baseline: they are asked whether two images show the same individual.
+
+    judge = Judge(Endpoint("http://127.0.0.1:8000/v1", "Qwen3-VL-30B-A3B-Instruct"), store=Path("results/judge"))
+    verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
+    print(judge.report())
+
+After NearID, section 0.E.11 (question "evidence") and ID-Sim, section D.3 (question "instance"). Every answer is kept
+on disk by what was asked (images, words, model, settings), so that a run that was stopped goes on and nothing is paid
+for twice. A pair without an answer is counted, and has no score: never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from PIL import Image
+
+from idmetric.images.read import read_image
+from idmetric.protocols.judges.endpoint import CallError, JudgeError, NoAnswerError, Picture, Reply
+from idmetric.protocols.judges.prompts import EVIDENCE, AnswerError, Question
+from idmetric.protocols.judges.records import Answers, Report, Verdict
+
+_FORMATS: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95, "subsampling": 0}, "png": {}}
+
+
+class Backend(Protocol):
+    """Who answers: `judge_endpoint.Endpoint` or `judge_local.LocalModel`."""
+
+    def about(self) -> dict[str, Any]:
+        """All that its answers depend on, as JSON values."""
+
+    def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+        """One question; CallError if it failed, JudgeError if all would."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a judge is asked.
+
+    Args:
+        side: images are scaled down to this many pixels on their longer side, never up.
+        image_format: "jpeg" (quality 95) or "png" (no loss, larger).
+        max_tokens: of an answer; default: the question's.
+        seed: sent along, for servers that heed it. The first try is at temperature 0; tries after an answer that could
+            not be read are at `temperature_again`, with another seed, since the same words would come again.
+        tries: requests for a pair before it counts as failed.
+        pause: seconds before the second try, doubled for each further one up to `longest_pause`, each with up to half
+            more by chance. A server's Retry-After is heeded instead, up to `longest_pause`.
+        concurrency: requests at a time.
+        give_up_after: pairs that failed in a row before the run stops, as something is wrong with more than a pair.
+    """
+
+    side: int = 768
+    image_format: Literal["jpeg", "png"] = "jpeg"
+    max_tokens: int | None = None
+    seed: int = 0
+    temperature_again: float = 0.7
+    tries: int = 4
+    pause: float = 2.0
+    longest_pause: float = 60.0
+    concurrency: int = 4
+    give_up_after: int = 20
+
+    def __post_init__(self) -> None:
+        if self.image_format not in _FORMATS:
+            raise ValueError(f"unknown image_format {self.image_format!r}: choose {', '.join(_FORMATS)}")
+        if min(self.side, self.tries, self.concurrency, self.give_up_after, self.max_tokens or 1) < 1:
+            raise ValueError("side, tries, concurrency, give_up_after and max_tokens are at least 1")
+        if min(self.pause, self.longest_pause, self.temperature_again) < 0:
+            raise ValueError("pauses and temperatures are 0 or more")
+
+
+class Judge:
+    """Asks about pairs of images.
+
+    Args:
+        backend: who answers. question: what is asked.
+        store: folder for answers; None keeps them in memory alone.
+        prices: of a million tokens in and out, in any currency.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        question: Question = EVIDENCE,
+        settings: Settings | None = None,
+        *,
+        store: Path | None = None,
+        prices: tuple[float, float] | None = None,
+    ) -> None:
+        if prices is not None and min(prices) < 0:
+            raise ValueError(f"prices are 0 or more, got {prices}")
+        self.backend, self.question, self.settings = backend, question, settings or Settings()
+        self.prices = prices
+        self._report, self._answers = Report(), Answers(store)
+        self._asking: dict[str, threading.Lock] = {}  # so that equal pairs at a time are asked about once
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._warned = False
+
+    @property
+    def store(self) -> Path | None:
+        """The folder of answers."""
+        return self._answers.folder
+
+    @store.setter
+    def store(self, folder: Path) -> None:
+        self._answers = Answers(folder)
+
+    def signature(self) -> dict[str, str]:
+        """What to report beside a score."""
+        about = self.backend.about()
+        return {
+            "model": f"judge:{about['model']}",
+            "question": f"{self.question.name}@{_digest(self.question.prompt)[:8]}",
+            "resolution": f"<={self.settings.side}px {self.settings.image_format}",
+            "settings": _digest(json.dumps([about, self._asked()], sort_keys=True))[:8],
+        }
+
+    def report(self) -> Report:
+        """What was done so far."""
+        if self.prices is not None:
+            spent = self._report.tokens_in * self.prices[0] + self._report.tokens_out * self.prices[1]
+            self._report.cost = spent / 1e6
+        return self._report
+
+    def ask(
+        self,
+        pairs: Sequence[tuple[Any, Any]],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        read: Callable[[Any], Image.Image] = read_image,
+    ) -> list[Verdict]:
+        """The verdict on each pair; equal pairs are asked about once.
+
+        Args:
+            pairs: images of any kind that `read` opens, in threads.
+            progress: called with (pairs done, pairs in all).
+
+        Raises:
+            ImageReadError: naming an image that cannot be read.
+            JudgeError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
+        """
+        start, row, found = time.monotonic(), 0, {}
+        self._stop.clear()
+        pool = ThreadPoolExecutor(self.settings.concurrency)
+        try:
+            futures = {pool.submit(self._one_or_stop, a, b, read): k for k, (a, b) in enumerate(pairs)}
+            for done, future in enumerate(as_completed(futures), 1):
+                verdict = found[futures[future]] = future.result()
+                self._report.pairs += 1
+                self._report.stored += verdict.stored
+                self._report.failed += verdict.similarity is None
+                row = row + 1 if verdict.similarity is None else 0
+                if row >= self.settings.give_up_after:
+                    raise JudgeError(f"{row} pairs in a row had no answer, the last because: {verdict.reason}")
+                if progress is not None:
+                    progress(done, len(pairs))
+        finally:  # requests on their way are waited for, and their answers kept: they are paid
+            self._stop.set()
+            pool.shutdown(cancel_futures=True)
+            self._report.seconds += time.monotonic() - start
+        return [found[k] for k in range(len(pairs))]
+
+    # One pair
+
+    def _one_or_stop(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
+        """Stops the run from the thread that failed: told by the waiting one, the next request would be out already."""
+        try:
+            return self._one(a, b, read)
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
+        images = [read(image) for image in (a, b)]
+        about = {"backend": self.backend.about(), "asked": self._asked(), "prompt": self.question.prompt,
+                 "images": [_pixels(image) for image in images]}  # fmt: skip
+        key = _digest(json.dumps(about, sort_keys=True))
+        with self._lock:
+            asking = self._asking.setdefault(key, threading.Lock())
+        with asking:
+            known = self._answers.load(key, self.question)
+            if known is not None:
+                return Verdict(self.question.similarity(known), known, stored=True)
+            self._warn_of_earlier(about)
+            return self._try(key, about, [encode(image, self.settings) for image in images])
+
+    def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
+        """One warning where a store holds an answer under the key of version 0.1, which left out port and path."""
+        before = getattr(self.backend, "about_before", None)
+        if self._warned or self.store is None or before is None:
+            return
+        if self._answers.holds(_digest(json.dumps({**about, "backend": before()}, sort_keys=True))):
+            self._warned = True
+            warnings.warn(
+                f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
+                "are asked again; to avoid this warning, give another store or delete this one",
+                stacklevel=2,
+            )
+
+    def _try(self, key: str, about: dict[str, Any], pictures: Sequence[Picture]) -> Verdict:
+        chance, unread, reason = random.Random(key), 0, "stopped"
+        for attempt in range(self.settings.tries):
+            if self._stop.is_set():
+                break
+            wait: float | None = None
+            try:
+                reply = self._request(pictures, unread)
+                answer = self.question.parse(reply.text)
+            except AnswerError as error:
+                unread, reason = unread + 1, f"unreadable answer: {error}"
+            except CallError as error:
+                wait, reason, unread = error.wait, str(error), unread + isinstance(error, NoAnswerError)
+                if not error.again:
+                    self._count(reason)
+                    break
+            else:
+                self._answers.keep(
+                    key, {"answer": answer, "by": reply.model, "usage": reply.usage, "tries": attempt + 1, **about}
+                )
+                return Verdict(self.question.similarity(answer), answer)
+            self._count(reason)
+            if attempt + 1 < self.settings.tries:
+                self._stop.wait(self._pause(attempt, wait, chance))
+        return Verdict(None, reason=reason)
+
+    def _request(self, pictures: Sequence[Picture], unread: int) -> Reply:
+        start, usage = time.monotonic(), None
+        try:
+            reply = self.backend.ask(
+                self.question.prompt,
+                pictures,
+                max_tokens=self.settings.max_tokens or self.question.max_tokens,
+                temperature=self.settings.temperature_again if unread else 0.0,
+                seed=self.settings.seed + unread,
+            )
+            usage = reply.usage
+            return reply
+        except CallError as error:
+            usage = error.usage
+            raise
+        finally:
+            with self._lock:
+                self._report.requests += 1
+                self._report.waiting += time.monotonic() - start
+                self._report.unmetered += usage is None
+                self._report.tokens_in += usage[0] if usage else 0
+                self._report.tokens_out += usage[1] if usage else 0
+
+    def _pause(self, attempt: int, wait: float | None, chance: random.Random) -> float:
+        if wait is None:
+            wait = self.settings.pause * 2**attempt * (1 + chance.random() / 2)
+        return min(wait, self.settings.longest_pause)
+
+    def _count(self, reason: str) -> None:
+        with self._lock:
+            self._report.reasons[reason[:100]] += 1
+
+    def _asked(self) -> dict[str, Any]:
+        s = self.settings
+        return {"max_tokens": s.max_tokens or self.question.max_tokens, "seed": s.seed, "side": s.side,
+                "format": s.image_format, "question": self.question.name}  # fmt: skip
+
+
+def encode(image: Image.Image, settings: Settings) -> Picture:
+    """An RGB image as it is sent: no larger than `side`, without its file's metadata."""
+    if max(image.size) > settings.side:
+        scale = settings.side / max(image.size)
+        width, height = (max(1, round(length * scale)) for length in image.size)
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.save(data, settings.image_format, **_FORMATS[settings.image_format])
+    return Picture(data.getvalue(), f"image/{settings.image_format}")
+
+
+def _pixels(image: Image.Image) -> str:
+    """Digest of what an image shows: not of its encoding, which may differ between versions of a library."""
+    return hashlib.sha256(f"{image.width}x{image.height};".encode() + image.tobytes()).hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

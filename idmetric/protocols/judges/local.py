@@ -1,0 +1,99 @@
+"""A vision-language model on this machine, through transformers, as a judge (`pip install 'idmetric[visid]'`)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from idmetric.io.hints import install
+from idmetric.models.embedder import auto_device
+from idmetric.protocols.judges.endpoint import JudgeError, NoAnswerError, Picture, Reply
+
+
+class LocalModel:
+    """Any image-text-to-text model of transformers with a chat template (Qwen-VL, InternVL, LLaVA, ...).
+
+    Only safetensors are read and no code of a repository is run. NearID runs Qwen3-VL in bfloat16.
+
+    Args:
+        source: folder or Hub repository. revision: commit on the Hub.
+        device: default CUDA, else MPS, else CPU. dtype: default the weights' own.
+        local_files_only: never ask the Hub.
+
+    Raises:
+        ImportError: if transformers is missing.
+        JudgeError: if the model cannot be opened.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise ImportError(f"a local judge needs transformers: {install('visid')}") from error
+        self.name = os.fspath(source)
+        options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}
+        try:
+            self.processor = transformers.AutoProcessor.from_pretrained(self.name, **options)
+            self.model = transformers.AutoModelForImageTextToText.from_pretrained(
+                self.name, dtype=dtype or "auto", use_safetensors=True, **options
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise JudgeError(f"{self.name!r} cannot be opened as a judge: {error}") from error
+        self.model.to(auto_device() if device is None else torch.device(device)).eval()
+        self._turn = threading.Lock()
+
+    def about(self) -> dict[str, Any]:
+        """See `judge.Backend`."""
+        commit = getattr(self.model.config, "_commit_hash", None) or _state(Path(self.name))
+        return {"model": self.name, "revision": commit, "dtype": str(self.model.dtype).removeprefix("torch.")}
+
+    def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+        """See `judge.Backend`; greedy at temperature 0, and one question at a time."""
+        content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
+        for name, picture in zip("AB", pictures, strict=True):
+            image = Image.open(io.BytesIO(picture.data)).convert("RGB")
+            content += [{"type": "text", "text": f"Image {name}:"}, {"type": "image", "image": image}]
+        messages = [{"role": "user", "content": content}]
+        sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        with self._turn, torch.inference_mode(), torch.random.fork_rng(self._devices()):
+            torch.manual_seed(seed)
+            inputs = self.processor.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+            ).to(self.model.device)
+            words = inputs["input_ids"].shape[1]
+            said = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, words:]
+        usage = (int(words), len(said))
+        if len(said) >= max_tokens and int(said[-1]) not in self._ends():
+            raise NoAnswerError("the answer was cut off at max_tokens: allow more", usage=usage)
+        text = self.processor.batch_decode([said], skip_special_tokens=True)[0]
+        return Reply(text, usage, self.name)
+
+    def _devices(self) -> list[torch.device]:
+        return [self.model.device] if self.model.device.type == "cuda" else []
+
+    def _ends(self) -> set[int]:
+        ends = self.model.generation_config.eos_token_id
+        return set(ends) if isinstance(ends, list) else {ends}
+
+
+def _state(folder: Path) -> str:
+    """Changes when a file of a local model does."""
+    files = sorted(p for p in folder.glob("*") if p.is_file())
+    text = ";".join(f"{p.name},{p.stat().st_size},{p.stat().st_mtime_ns}" for p in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

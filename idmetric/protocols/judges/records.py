@@ -1,0 +1,106 @@
+"""What a judge said and what it cost: verdicts, the report, and answers on disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from idmetric.checkpoints.format import replacing
+from idmetric.io import json_file
+from idmetric.protocols.judges.prompts import Question
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a pair.
+
+    Attributes:
+        similarity: in 0..1, higher = more surely the same; None if there is no answer.
+        answer: its fields. reason: why there is none.
+        stored: whether it was known from an earlier request.
+    """
+
+    similarity: float | None
+    answer: Mapping[str, Any] | None = None
+    reason: str | None = None
+    stored: bool = False
+
+
+@dataclass
+class Report:
+    """What a judge did since it was made.
+
+    Attributes:
+        pairs: asked for. stored: answered by what was on disk. failed: without an answer.
+        requests: sent. unmetered: of these, without a count of tokens in the reply.
+        tokens_in, tokens_out: as the server counts them, failed tries included.
+        waiting: seconds for replies, summed over requests. seconds: that all took.
+        cost: tokens x prices; None without prices.
+        reasons: why tries failed -> how often.
+    """
+
+    pairs: int = 0
+    stored: int = 0
+    failed: int = 0
+    requests: int = 0
+    unmetered: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    waiting: float = 0.0
+    seconds: float = 0.0
+    cost: float | None = None
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        text = f"{self.pairs} pairs, {self.stored} of them known, {self.failed} without an answer"
+        text += f"; {self.requests} requests, {self.tokens_in} + {self.tokens_out} tokens"
+        if self.cost is not None:
+            text += f", cost {'at least ' if self.unmetered else ''}{self.cost:.4f}"
+        each = self.waiting / self.requests if self.requests else 0.0
+        return f"{text}; {self.seconds:.1f} s, {each:.2f} s a request"
+
+
+class Answers:
+    """Answers by what was asked: a JSON file for each, so that a stopped run loses none and several may share a folder.
+
+    Args:
+        folder: made with the first answer; None keeps them in memory alone.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def load(self, key: str, question: Question) -> dict[str, Any] | None:
+        """The answer to a question; None if there is none, or its file is damaged."""
+        if key in self._known or self.folder is None:
+            return self._known.get(key)
+        try:
+            record = json_file.read(self._path(key))
+            return question.parse(json.dumps(record["answer"]))
+        except (OSError, ValueError, KeyError, TypeError):  # it is asked for again, and a good one put there
+            return None
+
+    def holds(self, key: str) -> bool:
+        """Whether the folder has a file for a question, readable or not."""
+        return self.folder is not None and self._path(key).is_file()
+
+    def keep(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep an answer, with all that was asked beside it."""
+        with self._lock:
+            self._known[key] = record["answer"]
+            if self.folder is not None:
+                path = self._path(key)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as temporary:
+                    temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / key[:2] / f"{key}.json"

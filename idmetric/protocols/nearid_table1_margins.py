@@ -1,0 +1,249 @@
+"""NearID-bench and Mind-the-Glitch: does identity outweigh a matched context? (NearID, Tables 1, 5 and 7)
+
+    idmetric-data import nearid Aleksandar/NearID Aleksandar/NearID-Flux ... -o nearid.parquet
+    idmetric-data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet
+    idmetric-data merge nearid.parquet mtg.parquet -o bench.parquet
+    idmetric-eval nearid --data bench.parquet --split test --model nearid --out results/
+    idmetric-eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
+
+| row | what | expected for `NearID()`: SSR, PA |
+|---|---|---|
+| an engine, such as Flux_1024 | 500 test identities and its distractors (Table 5) | 97.8 .. 99.8, 99.1 .. 99.9 |
+| training, unseen fill, unseen canny, all | the averages of Table 5, weighted by support | 98.3 .. 99.3, 99.3 .. 99.8 |
+| fill | the seven of Table 1 | 99.17, 99.71 |
+| MTG | part-edits of Mind-the-Glitch's 100 test identities | 35.0, 46.5; M-O 0.465, M-O-pair 0.486 |
+
+SSR: share of samples all of whose margins s(p_i, p_j) - s(p_i, n_i) are above 0; PA: share of margins above 0 (section
+3.4, equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings of views and
+edits, M-O-pair: over the two of a view and its own edit. `--subject crop` (FG only, Table 7) shows models the
+subject alone, by the manifest's masks.
+
+The paper's PA may count each sample's mean margin as one more trial, as the released code does; `--released-pa` does
+so too. Equation 5, the default, does not. SSR is not touched by it.
+
+Own data in this form: `idmetric-data generate --task distractor` (docs/data-nearid.md), or `idmetric-data world`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.matched import (
+    Matched,
+    cross_scores,
+    edit_items,
+    margins_of,
+    matched,
+    oracle,
+    oracles_of,
+    rates,
+    unanswered,
+)
+from idmetric.protocols.common.result import Result, Row
+from idmetric.protocols.common.scorers import Scorer, Settings, bind
+
+Array = NDArray[np.float64]
+PARTS = "MTG"
+# averages of Table 5 -> the engines they are over, by their names on the Hub
+GROUPS = {
+    "training": ("Flux", "Flux_1024", "Qwen", "Qwen_1328"),
+    "unseen fill": ("PowerPaint", "SDXL", "SDXL_1024"),
+    "unseen canny": ("FluxC", "FluxC_1024"),
+    "fill": ("Flux", "Flux_1024", "Qwen", "Qwen_1328", "PowerPaint", "SDXL", "SDXL_1024"),
+}
+ALL = "all"  # nine engines in the paper; of others it has no number
+Pair = tuple[float | None, float | None]
+
+# Table 5, in percent: model -> row -> SSR, PA
+TABLE_5: dict[str, dict[str, Pair]] = {
+    "NearID": {
+        "Flux": (99.4, 99.8), "Flux_1024": (99.4, 99.7), "Qwen": (99.2, 99.7), "Qwen_1328": (98.2, 99.5),
+        "PowerPaint": (99.2, 99.8), "SDXL": (99.8, 99.9), "SDXL_1024": (99.0, 99.6), "FluxC": (97.8, 99.1),
+        "FluxC_1024": (98.8, 99.6), "training": (99.0, 99.7), "unseen fill": (99.3, 99.8),
+        "unseen canny": (98.3, 99.3), "fill": (99.17, 99.71), ALL: (99.0, 99.6), PARTS: (35.0, 46.5),
+    },
+    "SigLIP2": {
+        "Flux": (35.8, 55.7), "Flux_1024": (27.4, 44.8), "Qwen": (33.8, 51.4), "Qwen_1328": (16.2, 32.1),
+        "PowerPaint": (34.0, 52.7), "SDXL": (42.0, 59.3), "SDXL_1024": (26.0, 45.6), "FluxC": (27.4, 47.4),
+        "FluxC_1024": (25.8, 47.8), "training": (28.3, 46.0), "unseen fill": (34.0, 52.5),
+        "unseen canny": (26.6, 47.6), "fill": (30.74, 48.81), ALL: (29.8, 48.5), PARTS: (0.0, 0.0),
+    },
+    "CLIP": {"fill": (10.31, 20.92), PARTS: (0.0, 0.0)},  # Table 1
+    "DINOv2": {"fill": (20.43, 34.55), PARTS: (0.0, 0.0)},
+}  # fmt: skip
+TABLE_7: dict[str, Pair] = {  # FG only: SSR, PA of "fill"
+    "NearID": (95.3, 98.0), "SigLIP2": (64.7, 80.5), "CLIP": (51.3, 71.6), "DINOv2": (63.7, 77.4),
+}  # fmt: skip
+# Tables 1 and 7: M-O, M-O-pair on whole images, M-O on foregrounds
+ORACLE: dict[str, tuple[float, float, float]] = {
+    "NearID": (0.465, 0.486, 0.641), "SigLIP2": (0.180, 0.366, 0.365), "CLIP": (0.239, 0.484, 0.297),
+    "DINOv2": (0.324, 0.519, 0.301),
+}  # fmt: skip
+# how a model's label starts -> the paper's name for it
+_LABELS = {
+    "NearID:nearid": "NearID",
+    "NearID:Aleksandar/nearid-siglip2": "NearID",
+    "Backbone:vit_so400m_patch14_siglip_378.v2": "SigLIP2",
+    "Backbone:vit_so400m_patch14_siglip_384.v2": "SigLIP2",
+    "Backbone:vit_large_patch14_clip_224.openai": "CLIP",
+    "Backbone:vit_large_patch14_dinov2": "DINOv2",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Attributes:
+        released_pa: count each sample's mean margin as one more trial of PA, as NearID's released code does.
+    """
+
+    released_pa: bool = False
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval nearid`."""
+    text = "count each sample's mean margin as a trial of PA, as the code that printed the paper's tables does"
+    parser.add_argument("--released-pa", action="store_true", help=text)
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.released_pa))
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for each engine, the averages, and the part-edits.
+
+    Raises:
+        ValueError: if there are neither distractors nor part-edits of identities with two views.
+        UnreadableError: see `scorers.bind`.
+    """
+    _check(*_samples(data))  # before anything is embedded
+    bound = bind(data, models, settings)
+    samples, parts = _samples(bound.manifest)
+    notes = [*bound.notes, *_check(samples, parts), *_splits(bound.manifest)]
+    about = {**settings.as_dict(), "released_pa": options.released_pa}
+    results = []
+    for name, scorer in bound.models.items():
+        rows, items, lost = _rows(scorer, bound.manifest, samples, parts, settings, options)
+        results.append(Result("nearid", name, rows, scorer.signature(), about, items, [*notes, *lost]))
+    return results
+
+
+def _samples(data: Manifest) -> tuple[Matched, Matched]:
+    """Samples against distractors and identity-edits, and against part-edits."""
+    engine = data.column("engine")
+    whole = matched(data, ("distractor", "identity-edit"), lambda row: engine[row] or "unnamed")
+    return whole, matched(data, ("part-edit",), lambda row: PARTS).of_edited_views()
+
+
+def _check(samples: Matched, parts: Matched) -> list[str]:
+    """Notes on what has no margin.
+
+    Raises:
+        ValueError: if nothing has one.
+    """
+    if not len(samples) and not len(parts):
+        raise ValueError(
+            "no distractors or part-edits of known views: give rows of these roles whose parent is an identity's view"
+        )
+    notes = []
+    for these, what in ((samples, "distractors"), (parts, "part-edits")):
+        lone = (these.views >= 0).sum(1) < 2
+        if len(these) and lone.all():
+            raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
+        if lone.any():
+            few = list(dict.fromkeys(these.identity[lone]))
+            shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+            notes.append(f"{len(few)} identities with {what} have one view and no margin: {shown}")
+    return notes
+
+
+def _splits(data: Manifest) -> list[str]:
+    names = sorted({name for name in data.column("split") if name})
+    which = (
+        f"measured on the split{'s' * (len(names) > 1)} {', '.join(names)}; the paper's numbers are of test (--split)"
+    )
+    return [which] if names and names != ["test"] else []
+
+
+def _rows(
+    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: Options
+) -> tuple[list[Row], dict[str, dict[str, Any]], list[str]]:
+    model = next((n for start, n in _LABELS.items() if scorer.signature().get("model", "").startswith(start)), None)
+    masked = settings.look.masked
+    rows: list[Row] = []
+    items: dict[str, list[Any]] = {}
+    edits: dict[str, Any] = {}
+    lost: list[str] = []
+
+    def add(source: str, margins: Array, identity: NDArray[np.object_], printed: bool = True) -> None:
+        if (~np.isnan(margins)).any():
+            paper = _printed(model, source, masked) if printed else (None, None)
+            found = rates(margins, identity, settings, count_mean=options.released_pa, paper=paper)
+            rows.append({"source": source, **found})
+
+    if len(samples):
+        margins = margins_of(scorer, samples)
+        lost += unanswered(margins, samples)
+        _extend(items, samples, margins)
+        there = list(dict.fromkeys(samples.source))
+        for source in there:
+            add(source, margins[samples.source == source], samples.identity[samples.source == source])
+        for group, engines in GROUPS.items():
+            if set(engines) <= set(there):
+                own = np.isin(samples.source.astype(str), engines)
+                add(group, margins[own], samples.identity[own])
+        if len(there) > 1:
+            add(ALL, margins, samples.identity, printed=set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"]))
+    if len(parts):
+        margins = margins_of(scorer, parts)
+        lost += unanswered(margins, parts)
+        _extend(items, parts, margins)
+        add(PARTS, margins, parts.identity)
+        scores, known = cross_scores(scorer, parts), oracles_of(data, parts)
+        edits = edit_items(scores, known, parts.identity)
+        known_oracle = ORACLE.get(model or "")
+        paper: Pair = (None, None) if known_oracle is None else (known_oracle[2], None) if masked else known_oracle[:2]
+        found = oracle(scores, known, parts.identity, settings, paper)
+        if rows and rows[-1]["source"] == PARTS:
+            rows[-1] |= found
+        elif found:
+            rows.append({"source": PARTS, **found})
+    if not rows:
+        raise ValueError("no margin is valid: views or distractors lack scores")
+    return rows, {"samples": items, "parts": edits} if edits else {"samples": items}, lost
+
+
+def _printed(model: str | None, source: str, masked: bool) -> Pair:
+    """The paper's SSR and PA as shares."""
+    if model is None:
+        return None, None
+    if masked:
+        pair = TABLE_7[model] if source == "fill" else (None, None)
+    else:
+        pair = TABLE_5[model].get(source, (None, None))
+    ssr, pa = (None if x is None else x / 100 for x in pair)
+    return ssr, pa
+
+
+def _extend(items: dict[str, list[Any]], samples: Matched, margins: Array) -> None:
+    """A line for each sample: its margins, NaN as nothing."""
+    columns: dict[str, Sequence[Any]] = {"source": samples.source.tolist(), "identity": samples.identity.tolist()}
+    columns["margins"] = [[float(m) for m in row if not np.isnan(m)] for row in margins]
+    columns["won"] = [len(own) > 0 and all(m > 0 for m in own) for own in columns["margins"]]
+    for name, values in columns.items():
+        items.setdefault(name, []).extend(values)

@@ -1,0 +1,1 @@
+"""NearID, Table 2: agreement with people on DreamBench++."""

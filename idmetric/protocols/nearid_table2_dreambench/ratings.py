@@ -1,0 +1,139 @@
+"""Ratings of DreamBench++: who gave which generated image how much, read from the published files and paired by key.
+
+Three forms are read:
+
+    ratings/data_human_rating/merged_data/group1/emu2-cp.json      the published folders: {"object_00_mug-4": 3, ...}
+    ratings/data_nearid_rating/emu2.json                           metrics: 100 x cosine, "object_00_mug-4_0"
+    emu2_object.json                                               one method, a list for each rater, no keys
+
+An item is a collection and the number of a prompt: ("object_00", 4). Names of things are not part of it, since files
+disagree in one (magic_cube, rubik's_cube); nor is the order in a file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
+from idmetric.data.manifest.table import Manifest
+from idmetric.io import json_file
+from idmetric.protocols.common.paper_dreambench import METHODS
+
+Item = tuple[str, int]
+
+CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
+PROMPTS = 9  # of each collection
+
+# published folder -> who rated; the table's column (NearID, Table 2) where it has one
+_FOLDERS = {
+    "data_gpt_rating/concept_preservation_full": "gpt",  # G
+    "data_dino_rating": "dino",  # D
+    "data_clipi_rating": "clip",  # C
+    "data_backbone_rating": "siglip2",  # S: mean-pooled tokens
+    "data_backbone_maphead_rating": "siglip2-map",  # its own attention pooling
+    "data_nearid_rating": "nearid",
+    "data_vsm_rating": "vsm",
+    "data_qwen3vl_30b_rating": "qwen3vl-30b",
+}
+_HUMAN = re.compile(r"group\d+")
+_LIST = re.compile(r"(?:human_)?(?P<rater>.+?)(?:_100cos_rounded)?")
+
+
+def read(path: str | Path) -> Ratings:
+    """Ratings in a file or folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
+
+    Raises:
+        ValueError: naming the file and what is wrong with it, or what is missing: two groups of humans.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder of ratings")
+    found = _read_folder(path) if path.is_dir() else _read_lists(path)
+    if not humans(found):
+        raise ValueError(f"{path}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
+    return found
+
+
+def humans(ratings: Mapping[str, Any]) -> list[str]:
+    """The raters who are groups of humans."""
+    return sorted(rater for rater in ratings if _HUMAN.fullmatch(rater))
+
+
+def from_manifest(manifest: Manifest) -> Ratings:
+    """The ratings that an imported manifest holds beside its generated images (`--option ratings=`)."""
+    found: Ratings = {}
+    for row in manifest.filter(slot="candidate"):
+        about = row.parameters or {}
+        if about.get("image", 0) == 0 and row.parent is not None:
+            item = (row.parent.rsplit("/", 1)[-1], int(about["prompt"]))
+            method = method_of(row.engine or "", METHODS) or row.engine or ""
+            for rater, rating in about.get("ratings", {}).items():
+                found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
+    return found
+
+
+def category_of(item: Item) -> str:
+    """animal, human, object or style.
+
+    Raises:
+        ValueError: for a collection of none of them.
+    """
+    for category, prefix in CATEGORIES.items():
+        if item[0].startswith(f"{prefix}_"):
+            return category
+    raise ValueError(f"{item[0]!r} is a collection of no category: they start with {', '.join(CATEGORIES.values())}")
+
+
+def _read_folder(folder: Path) -> Ratings:
+    found: Ratings = {}
+    for place, methods in read_ratings(folder).items():
+        # the rater's folder may be the one that was named
+        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
+        if name in found:
+            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
+        found[name] = methods
+    return found
+
+
+def _name(place: str) -> str:
+    """Short name of a rater, by their folder."""
+    for folder, name in _FOLDERS.items():
+        if f"/{place}".endswith(f"/{folder}"):
+            return name
+    last = place.rsplit("/", 1)[-1]
+    return last if _HUMAN.fullmatch(last) else place
+
+
+def _read_lists(path: Path) -> Ratings:
+    """{"method": "emu2", "prompts": "object", "human_group1": [...], ...}: items in the published files' order."""
+    try:
+        given = json_file.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not readable as JSON: {error}") from error
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("method"), str)
+        or given.get("prompts") not in list(CATEGORIES)
+    ):
+        raise ValueError(
+            f'{path}: not {{"method": NAME, "prompts": CATEGORY, "human_group1": [...], ...}}; '
+            "published ratings (a file for each method) are read from the folder that holds all raters"
+        )
+    prefix, found = CATEGORIES[given["prompts"]], {}
+    for name, values in given.items():
+        if isinstance(values, list) and (rater := _LIST.fullmatch(name)):
+            found[rater["rater"]] = {given["method"]: _items(values, prefix, f"{path}: {name}")}
+    return found
+
+
+def _items(values: list[Any], prefix: str, name: str) -> dict[Item, float]:
+    if not values or len(values) % PROMPTS:
+        raise ValueError(f"{name}: {len(values)} ratings are not {PROMPTS} for each collection")
+    for k, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name}: value {k + 1} is {value!r}, not a rating")
+    return {(f"{prefix}_{k // PROMPTS:02d}", k % PROMPTS): float(value) for k, value in enumerate(values)}

@@ -1,0 +1,215 @@
+"""How far a rater of DreamBench++'s images agrees with people: the cells and rows of NearID's Table 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.importers.dreambench import Ratings
+from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
+from idmetric.evaluate.bootstrap import percentiles
+from idmetric.evaluate.resampled import draws, resampled_pearson
+from idmetric.protocols.common.intervals import any_statistic
+from idmetric.protocols.common.paper_dreambench import ALL, FISHER_ROW, HUMAN, METHODS, printed, printed_rank
+from idmetric.protocols.common.result import Row, Value
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans
+
+Array = NDArray[np.float64]
+
+_MH, _SPREAD = "M-H", "±"
+_LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
+_FEWEST = 5  # collections below which an interval would say more than the data do
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Args:
+        categories: which to report, of `dreambench_ratings.CATEGORIES`.
+        published_rounding: round each group's r to four decimals before the mean, as the released code does for its
+            table. It moves a cell by at most 0.00005, which shows where a third decimal stands on the edge.
+    """
+
+    categories: tuple[str, ...] = tuple(CATEGORIES)
+    published_rounding: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [c for c in self.categories if c not in CATEGORIES]
+        if unknown or not self.categories:
+            raise ValueError(f"unknown category {(*unknown, '')[0]!r}: choose of {', '.join(CATEGORIES)}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An entry of the table: mean over the human groups, half their range (None for one pair alone)."""
+
+    value: float
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class Rated:
+    """The images of one method and category that a rater and every human group rated, paired by key.
+
+    Attributes:
+        items: (collection, prompt), sorted.
+        groups: the human ratings, (G, N).
+        scores: the rater's, (N,); None for the humans themselves.
+        missing: how many the humans rated and the rater did not.
+    """
+
+    method: str
+    items: Sequence[Item]
+    groups: Array
+    scores: Array | None
+    missing: int = 0
+
+    def compared(self) -> list[tuple[Array, Array]]:
+        """Whose ratings are compared: each group's and the rater's, or those of each two groups."""
+        if self.scores is None:
+            return list(combinations(self.groups, 2))
+        return [(group, self.scores) for group in self.groups]
+
+    def cell(self, rounded: bool = False) -> Cell:
+        """M-H, or for the humans themselves H-H.
+
+        Raises:
+            ValueError: if one of them gave all images the same rating.
+        """
+        found = [pearson(a, b) for a, b in self.compared()]
+        found = [round(r, 4) for r in found] if rounded else found
+        return Cell(float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None)
+
+
+def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
+    """What the humans and a rater (or `HUMAN`) said of a method's images; None if one of them said nothing.
+
+    Raises:
+        ValueError: if there are fewer than two human groups and their agreement is asked for.
+    """
+    groups = [ratings[name].get(method, {}) for name in humans(ratings)]
+    if rater == HUMAN and len(groups) < 2:
+        raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
+    shared = set.intersection(*map(set, groups)) if groups else set()
+    items = sorted(item for item in shared if category_of(item) == category)
+    given = None if rater == HUMAN else ratings[rater].get(method, {})
+    both = items if given is None else [item for item in items if item in given]
+    if not both:
+        return None
+    scores = None if given is None else np.array([given[item] for item in both])
+    return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
+
+
+def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> tuple[list[Row], list[str]]:
+    """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
+
+    For each category the methods, in the table's order, and where there are several the Fisher-z row; at the end, where
+    all categories are asked for, the Fisher-z mean of the categories' Fisher-z rows ("all").
+
+    Raises:
+        ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
+    """
+    methods = sorted({m for name in humans(ratings) for m in ratings[name]}, key=by_table)
+    rows: list[Row] = []
+    notes, means, count = [], [], 0
+    for category in options.categories:
+        found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
+        rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
+        if len(found) > 1:
+            rows.append(_row(rater, category, FISHER_ROW, found, settings, options))
+            means.append(fisher_mean([_cell(r, options).value for r in found], limit=_LIMIT).mean)
+            count += sum(len(r.items) for r in found)
+        missing = sum(r.missing for r in found)
+        if missing:
+            notes.append(f"{category}: {missing} images that people rated have no score and are left out")
+    if not rows:
+        raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
+    if len(means) == len(CATEGORIES):
+        paper = printed(rater, ALL, FISHER_ROW)[0]
+        mean = fisher_mean(means, limit=_LIMIT).mean
+        rows.append({"category": ALL, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
+    return rows, notes
+
+
+RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
+
+
+def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> Row | None:
+    """ID-Sim's row (appendix D.1, Fig. 25): rank correlations with the mean human rating, all methods pooled.
+
+    The paper says "rank generated images by predicted similarity", Spearman (main) and Kendall, 110 subjects and 6,921
+    pairs after filtering; that these are the animals and objects (6,930 pairs), and the ratings' mean, is inferred.
+
+    Args:
+        label: of the model, which tells the paper's value.
+
+    Returns:
+        The row; None without images of both categories, or where all have one rating or score.
+    """
+    methods = sorted({m for name in humans(ratings) for m in ratings[name]})
+    found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
+    if {category for category, _ in found} != set(RANKED):
+        return None
+    people = np.concatenate([r.groups.mean(0) for _, r in found])
+    scores = np.concatenate([r.scores for _, r in found if r.scores is not None])
+    if np.ptp(people) == 0 or np.ptp(scores) == 0:
+        return None
+    collections = np.array([item[0] for _, r in found for item in r.items])
+    own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
+    paper = (None, None) if settings.look.masked else printed_rank(label, settings.distance)
+    row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
+    for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
+        row[name] = any_statistic(
+            lambda rows, f=statistic: f(scores[rows], people[rows]),  # type: ignore[misc]
+            collections, own, len(scores), value,
+        )  # fmt: skip
+    return row
+
+
+def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: Options) -> Row:
+    """A cell with the interval over collections; several methods give their Fisher-z mean."""
+
+    cells = [_cell(r, options) for r in found]
+    mean, spread = cells[0].value, cells[0].spread
+    if method == FISHER_ROW:
+        mean, spread = fisher_mean([c.value for c in cells], limit=_LIMIT)
+    low, high = _interval(found, settings, options)
+    count = sum(len(r.items) for r in found)
+    paper = printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
+    if spread is not None:
+        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+    return row
+
+
+def _cell(rated: Rated, options: Options) -> Cell:
+    try:
+        return rated.cell(options.published_rounding)
+    except ValueError as error:
+        raise ValueError(f"{rated.method}, {category_of(rated.items[0])}: {error}") from error
+
+
+def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
+    """95 % over collections, which all methods share; None where there are too few for one."""
+    names = sorted({item[0] for r in found for item in r.items})
+    if not settings.bootstrap or len(names) < _FEWEST:
+        return None, None
+    number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
+    cells = []
+    for one in found:
+        identity = [number[collection] for collection, _ in one.items]
+        r = np.stack([resampled_pearson(a, b, identity, times) for a, b in one.compared()])
+        cells.append((r.round(4) if options.published_rounding else r).mean(0))
+    means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
+    return percentiles(means, settings.bootstrap) or (None, None)
+
+
+def by_table(method: str) -> tuple[int, str]:
+    """Sorts methods as Table 2 does, others after them."""
+    return (METHODS.index(method) if method in METHODS else len(METHODS), method)

@@ -1,0 +1,248 @@
+"""MVEB: precision at 1 in VisME's four meta-tasks (sections 3, 4.1 and 5.1; Table 1).
+
+    idmetric-eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
+
+A query, an image with an instruction, ranks candidates of its own; P@1 is the share of queries whose first is right. A
+tie with a wrong one loses. In percent:
+
+| | ID-Rec | Re-ID | ID-Grd | ID-Edit | MVEB | in domain (20 sets) | out of domain (8) |
+|---|---|---|---|---|---|---|---|
+| VisME (Qwen2.5-VL-3B) | 78.7 | 67.7 | 75.1 | 87.4 | 76.7 | 77.7 | 74.1 |
+| VisME (Qwen2.5-VL-7B) | 80.8 | 70.6 | 76.7 | 88.7 | 78.8 | | |
+| SigLIP2 (so400m-14-384) | 73.1 | 45.6 | 36.8 | 65.4 | 57.1 | | |
+| CLIP (ViT-large-14) | 55.3 | 44.3 | 37.4 | 52.5 | 48.2 | | |
+
+A meta-task's number is the mean over its sets, MVEB's that over all 28 (which the printed means confirm), not over the
+four. Where only some of the sets are there the mean is over those, named so, and has no number of the paper beside.
+
+What models are told:
+
+* those that take instructions (VisIDEmbed): the query's text, or its meta-task's instruction where it has none; the
+  candidate's text, or the model's own default;
+* dual encoders (`dual:REPO`): images alone, as in section 5.2, but for the queries of Identity Editing: the mean of
+  image and text embedding, each of unit length;
+* all others have no text tower: images alone, in Identity Editing too, where they cannot know what is asked for.
+
+Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric-data import mveb`; see
+docs/protocols-mveb.md. Sets whose queries have no wrong candidates of their own are ranked over all targets of the set;
+those of single images with identities, over all other images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.check import without
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.ranking import precision_at_1
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.common.embeddings import UnreadableError
+from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.paper_mveb import (
+    ALL,
+    IND,
+    OOD,
+    OUT_OF_DOMAIN,
+    TABLE_1,
+    TASK_OF,
+    TASKS,
+    known_name,
+    printed,
+    row_of,
+)
+from idmetric.protocols.common.ranked import measure
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
+
+Array = NDArray[np.float64]
+_P1 = "P@1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this protocol can be told beside `scorers.Settings`.
+
+    Attributes:
+        tasks: data set -> one of `mveb_paper.TASKS`, for sets that are not MVEB's.
+        paper: a row of `mveb_paper.TABLE_1` to compare with, for all models; None: by the model's name.
+    """
+
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    paper: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, task in self.tasks.items():
+            if task not in TASKS:
+                raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
+        if self.paper is not None and self.paper not in TABLE_1:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(TABLE_1)}")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric-eval mveb`."""
+    text = f"a set's meta-task ({', '.join(TASKS)}), where it is not one of MVEB's; may be repeated"
+    parser.add_argument("--task", action="append", default=[], metavar="DATASET=TASK", help=text)
+    parser.add_argument(
+        "--paper", choices=tuple(TABLE_1), help="the paper's row to compare with (default: by the model)"
+    )
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    wrong = [given for given in args.task if "=" not in given]
+    if wrong:
+        raise ValueError(f"--task {wrong[0]}: expected DATASET=TASK")
+    tasks = {given.rpartition("=")[0]: given.rpartition("=")[2] for given in args.task}
+    return run(data, models, settings, Options(tasks, args.paper))
+
+
+def run(
+    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+) -> list[Result]:
+    """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
+
+    Raises:
+        ValueError: if there are no questions, or a candidate is neither right nor wrong.
+        UnreadableError: see `scorers.bind`.
+    """
+    if not models:
+        raise ValueError("no models: give at least one")
+    asked, bound, notes = _bind(data, models, settings, options)
+    about = {**settings.as_dict(), "tasks": dict(options.tasks)}
+    results = []
+    for name, scorer in bound.items():
+        row = None if settings.look.masked or settings.distance != "cls" else (
+            options.paper or row_of(scorer.signature().get("model", ""))
+        )  # fmt: skip
+        rows, items, lost = _rows(scorer, asked, settings, row)
+        own = [*notes, *asked.notes, *lost, *_remarks(asked, models[name])]
+        results.append(Result("mveb", name, rows, scorer.signature(), about, {"questions": items}, own))
+    return results
+
+
+# Models and what they are told
+
+
+def _follows(model: Any) -> str:
+    """Whether a model is told "instructions", "edits" or "nothing"."""
+    if getattr(model, "averages_words", False):
+        return "edits"
+    reads = hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False)
+    return "instructions" if reads else "nothing"
+
+
+def _bind(
+    data: Manifest, models: Mapping[str, Any], settings: Settings, options: Options
+) -> tuple[Asked, dict[str, Scorer], list[str]]:
+    """Models bound to the questions; an image that cannot be read leaves with its questions, where that is wanted."""
+    notes: list[str] = []
+    while True:
+        asked = ask(data, options.tasks)
+        try:
+            return asked, _bound(asked, models, replace(settings, on_error="stop")), notes
+        except UnreadableError as error:
+            kept = without(data, {int(asked.origin[row]) for row in error.problems})
+            if settings.on_error == "stop" or not len(kept):
+                raise
+            gone = len(data) - len(kept)
+            notes.append(
+                f"{len(error.problems)} images could not be used ({gone} rows left out with what depends on them)"
+            )
+            data = kept
+
+
+def _bound(asked: Asked, models: Mapping[str, Any], settings: Settings) -> dict[str, Scorer]:
+    needed = np.unique(np.concatenate([one.rows() for one in asked.sets]))
+    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
+    others = {name: model for name, model in models.items() if name not in dual}
+    found: dict[str, Scorer] = {}
+    for group, words in ((others, asked.instructed()), (dual, asked.edits())):
+        if group:
+            found |= bind(asked.data, group, settings, needed, words=words).models
+    return {name: found[name] for name in models}
+
+
+def _remarks(asked: Asked, model: Any) -> list[str]:
+    editing = any(one.task == "ID-Edit" for one in asked.sets)
+    if editing and _follows(model) == "nothing":
+        return ["no text tower: Identity Editing by images alone"]
+    return []
+
+
+# Numbers
+
+
+def _rows(
+    scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
+) -> tuple[list[Row], dict[str, list[Any]], list[str]]:
+    rows: list[Row] = []
+    items: dict[str, list[Any]] = {"dataset": [], "id": [], _P1: []}
+    notes: list[str] = []
+    values: dict[str, Value] = {}
+    ids = np.array(asked.data.column("id"), object)
+    for one in sorted(asked.sets, key=lambda q: TASKS.index(q.task) if q.task else len(TASKS)):
+        won = answers(scorer, one)
+        there = np.isfinite(won)
+        if not there.all():
+            notes.append(f"{one.dataset}: {int((~there).sum())} questions have no answer and are left out")
+        if not there.any():
+            continue
+        value = mean(won[there], one.owner[there], settings)
+        values[one.dataset] = value
+        rows.append({"task": one.task or "-", "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value})
+        items["dataset"] += [one.dataset] * int(there.sum())
+        items["id"] += ids[one.queries[there]].tolist()
+        items[_P1] += won[there].tolist()
+    if not values:
+        raise ValueError("no question has an answer")
+    strangers = [name for name in values if known_name(name) is None]
+    if strangers:
+        notes.append(f"not among MVEB's sets, and in no mean over them: {', '.join(strangers)}")
+    return rows + _means(asked.sets, values, paper), items, notes
+
+
+def answers(scorer: Scorer, one: Questions) -> Array:
+    """1 or 0 for each question (Q,): whether what it ranks first is right; NaN where a candidate has no score."""
+    if one.pool is not None:
+        return measure(scorer, one.pool, {_P1: precision_at_1})[_P1]
+    scores = scorer.pairs(one.queries[one.of], one.candidates)
+    order = np.argsort(one.of, kind="stable")
+    ends = np.cumsum(np.bincount(one.of, minlength=len(one.queries)))[:-1]
+    parts = np.split(order, ends)
+    return np.array([
+        precision_at_1(scores[own], one.right[own]) if np.isfinite(scores[own]).all() else np.nan for own in parts
+    ])  # fmt: skip
+
+
+def _domain(dataset: str) -> str:
+    name = known_name(dataset)
+    return "-" if name is None else OOD if name in OUT_OF_DOMAIN else IND
+
+
+def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | None) -> list[Row]:
+    """Means over the sets of each meta-task, in and out of domain, and over all; strangers count in none."""
+    groups: dict[str, list[str]] = {task: [n for n, t in TASK_OF.items() if t == task] for task in TASKS}
+    groups[IND] = [name for name in TASK_OF if name not in OUT_OF_DOMAIN]
+    groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]
+    groups[ALL] = list(TASK_OF)
+    rows: list[Row] = []
+    for label, names in groups.items():
+        found = [values[one.dataset] for one in sets if one.dataset in names and one.dataset in values]
+        if not found:
+            continue
+        whole = len(found) == len(names)
+        which = f"mean of {len(found)}" + ("" if whole else f" of {len(names)}")
+        value = average(found, printed(paper, label) if whole else None)
+        task, domain = (label, "-") if label in TASKS else ("-", label)
+        rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
+    return rows

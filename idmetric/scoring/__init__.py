@@ -1,0 +1,1 @@
+"""Scores of images against references, as rows: what `idmetric score` prints."""

@@ -1,0 +1,85 @@
+"""Results as rows of plain values, for pandas, CSV and JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idmetric.io import json_file
+from idmetric.io.csv_text import csv_text
+from idmetric.io.decimals import in_csv, rounded
+from idmetric.io.output import replacing
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Records(Sequence[Record]):
+    """A table: a dict of plain values for each row, all with the same keys.
+
+    >>> table.to_pandas().groupby("group")["image"].count()  # doctest: +SKIP
+
+    Attributes:
+        rows: the dicts. columns: their keys, in order, also where there is no row.
+    """
+
+    rows: list[Record]
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def to_records(self) -> list[Record]:
+        """A list of dicts."""
+        return [dict(row) for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame.
+
+        Raises:
+            ImportError: without pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("a data frame needs pandas: pip install pandas (to_records() needs nothing)") from error
+        return pandas.DataFrame(self.rows, columns=list(self.columns))
+
+    def to_csv(self) -> str:
+        """CSV text with a header, for spreadsheets (see `idmetric.io.csv_text`), numbers with four decimals.
+
+        The field of a missing or undefined value is empty.
+        """
+        return csv_text(self.columns, [[row[name] for name in self.columns] for row in map(in_csv, self.rows)])
+
+    def to_json(self) -> str:
+        """A JSON list; numbers with nine significant digits."""
+        return json_file.text(rounded(self.rows), indent=2) + "\n"
+
+    def to_jsonl(self) -> str:
+        """A JSON object for each row; numbers with nine significant digits."""
+        return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a .csv, .json or .jsonl file, whole or not at all.
+
+        Raises:
+            ValueError: for another ending.
+        """
+        target = Path(path)
+        forms = {".csv": self.to_csv, ".json": self.to_json, ".jsonl": self.to_jsonl}
+        if target.suffix not in forms:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}")
+        text = forms[target.suffix]()
+        with replacing(target) as temporary:
+            # names of files may be no UTF-8
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

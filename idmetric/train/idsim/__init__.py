@@ -1,0 +1,1 @@
+"""The ID-Sim recipe: LoRA on a ViT, class and patch similarities."""

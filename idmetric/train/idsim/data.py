@@ -1,0 +1,230 @@
+"""The triplets that ID-Sim trains on, and the pictures of a step's batch of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.train.batches import Pictures, batch_rows, generator, share
+
+Rows = NDArray[np.int64]
+SLOTS = ("anchor", "positive", "negative")
+EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another thing in a real one's place
+_SHOWN = 5
+_MAKE = "`idmetric-data mine triplets` makes them"
+
+
+@dataclass(frozen=True)
+class Triplets:
+    """Rows of a manifest in threes.
+
+    Attributes:
+        names: of the T groups.
+        rows: (T, 3) rows of anchor, positive and negative where each group has one of each, as the paper's; otherwise
+            the first of several.
+        others: triplet -> its positives and negatives, where it has several: one of each is drawn each time.
+        identity: number of each row's identity (N,), equal exactly for rows of one thing. A row of unknown identity has
+            a number of its own.
+        edited: whether a row is an edit of identity (N,).
+        mixtures: how many triplets x_mixture names real, context, identity; empty without that column.
+        fingerprint: of the triplets, in words and roles, not in pixels.
+    """
+
+    names: tuple[str, ...]
+    rows: Rows
+    others: dict[int, tuple[Rows, Rows]]
+    identity: Rows
+    edited: NDArray[np.bool_]
+    mixtures: dict[str, int]
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def used(self) -> Rows:
+        """All rows of the triplets."""
+        several = (rows for parts in self.others.values() for rows in parts)
+        return np.unique(np.concatenate([self.rows.ravel(), *several]))
+
+    def draw(self, triplet: int, key: Sequence[int | str]) -> list[int]:
+        """Rows of a triplet's anchor, positive and negative."""
+        anchor, positive, negative = self.rows[triplet].tolist()
+        if triplet in self.others:
+            rng = generator(*key, "of several")
+            positive, negative = (int(rng.choice(rows)) for rows in self.others[triplet])
+        return [anchor, positive, negative]
+
+
+def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
+    """The triplets in the rows of these splits: groups with slots anchor, positive and negative.
+
+    Raises:
+        ManifestError: if there are none, or a group is incomplete or contradicts its identities; with the way out.
+    """
+    split = [(s or "").casefold() for s in data.column("split")]
+    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, (group, slot, part) in enumerate(zip(data.column("group"), data.column("slot"), split, strict=True)):
+        if group is not None and slot in SLOTS and part in splits:
+            groups[group][slot].append(row)
+    if not groups:
+        raise ManifestError(_none(data, split, splits))
+    _check_whole(groups)
+    identities = data.column("identity")
+    _check_identities(groups, identities)
+    number = {name: k for k, name in enumerate(dict.fromkeys(n for n in identities if n is not None))}
+    codes = [number.get(name, -1 - row) for row, name in enumerate(identities)]
+    sets = [tuple(np.array(slots[s], np.int64) for s in SLOTS) for slots in groups.values()]
+    rows = np.array([[part[0] for part in parts] for parts in sets], np.int64)
+    return Triplets(
+        tuple(groups), rows, {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
+        np.array(codes, np.int64), np.isin(data.column("role"), EDITS), _mixtures(data, rows), _digest(data, sets),
+    )  # fmt: skip
+
+
+def _none(data: Manifest, split: Sequence[str], splits: Sequence[str]) -> str:
+    what = f"of split {splits[-1]} " if "" not in splits else ""
+    if any(slot in SLOTS for slot in data.column("slot")):
+        there = ", ".join(sorted({s or "(none)" for s in split}))
+        return f"no triplets {what}to train on: the splits are {there}; training takes train or none"
+    return f"no triplets {what}among {len(data)} rows: none has a group and the slot {', '.join(SLOTS)}; {_MAKE}"
+
+
+def _check_whole(groups: dict[str, dict[str, list[int]]]) -> None:
+    lacking = {slot: [name for name, slots in groups.items() if not slots[slot]] for slot in SLOTS}
+    for slot, names in lacking.items():
+        if names:
+            raise ManifestError(f"{len(names)} of {len(groups)} groups have no {slot}, such as {_some(names)}: {_MAKE}"
+                                " whole")  # fmt: skip
+    double = [name for name, slots in groups.items() if len(slots["anchor"]) > 1]
+    if double:
+        raise ManifestError(f"{len(double)} groups have several anchors, such as {_some(double)}: give each its own")
+
+
+def _check_identities(groups: dict[str, dict[str, list[int]]], identities: Sequence[str | None]) -> None:
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for name, slots in groups.items():
+        anchor = identities[slots["anchor"][0]]
+        if anchor is None:
+            wrong["have an anchor without identity"].append(name)
+        elif any(identities[row] != anchor for row in slots["positive"]):
+            wrong["have a positive of another identity than their anchor's"].append(name)
+        elif any(identities[row] == anchor for row in slots["negative"]):
+            wrong["have a negative of their anchor's identity"].append(name)
+    for text, names in wrong.items():
+        raise ManifestError(f"{len(names)} of {len(groups)} triplets {text}, such as {_some(names)}: mend column "
+                            f"'identity', or make the triplets anew ({_MAKE})")  # fmt: skip
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _mixtures(data: Manifest, rows: Rows) -> dict[str, int]:
+    if "x_mixture" not in data.table.column_names:
+        return {}
+    names = data.column("x_mixture")
+    return dict(Counter(str(names[row]) for row in rows[:, 0] if names[row] is not None))
+
+
+def _digest(data: Manifest, sets: Sequence[tuple[Rows, ...]]) -> str:
+    columns = [data.column(name) for name in ("id", "identity", "role")]
+    digest = blake2b(digest_size=8)
+    for parts in sets:
+        told = [[[column[row] for column in columns] for row in part] for part in parts]
+        digest.update(json.dumps(told).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process does of a step: whole micro-batches, or an equal part of each where there are too few.
+
+    Attributes:
+        micro: numbers of the micro-batches that it takes part in. own: its triplets in each of them.
+    """
+
+    micro: range
+    own: range
+
+    @classmethod
+    def of(cls, batch: int, accumulation: int, rank: int, count: int) -> Share:
+        """Of process `rank` of `count`, with `accumulation` micro-batches of `batch` triplets.
+
+        Raises:
+            ValueError: if neither the micro-batches nor the triplets in them can be shared equally.
+        """
+        if accumulation % count == 0:
+            return cls(share(accumulation, rank, count), range(batch))
+        if batch % count == 0:
+            return cls(range(accumulation), share(batch, rank, count))
+        raise ValueError(
+            f"{count} processes can share neither {accumulation} micro-batches nor {batch} triplets of each equally: "
+            f"choose an accumulation (or a batch) that is a multiple of {count}, or start fewer processes"
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a process embeds of one micro-batch of B triplets.
+
+    Attributes:
+        pixels: (3, b, 3, H, W) of anchors, positives, negatives: in 8 bits, as augmentation leaves them, and noise is
+            rounded to; or in [0, 1], where nothing is augmented.
+        identity: (3, B) numbers, of all B triplets.
+        first: place of its first triplet. place: step and micro-batch.
+        rows: rows (3, b) of the pictures in the manifest.
+    """
+
+    pixels: Tensor
+    identity: Tensor
+    first: int
+    place: tuple[int, int]
+    rows: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Steps to the pictures of their triplets.
+
+    Args:
+        batch, accumulation: triplets of a micro-batch, micro-batches of a step.
+        noise: standard deviation of Gaussian noise on anchor and positive, where the negative is an edit (A.2.2).
+    """
+
+    triplets: Triplets
+    pictures: Pictures
+    batch: int
+    accumulation: int
+    noise: float
+    seed: int
+
+    def load(self, step: int, rank: int, count: int) -> list[Part]:
+        """A process's share of a step: each epoch shows each triplet once, less those that fill no batch."""
+        mine = Share.of(self.batch, self.accumulation, rank, count)
+        chosen = batch_rows(step, len(self.triplets), self.batch * self.accumulation, self.seed)
+        return [self._part(step, micro, chosen, mine.own) for micro in mine.micro]
+
+    def _part(self, step: int, micro: int, chosen: Rows, own: range) -> Part:
+        first = micro * self.batch
+        drawn = np.array([
+            self.triplets.draw(int(chosen[first + k]), (self.seed, step, first + k)) for k in range(self.batch)
+        ])  # fmt: skip
+        rows = drawn[own.start : own.stop].T  # slot by slot
+        places = [3 * (first + k) + slot for slot in range(3) for k in own]
+        noise = np.zeros(rows.shape)
+        noise[:2] = self.noise * self.triplets.edited[rows[2]]
+        pixels = self.pictures.batch(rows.ravel(), (self.seed, step), places=places, noise=noise.ravel().tolist())
+        if self.pictures.augment is not None:
+            pixels = (pixels * 255).round().to(torch.uint8)  # a quarter of the memory that loading processes share
+        identity = torch.from_numpy(self.triplets.identity[drawn.T])
+        return Part(pixels.view(3, len(own), *pixels.shape[1:]), identity, own.start, (step, micro), rows.tolist())

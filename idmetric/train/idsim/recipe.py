@@ -1,0 +1,329 @@
+"""ID-Sim (Chae et al., "ID-Sim: An Identity-Focused Similarity Metric", CVPR 2026).
+
+A frozen ViT with LoRA and two heads learns from triplets of anchor, positive and hard negative: InfoNCE on the cosine
+of the class features, plus InfoNCE on minus the Sinkhorn distance of the patch features (Eq. 1-3).
+
+    idmetric-train idsim --data train.parquet --out run/
+    IDSim("run/")
+
+`idmetric-data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
+are any, are validated on. Paper: 10,000 triplets, 3 epochs (C.2); it does not tell the hardware. Its ablations are
+switches: `--backbone`, `--image-size` (Table 7), `--terms` (Table 8), `--objective`, `--patch-metric` (Table 9).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.models.idsim import IDSim, IDSimConfig
+from idmetric.train import augment, lora, weights
+from idmetric.train.batches import Pictures, generator, steps_per_epoch
+from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out
+from idmetric.train.idsim.data import Loader, Part, Share, Triplets, read_triplets
+from idmetric.train.idsim.loss import (
+    Negatives,
+    Objective,
+    PatchMetric,
+    Similarities,
+    accuracy,
+    compare,
+    loss_of,
+)
+from idmetric.train.idsim.model import untrained
+from idmetric.train.idsim.validate import scores
+from idmetric.train.loader import seed_all
+from idmetric.train.options import option
+from idmetric.train.processes import Precision, Processes
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's settings; those that it does not tell say whose they are."""
+
+    # the model
+    backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
+    backbone_weights: str = option("", weights.HELP)
+    revision: str | None = option(None, "commit of that Hub repository")
+    backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
+    image_size: int = option(448, "side in pixels at which images are seen (C.1)")
+    hidden: int = option(512, "width of the heads' hidden layer (C.1)")
+    features: Literal["last-block", "final"] = option("last-block", "before (release) or after the backbone's norm")
+    residual: bool = option(True, "heads with the release's gated residual; the paper has a 2-layer MLP (4.1)")
+    centre: bool = option(True, "subtract a vector's own mean before normalising it (release; not in the paper)")
+    rank: int = option(16, "of LoRA (C.1)")
+    alpha: float = option(32.0, "of LoRA (C.1)")
+    dropout: float = option(0.05, "of LoRA (C.1)")
+    targets: str = option(
+        "vit", "layers with LoRA: vit = attention and MLP of all blocks (4.1), or a regular expression"
+    )
+    # the loss
+    terms: Literal["both", "cls", "patch"] = option("both", "class features and patches (Eq. 1), or one (Table 8)")
+    patch_weight: float = option(1.0, "lambda of Eq. 1 (C.3)")
+    objective: Objective = option("infonce", "or hinge, bce (Table 9)")
+    patch_metric: PatchMetric = option("sinkhorn", "or cosine, place by place (Table 9), or pooled, of the mean tokens")
+    negatives: Negatives = option(
+        "batch",
+        "an anchor's own hard negative and others of its micro-batch (3.3), or the hard one alone: single (C.3)",
+    )
+    temperature: float = option(0.07, "tau of Eq. 2, class features (not told; the usual one of InfoNCE)")
+    patch_temperature: float = option(0.07, "tau of the patches (not told; the same)")
+    margin: float = option(
+        0.0, "taken from a positive's similarity in InfoNCE: none in Eq. 2; C.3 lists a margin of 0.1"
+    )
+    hinge_margin: float = option(0.1, "of hinge (C.3)")
+    threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not told)")
+    patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not told)")
+    blur: float = option(0.05, "square root of the last temperature of Sinkhorn (C.5)")
+    scaling: float = option(0.05, "ratio of its annealing: 'Regularization: 0.05' (C.5) by the release's code")
+    debias: bool = option(True, "subtract the self terms, as geomloss does by itself; the release's code does not")
+    diameter: float | None = option(2.0, "where annealing begins; none = each pair's own box, as geomloss (slow)")
+    max_tokens: int = option(1024, "patches that Sinkhorn sees; of more, a random choice at each step (C.5)")
+    # the pictures
+    crop: tuple[float, float] = option((0.9, 1.0), "least and most area of random crops (C.4)")
+    keep_shape: bool = option(True, "crop as if the image were square; else crops are square (C.4 allows both)")
+    jitter: tuple[float, float, float] = option((0.2, 0.2, 0.08), "of brightness, contrast, saturation (C.4)")
+    jitter_p: float = option(0.8, "probability of jitter (C.4)")
+    blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
+    noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
+    augment: bool = option(True, "crops, jitter and blur; without them images are seen as in use")
+    # the optimiser: AdamW without weight decay, constant rate (no schedule is told)
+    rate: float = option(3e-4, "learning rate (C.2)")
+    batch: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
+    accumulation: int = option(4, "micro-batches of a step (C.2)")
+    epochs: int = option(3, "passes over the triplets (C.2)")
+    precision: Precision = option("bf16", "mixed precision (C.1)")
+    checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, a third slower")
+    validate_patches: int = option(256, "validation triplets that are compared by patches as well; 0 = none")
+    seed: int = option(0, "of new weights, batches, augmentation and dropout")
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "accumulation", "epochs", "max_tokens", "image_size", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("rate", "temperature", "patch_temperature", "patch_weight"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.noise < 0 or self.validate_patches < 0:
+            raise ValueError("noise and validate_patches must not be negative")
+        if self.terms == "patch" and not self.validate_patches:
+            raise ValueError("terms patch are validated by patches: validate_patches must be above 0")
+
+    @property
+    def sinkhorn(self) -> dict[str, Any]:
+        """Arguments of `idmetric.distance.sinkhorn`."""
+        return {name: getattr(self, name) for name in ("blur", "scaling", "debias", "diameter")}
+
+
+SMOKE: Mapping[str, Any] = {
+    "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
+    "backbone_weights": weights.RANDOM, "image_size": 64, "hidden": 32, "batch": 3, "accumulation": 2, "epochs": 2,
+    "precision": "no", "validate_every": 2,
+}  # fmt: skip
+
+
+# Recipe
+
+
+class IDSimRecipe:
+    """The recipe; see `idmetric.train.loop.Recipe`."""
+
+    name = "idsim"
+
+    def __init__(
+        self, config: Config, data: Manifest, loader: Loader, held_out: Triplets | None, model: IDSim,
+        processes: Processes,
+    ) -> None:  # fmt: skip
+        self.config, self.data, self.loader, self.held_out = config, data, loader, held_out
+        self.model, self.processes = model, processes
+        self.rank, self.count = processes.rank, processes.count
+        self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch * config.accumulation)
+        self.best = "selection" if held_out else ""
+        free = ("backbone_weights", "revision", "checkpointing")  # weights are named by commit or content
+        self.settings: dict[str, Any] = {
+            **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
+            "data": loader.triplets.fingerprint, "validation": held_out.fingerprint if held_out else "",
+        }  # fmt: skip
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """See `Recipe`."""
+        return {"model": self.model}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW on LoRA and heads, weight decay 0 (C.2)."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return torch.optim.AdamW(trained, lr=self.config.rate, weight_decay=0.0)
+
+    def rate(self, step: int) -> float:
+        """Constant."""
+        return 1.0
+
+    def load(self, step: int) -> list[Part]:
+        """This process's share of a step's micro-batches."""
+        return self.loader.load(step, self.rank, self.count)
+
+    def step(self, batch: list[Part]) -> Mapping[str, float | Tensor]:
+        """The mean loss over micro-batches, a backward pass for each."""
+        found: dict[str, list[Tensor]] = defaultdict(list)
+        for part in batch:
+            values = self._loss(part)
+            self.processes.backward(values["loss"] / len(batch))
+            for name, value in values.items():
+                found[name].append(value.detach())
+        means = {name: torch.stack(values).mean() for name, values in found.items()}
+        return {**means, "images": float(sum(3 * part.pixels.shape[1] for part in batch))}
+
+    def _loss(self, part: Part) -> dict[str, Tensor]:
+        """Eq. 1 on this process's anchors of a micro-batch; its mean over processes is that of the micro-batch."""
+        shared = part.pixels.shape[1] < self.config.batch
+        # dropout follows from the micro-batch, whichever process embeds it
+        seed_all(self.config.seed, *part.place, 3 + (self.rank if shared else 0))
+        pixels, identity = self.processes.place((part.pixels, part.identity))
+        pixels = pixels / 255 if pixels.dtype == torch.uint8 else pixels
+        with self.processes.autocast():
+            embedded = self.model._encode(pixels.flatten(0, 1))
+        found: dict[str, Tensor] = {}
+        total = torch.zeros((), device=identity.device)
+        for term, features in self._terms(embedded.cls, embedded.patches, part):
+            anchor, positive, negative = features.float().chunk(3)
+            if shared:
+                positive, negative = self.processes.gather(positive), self.processes.gather(negative)
+            similarities = compare(
+                anchor, positive, negative, identity, part.first, self.config.negatives, self.config.patch_metric,
+                **self.config.sinkhorn,
+            )  # fmt: skip
+            loss = self._objective(term, similarities)
+            total = total + (loss if term == "cls" else self.config.patch_weight * loss)
+            found |= {f"{term}_loss": loss, f"{term}_accuracy": accuracy(similarities)}
+        return {"loss": total, **found}
+
+    def _terms(self, cls: Tensor, patches: Tensor | None, part: Part) -> list[tuple[str, Tensor]]:
+        """The features that the loss looks at, (3b, D) and (3b, P, D)."""
+        assert patches is not None
+        found = [("cls", cls)] if self.config.terms != "patch" else []
+        if self.config.terms == "cls":
+            return found
+        if patches.shape[1] > self.config.max_tokens:
+            chance = generator(self.config.seed, *part.place, "tokens")  # the same in all processes
+            chosen = np.sort(chance.permutation(patches.shape[1])[: self.config.max_tokens])
+            patches = patches[:, torch.from_numpy(chosen).to(patches.device)]
+        return [*found, ("patch", patches)]
+
+    def _objective(self, term: str, similarities: Similarities) -> Tensor:
+        c = self.config
+        temperature, threshold = (
+            (c.temperature, c.threshold) if term == "cls" else (c.patch_temperature, c.patch_threshold)
+        )
+        return loss_of(
+            similarities, c.objective, temperature=temperature, margin=c.margin, hinge_margin=c.hinge_margin,
+            threshold=threshold,
+        )  # fmt: skip
+
+    def validate(self) -> Mapping[str, float]:
+        """Scores of triplets of split val; the best checkpoint is that of the highest "selection" (see `scores`)."""
+        if self.held_out is None:
+            return {}
+        return scores(
+            self.model, self.data, self.held_out, self.processes,
+            batch=self.config.batch, by_patches=self.config.terms == "patch",
+            patches=0 if self.config.terms == "cls" else self.config.validate_patches,
+        )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """LoRA is folded into the backbone's weights: the result opens without peft."""
+        with lora.folded(self.model.backbone):
+            self.model.save_pretrained(folder)
+
+
+def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
+    """Triplets and model; nothing is trained yet.
+
+    Raises:
+        ManifestError: if there are no triplets, or they contradict themselves; with the command that makes them; if
+            some are trained and validated on.
+        ValueError: if they fill no batch, or processes cannot share one.
+        CheckpointError: if the backbone cannot be had.
+    """
+    triplets = read_triplets(data, TRAINING)
+    Share.of(config.batch, config.accumulation, processes.rank, processes.count)
+    steps_per_epoch(len(triplets), config.batch * config.accumulation)
+    things = set(triplets.identity[triplets.rows[:, 0]].tolist())
+    if config.negatives == "batch" and len(things) == 1:
+        raise ManifestError(
+            f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so that "
+            "batches hold no negatives but each triplet's own: add triplets of others (`idmetric-data mine triplets`), "
+            "or choose --negatives single"
+        )
+    splits = {(s or "").casefold() for s in data.column("split")}
+    held_out = read_triplets(data, VALIDATION) if splits & set(VALIDATION) else None
+    if held_out:
+        check_held_out(data, triplets.used, held_out.used)
+    model = _model(config, processes)
+    steps = augment.idsim(
+        model.image_size, scale=config.crop, jitter=config.jitter, jitter_p=config.jitter_p, blur_p=config.blur_p,
+        keep_shape=config.keep_shape, interpolation=model.interpolation,
+    )  # fmt: skip
+    pictures = Pictures.of(model, data, steps if config.augment else None)
+    loader = Loader(triplets, pictures, config.batch, config.accumulation, config.noise, config.seed)
+    if processes.main:
+        print(_told(triplets, held_out), flush=True)
+    return IDSimRecipe(config, data, loader, held_out, model, processes)
+
+
+def _told(triplets: Triplets, held_out: Triplets | None) -> str:
+    kinds = ", ".join(f"{count:,} {name}" for name, count in triplets.mixtures.items())
+    validated = f"; {len(held_out):,} to validate" if held_out else "; none of split val to validate"
+    return f"idsim: {len(triplets):,} triplets to train on{f' ({kinds})' if kinds else ''}{validated}"
+
+
+def _model(config: Config, processes: Processes) -> IDSim:
+    """Backbone, LoRA and heads on the process's device, in train mode; what `terms` leaves out stays frozen."""
+    names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "centre")
+    settings = IDSimConfig(**{name: getattr(config, name) for name in names})
+    file = weights.weights_file(config.backbone, config.backbone_weights, config.revision)
+    model = untrained(settings, file, config.seed)
+    lora.attach(
+        model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,
+        seed=config.seed,
+    )  # fmt: skip
+    model.mlp_cls.requires_grad_(config.terms != "patch")
+    model.mlp_patch.requires_grad_(config.terms != "cls")
+    if config.checkpointing:
+        model.backbone.set_grad_checkpointing(True)
+    return model.to(processes.device).train()
+
+
+# Data of --smoke
+
+
+def smoke_data(folder: Path) -> Manifest:
+    """Triplets of all three kinds from a few rendered identities, some of them to validate."""
+    from idmetric.data.curate.mine import hard_negatives
+    from idmetric.data.curate.triplets import mixture
+    from idmetric.data.manifest.table import merge, read
+    from idmetric.data.world.write import Plan, write_world
+
+    path = folder / "triplets.parquet"
+    if path.is_file():
+        return read(path)
+    plan = Plan(size=64, views=2, distractors=0, context_edits=1, identity_edits=1, strengths=(0.75,))
+    world = write_world(folder / "world", plan, 6)
+    number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in world.column("identity")]
+    world = world.replace(split=["val" if n >= 4 else "train" for n in number])
+    # nearest by colours, in place of a model's features
+    looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
+    mined = hard_negatives(world, looks).manifest
+    parts = [
+        mixture(mined, world, world, count=count, split=split, per_identity=2)
+        for split, count in (("train", 12), ("val", 6))
+    ]
+    merge(parts, shared=True).write(path)
+    return read(path)

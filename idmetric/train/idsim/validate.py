@@ -1,0 +1,73 @@
+"""ID-Sim's two validations (B.1), and its triplets judged by patches as well (B.3)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.distance.matrix import distance
+from idmetric.models.idsim import IDSim
+from idmetric.train.batches import Pictures, generator
+from idmetric.train.idsim.data import Triplets
+from idmetric.train.processes import Processes
+from idmetric.train.validate import validation
+
+
+def scores(
+    model: IDSim,
+    data: Manifest,
+    triplets: Triplets,
+    processes: Processes,
+    *,
+    patches: int,
+    by_patches: bool,
+    batch: int,
+) -> dict[str, float]:
+    """What `validation` measures on the triplets' rows, patches' accuracy, and "selection", higher = better.
+
+    "triplet" is the accuracy of the paper's Real Instance Validation, "auc" the ROC AUC of its Identity Validation;
+    selection is their mean ("we use them jointly", B.1), or "triplet" where no edits of identity allow "auc".
+
+    Args:
+        patches: triplets whose patches are compared, see `patch_accuracy`; 0 = none.
+        by_patches: select by "triplet_patch" alone, for a model whose class features are not trained.
+        batch: triplets embedded at once.
+    """
+    found = validation(model, data.take(triplets.used), batch_size=3 * batch, processes=processes)
+    chosen = [found[name] for name in ("triplet", "auc") if name in found]
+    if patches:
+        found |= patch_accuracy(model, Pictures.of(model, data), triplets, patches, batch)
+    if by_patches:
+        chosen = [found["triplet_patch"]]
+    return {**found, "selection": float(np.mean(chosen))}
+
+
+@torch.no_grad()
+def patch_accuracy(model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch: int) -> dict[str, float]:
+    """Share of triplets whose positive is nearer than the negative; a tie counts as wrong.
+
+    Args:
+        pictures: without augmentation. limit: most triplets, always the same. batch: of triplets, embedded at once.
+
+    Returns:
+        "triplet_patch" by the Sinkhorn distance of patches, "triplet_joint" by its sum with that of class features
+        ("joint CLS+patch embedding", B.3).
+    """
+    training = model.training
+    model.eval()
+    chosen = generator("validation of patches").permutation(len(triplets))[:limit]
+    right: dict[str, list[Tensor]] = {"patch": [], "joint": []}
+    with ThreadPoolExecutor(4) as pool:
+        for start in range(0, len(chosen), batch):
+            rows = triplets.rows[chosen[start : start + batch]].T
+            pixels = torch.stack(list(pool.map(pictures.read, rows.ravel().tolist())))
+            found, count = model(pixels.to(model.device)), rows.shape[1]
+            anchor, positive, negative = (found[k * count : (k + 1) * count] for k in range(3))
+            for kind, hits in right.items():
+                hits.append(distance(anchor, positive, kind) < distance(anchor, negative, kind))
+    model.train(training)
+    return {f"triplet_{kind}": torch.cat(hits).float().mean().item() for kind, hits in right.items()}

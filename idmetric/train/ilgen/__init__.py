@@ -1,0 +1,1 @@
+"""The ILGen recipe: a whole encoder, recall@k on generated instances."""

@@ -1,0 +1,1 @@
+"""The NearID recipe: attention pooling on frozen SigLIP2, two-tier loss."""

@@ -1,0 +1,180 @@
+"""NearID's batches: tuples drawn from seed and step, read by every process for its own part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.io.progress import Progress
+from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
+from idmetric.train.features import FeatureCache, picture_keys
+from idmetric.train.nearid.data import MISSING, Identity, Rows, Shape, draw
+from idmetric.train.processes import Processes
+
+Picture = tuple[int, bool]  # row, and whether its background is black
+Place = tuple[int, int]  # of a picture: tuple in the batch, slot in the tuple
+
+
+@dataclass
+class Batches:
+    """What a step needs, without any model.
+
+    Attributes:
+        items: numbers of identities, as an epoch goes through them. size: tuples in a batch of all processes.
+        fill: let a blank picture stand for missing views, as the released code does.
+        cache: features of pictures, under the names of `keys`; None = all are read as pixels.
+    """
+
+    pictures: Pictures
+    identities: Sequence[Identity]
+    items: Rows
+    shape: Shape
+    size: int
+    seed: int
+    fill: bool = False
+    cache: FeatureCache | None = None
+    keys: dict[Picture, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.per_epoch = steps_per_epoch(len(self.items), self.size)
+        self.oracle = np.array(self.pictures.data.column("oracle"), dtype=float)
+
+    def tuples(self, step: int) -> tuple[Rows, NDArray[np.bool_], Rows]:
+        """The whole batch of a step: rows (B, 1 + P + K), -1 = missing; which are masked; identities (B,)."""
+        numbers = self.items[batch_rows(step, len(self.items), self.size, self.seed)]
+        drawn = [
+            draw(self.identities[number], self.shape, generator(self.seed, step, place))
+            for place, number in enumerate(numbers.tolist())
+        ]
+        rows, masked = (np.stack(column) for column in zip(*drawn, strict=True))
+        return rows, masked, numbers
+
+    def needed(self, steps: int) -> Counter[Picture]:
+        """How often each picture is in these first steps."""
+        found = Counter[Picture]()
+        for step in range(steps):
+            rows, masked, _ = self.tuples(step)
+            found.update(zip(rows[rows != MISSING].tolist(), masked[rows != MISSING].tolist(), strict=True))
+        return found
+
+    def load(self, step: int, rank: int, count: int) -> dict[str, Any]:
+        """The pictures of a process's share of a batch, and where each slot of the whole batch finds its own.
+
+        Returns:
+            features (N, T, D) of pictures in the cache, then pixels (M, 3, H, W), 8-bit, of the others, each None if
+            empty; then, with `blank`, a blank picture, which stands in this process's missing slots. index
+            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, the same
+            shape; identity (B,); oracle (B, K), NaN where unknown.
+        """
+        rows, masked, numbers = self.tuples(step)
+        valid = rows != MISSING
+        shares = [share(self.size, k, count) for k in range(count)]
+        places = [self._places(rows, masked, own) for own in shares]
+        blank = self.fill and not bool(valid.all())
+        each = max(map(len, places)) + blank
+        index = np.zeros(rows.shape, np.int64)
+        for k, (own, listed) in enumerate(zip(shares, places, strict=True)):
+            if blank:
+                index[own.start : own.stop] = k * each + len(listed)
+            for number, at in enumerate(listed):
+                index[at] = k * each + number
+        features, pixels = self._read(rows, masked, places[rank], step)
+        near = rows[:, 1 + self.shape.positives :]
+        oracle = np.where(near == MISSING, np.nan, self.oracle[near])
+        return {
+            "features": torch.stack(features) if features else None,
+            "pixels": torch.stack(pixels) if pixels else None,
+            "blank": blank, "each": each, "images": len(places[rank]), "rows": [int(rows[at]) for at in places[rank]],
+            "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
+            "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
+        }  # fmt: skip
+
+    def _places(self, rows: Rows, masked: NDArray[np.bool_], own: range) -> list[Place]:
+        """A process's pictures: those in the cache, then the others."""
+        found = [(place, slot) for place in own for slot in np.flatnonzero(rows[place] != MISSING).tolist()]
+        return sorted(found, key=lambda at: self._key(rows, masked, at) is None)
+
+    def _key(self, rows: Rows, masked: NDArray[np.bool_], at: Place) -> str | None:
+        """A picture's name in the cache, if it is there."""
+        key = self.keys.get((int(rows[at]), bool(masked[at])))
+        return key if key is not None and self.cache is not None and key in self.cache else None
+
+    def _read(
+        self, rows: Rows, masked: NDArray[np.bool_], places: Sequence[Place], step: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        features, pixels = [], []
+        for at in places:
+            key = self._key(rows, masked, at)
+            if key is not None and self.cache is not None:
+                features.append(self.cache.get(key))
+            else:
+                rng = generator(self.seed, step, *at)
+                pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
+        return features, pixels
+
+    # Features
+
+    def keep(
+        self,
+        cache: FeatureCache,
+        steps: int,
+        tokens: Callable[[Tensor], Tensor],
+        each: int,
+        processes: Processes,
+        chunk: int,
+    ) -> None:
+        """Fill a cache with the features of the pictures of these first steps, and read them from it from now on.
+
+        Where not all find room, those that occur most often are kept, and the others read as pixels.
+
+        Args:
+            tokens: the trunk: 8-bit pixels (B, 3, H, W) to features (B, T, D).
+            each: bytes of a picture's features.
+            chunk: pictures that pass it at once on an accelerator; on a CPU it is one by one, so that no bit of their
+                features hangs on what else is missing.
+        """
+        needed = self.needed(steps)
+        order = sorted(needed, key=lambda picture: (-needed[picture], picture))
+        keys = processes.on_main(lambda: picture_keys(self.pictures.data, order))
+        picture, wanted = {keys[found]: found for found in reversed(order)}, [keys[found] for found in order]
+        new = cache.missing(wanted, each)
+        if processes.main:
+            print(
+                f"nearid: {len(order):,} pictures pass the trunk {sum(needed.values()):,} times; {len(new):,} new ones "
+                f"of {each / 1e6:.2f} MB each, {len(new) * each / 1e9:.2f} GB, go to {cache.folder}, which has "
+                f"{cache.size / 1e9:.2f} GB (at most {cache.limit / 1e9:g})",
+                flush=True,
+            )
+        block = 1 if processes.device.type == "cpu" else chunk
+        done, share = 0, len(new) // processes.count
+        with Progress("pictures", processes.main, verb="computed features of") as progress:
+
+            def pixels(key: str) -> Tensor:
+                row, dark = picture[key]
+                return self.pictures.read_bytes(row, foreground=dark)
+
+            def compute(part: Sequence[str]) -> Iterator[Tensor]:
+                with ThreadPoolExecutor() as pool:
+                    read = pool.map(pixels, part)
+                    nonlocal done
+                    for count in parts(len(part), block):
+                        yield from tokens(torch.stack(list(islice(read, count))))
+                        done += count
+                        progress(done, share)
+
+            cache.fill(wanted, compute, processes, each)
+        self.cache, self.keys = cache, keys
+
+
+def parts(count: int, most: int) -> list[int]:
+    """`count` in parts of at most `most`."""
+    return [min(most, count - k) for k in range(0, count, most)]

@@ -1,0 +1,310 @@
+"""NearID (Cvejic et al., "NearID: Identity Representation Learning via Near-identity Distractors", arXiv 2604.01973).
+
+SigLIP2 stays frozen; its attention-pooling head, 3.6 % of the parameters, learns to place another view of the identity
+above near-identity distractors, and these above the other identities of the batch (Eq. 1-3).
+
+    idmetric-train nearid --data nearid.parquet --out run/
+    NearID("run/")
+
+Paper: 11 epochs of 128 tuples a batch, about 3,350 steps, 6.5 hours on one A100 (appendix 0.D); SSR 30.7 % -> 99.2 %
+(Table 1). Table 3 is `--objective`, Table 8 `--alpha`, Table 9 `--beta`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from idmetric.data.curate.masking import inherit_masks
+from idmetric.data.manifest.table import Manifest, merge
+from idmetric.losses.near_id import Tuples
+from idmetric.losses.temperature import LearnableTemperature
+from idmetric.models.nearid import NearID
+from idmetric.train import augment, weights
+from idmetric.train.batches import Pictures, share
+from idmetric.train.features import FeatureCache, trunk_id
+from idmetric.train.gradcache import cached_backward
+from idmetric.train.held_out import VALIDATION, check_held_out, rows_in
+from idmetric.train.nearid import siglip
+from idmetric.train.nearid.batches import Batches, parts
+from idmetric.train.nearid.checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
+from idmetric.train.nearid.data import Identity, Shape, find, items
+from idmetric.train.nearid.objectives import PAIRS, Objective, values_of
+from idmetric.train.options import option
+from idmetric.train.processes import Precision, Processes
+from idmetric.train.validate import validation
+
+MASKS = True  # the check before training reads them too
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's settings; those that it does not tell say whose they are."""
+
+    backbone: str = option(
+        siglip.SIGLIP2,
+        "what is frozen (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with "
+        "attention pooling",
+    )
+    backbone_weights: str = option("", weights.HELP)
+    revision: str | None = option(None, "commit of the Hub repository")
+    backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
+    image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
+    # the tuples
+    positives: int = option(2, "other views in a tuple, P: identities have up to three views (section 3.3)")
+    distractors: int = option(3, "distractors in a tuple, K (not told; released code: 3)")
+    near: Literal["anchor", "views"] = option(
+        "anchor", "distractors in the anchor's background (section 3.1), or one of each view (released code)"
+    )
+    engines: tuple[str, ...] = option(
+        (), "generators whose distractors are used, none = all; the paper's: Flux Flux_1024 Qwen Qwen_1328 (Table 5)"
+    )
+    repeat: int = option(4, "times an epoch has identities with part-edits alone, as MTG's (section 3.3; code: 1)")
+    # what pictures go through (section 4.1)
+    mask_prob: float = option(1.0, "share of tuples that are masked at all (released code: 0)")
+    mask_prob_apn: tuple[float, float, float] = option(
+        (0.5, 0.2, 0.6), "black background for anchors, positives, distractors, in these tuples"
+    )
+    augment: bool = option(True, "flip, colour jitter, shift and scale (section 4.1; released code: none)")
+    flip: float = option(0.5, "how often to flip (not told)")
+    jitter: tuple[float, float, float, float] = option(
+        (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not told; released code's, which is off)"
+    )
+    shift: float = option(0.1, "largest shift, share of the side (not told; released code's, which is off)")
+    scale: tuple[float, float] = option((0.9, 1.1), "range of scaling (not told; released code's, which is off)")
+    # the loss
+    objective: Objective = option("nearid", "the loss: Eq. 3, or another row of Table 3")
+    temperature: float = option(0.07, "tau (section 3.2)")
+    learn_temperature: bool = option(False, "learn tau (released code, for InfoNCE)")
+    alpha: float = option(0.5, "weight of the ranking term (Eq. 3, Table 8)")
+    beta: float = option(0.0, "weight of positive cohesion (Eq. 8, Table 9); 0.1 = the last row of Table 3")
+    released_loss: bool = option(
+        False,
+        "missing views stay in the denominators, as in the released code; circle's hinge is averaged, the oracle's "
+        "cosines have no temperature",
+    )
+    repeats_are_negatives: bool = option(False, "an identity twice in a batch is its own negative (released code)")
+    # the optimiser (section 4.1)
+    rate: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
+    weight_decay: float = option(1e-4, "of AdamW, for all of the head (section 4.1)")
+    warmup: int = option(100, "steps of rising rate before the cosine, at most a tenth of all (section 4.1)")
+    batch: int = option(128, "tuples in a batch, over all processes (section 4.1)")
+    epochs: int = option(11, "epochs (section 4.1)")
+    steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
+    clip: float = option(1.0, "largest norm of the gradient (released code; not told)")
+    precision: Precision = option("fp16", "mixed precision (section 4.1)")
+    seed: int = option(0, "of tuples, masking and augmentation")
+    # speed and memory; these change nothing else
+    chunk: int = option(64, "images that pass the trunk, and the head, at once")
+    cache: str = option("", "folder that keeps the trunk's features, for --no-augment; runs can share it")
+    cache_gb: float = option(100.0, "GB that the trunk's features may take there")
+
+    def __post_init__(self) -> None:
+        least = {"positives": 1, "distractors": 0, "repeat": 1, "batch": 2, "epochs": 1, "steps": 0, "chunk": 1,
+                 "warmup": 0, "alpha": 0, "beta": 0, "weight_decay": 0, "cache_gb": 0}  # fmt: skip
+        for name, low in least.items():
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name} = {getattr(self, name)}: it must be {low} or more")
+        if not (self.rate > 0 and self.temperature > 0):
+            raise ValueError("rate and temperature must be above 0")
+        if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
+            raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
+        if self.cache and self.augment:
+            raise ValueError("--cache keeps features of pictures as they are: add --no-augment, or leave it out")
+        if self.beta and self.objective != "nearid":
+            raise ValueError("--beta is a part of --objective nearid")
+        if self.learn_temperature and self.objective == "circle":
+            raise ValueError("--objective circle has a scale of its own: leave --learn-temperature out")
+
+    @property
+    def shape(self) -> Shape:
+        """What a tuple holds; InfoNCE has one positive, and makes no use of distractors unless they are added."""
+        positives = 1 if self.objective in PAIRS else self.positives
+        distractors = 0 if self.objective == "info-nce" else self.distractors
+        return Shape(positives, distractors, self.near, self.mask_prob, self.mask_prob_apn)
+
+
+SMOKE: Mapping[str, Any] = {
+    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": weights.RANDOM, "image_size": 48,
+    "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
+    "batch": 8, "epochs": 3, "rate": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
+}  # fmt: skip
+
+
+def smoke_data(folder: Path) -> Manifest:
+    """Rendered identities with distractors, others with part-edits as in MTG, and some of both to validate."""
+    from idmetric.data.world.write import Plan, write_world
+
+    near = write_world(folder / "near", Plan(size=64, strengths=(1.0,)), 9)
+    parts = write_world(folder / "parts", Plan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
+    held_out = [9 - 3, 4 - 1]  # from these numbers on
+    split = [
+        "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= start else "train"
+        for manifest, start in zip((near, parts), held_out, strict=True)
+        for name in manifest.column("id")
+    ]
+    return merge([near, parts]).replace(split=split)
+
+
+class Recipe:
+    """The recipe; see `idmetric.train.loop.Recipe`."""
+
+    name = "nearid"
+    ahead = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
+
+    def __init__(
+        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, best: str,
+        model: NearID, processes: Processes,
+    ) -> None:  # fmt: skip
+        self.config, self.held_out, self.best, self.model, self.processes = config, held_out, best, model, processes
+        self.rank, self.count = processes.rank, processes.count
+        changes = augment.nearid(
+            model.image_size, flip=config.flip, jitter=config.jitter, shift=config.shift, scale=config.scale,
+            interpolation=model.interpolation,
+        )  # fmt: skip
+        self.batches = Batches(
+            Pictures.of(model, data, changes if config.augment else None), identities,
+            items(identities, config.repeat), config.shape, config.batch, config.seed, config.released_loss,
+        )  # fmt: skip
+        self.steps = config.steps or config.epochs * self.batches.per_epoch
+        self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
+        self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
+        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # weights are named by commit or content
+        self.settings: dict[str, Any] = {
+            **{name: value for name, value in asdict(config).items() if name not in free},
+            "weights": model.revision, "data": fingerprint(data, identities), "identities": len(identities),
+        }  # fmt: skip
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """See `idmetric.train.loop.Recipe`."""
+        learnt: dict[str, nn.Module] = {"temperature": self.temperature} if self.config.learn_temperature else {}
+        return {"model": self.model, **learnt}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW (section 4.1); a learnt temperature is left out of weight decay."""
+        head = [p for p in self.model.parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": head, "weight_decay": self.config.weight_decay}]
+        if self.config.learn_temperature:
+            groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
+        return torch.optim.AdamW(groups, lr=self.config.rate)
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then cosine annealing to 0 (section 4.1)."""
+        warmup = min(self.config.warmup, self.steps // 10)
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (self.steps - warmup)))
+
+    def load(self, step: int) -> dict[str, Any]:
+        """This process's share of a step's batch; see `Batches.load`."""
+        return self.batches.load(step, self.rank, self.count)
+
+    def prepare(self, out: Path) -> None:
+        """Fill the cache of features, if there is one; see `Batches.keep`."""
+        if not self.config.cache:
+            return
+        trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
+        cache = FeatureCache(self.config.cache, trunk, int(self.config.cache_gb * _GB))
+        each = self._trunk(self._blank()).nbytes
+        self.batches.keep(cache, self.steps, self._tokens, each, self.processes, self.config.chunk)
+
+    # Step
+
+    def step(self, batch: Any) -> Mapping[str, float | Tensor]:
+        """The trunk without gradients, then the head and the loss of all processes' tuples (Eq. 3 or Table 4)."""
+        chunks: list[Tensor] = []
+        if batch["features"] is not None:
+            chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
+        if batch["pixels"] is not None:
+            chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
+        if batch["blank"]:
+            chunks.append(self._trunk(self._blank()))
+        padding = batch["each"] - sum(map(len, chunks))  # every process sends as many
+        chunks += [chunks[0][:1].expand(n, -1, -1) for n in parts(padding, self.config.chunk)]
+        where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
+        found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
+        learnt = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
+        return {**found, **learnt, "images": float(batch["images"])}
+
+    def _tokens(self, pixels: Tensor) -> Tensor:
+        """The features (B, T, D) of 8-bit pixels."""
+        return self._trunk(self.model.normalise(pixels.to(self.processes.device, non_blocking=True).float() / 255))
+
+    def _trunk(self, x: Tensor) -> Tensor:
+        """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
+        with torch.no_grad(), self.processes.autocast():
+            tokens: Tensor = self.model.backbone.forward_features(x)
+        return tokens.to(self.processes.dtype)
+
+    def _blank(self) -> Tensor:
+        """A picture of zeros after normalisation, as the released code pads."""
+        return torch.zeros(1, 3, *self.model.image_size, device=self.processes.device)
+
+    def _head(self, tokens: Tensor) -> Tensor:
+        pooled: Tensor = self.model.backbone.forward_head(tokens, pre_logits=True)
+        return pooled
+
+    def _loss(
+        self, embedded: Tensor, index: Tensor, valid: Tensor, identity: Tensor, oracle: Tensor
+    ) -> dict[str, Tensor]:
+        slots, first = embedded[index], 1 + self.config.shape.positives
+        tuples = Tuples(
+            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:],
+            None if self.config.repeats_are_negatives else identity,
+        )  # fmt: skip
+        tau = self.temperature() if self.config.learn_temperature else self.config.temperature
+        return values_of(self.config, tuples, oracle, tau)
+
+    # Result
+
+    def validate(self) -> Mapping[str, float]:
+        """SSR, PA and more (section 3.4) on the rows of split val."""
+        if self.held_out is None:
+            return {}
+        with self.processes.autocast():
+            return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+
+    def save(self, folder: Path) -> None:
+        """The whole model; its trunk is as it was."""
+        self.model.save_pretrained(folder)
+
+
+def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
+    """Tuples and model; nothing is trained yet.
+
+    Raises:
+        ManifestError: if the data lack views, distractors, masks or oracle scores that the settings ask for.
+        CheckpointError: if the backbone cannot be had.
+        ValueError: if the batch is larger than the data, or cannot be shared by the processes.
+    """
+    share(config.batch, processes.rank, processes.count)  # refuses a batch that cannot be shared
+    identities, notes = find(data, engines=config.engines)
+    data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
+    distractors = config.objective != "info-nce" and config.distractors > 0
+    check(identities, notes, distractors=distractors)
+    if config.objective.startswith("oracle"):
+        check_oracle(data, identities, config.shape)
+    if config.mask_prob > 0 and any(config.mask_prob_apn):
+        check_masks(data, identities)
+    others, _ = find(data, VALIDATION)
+    check_held_out(data, rows_of(identities), rows_of(others))
+    held_out = data.take(rows_in(data, VALIDATION)) if others else None
+    if processes.main:
+        parts = sum(identity.parts for identity in identities)
+        print(
+            f"nearid: {len(identities):,} identities, {parts:,} of them with part-edits alone, taken {config.repeat} "
+            f"times an epoch; {len(others):,} to validate" + (f"; left out: {'; '.join(notes)}" if notes else ""),
+            flush=True,
+        )
+    model = siglip.start(
+        config.backbone, weights=config.backbone_weights, revision=config.revision, image_size=config.image_size,
+        backbone_args=config.backbone_args, device=processes.device, seed=config.seed,
+    )  # fmt: skip
+    return Recipe(config, data, identities, held_out, best_measure(data, others), model, processes)

@@ -1,0 +1,144 @@
+"""What NearID starts from: a frozen SigLIP2 whose attention-pooling head alone will train (NearID, section 3.1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints import released
+from idmetric.checkpoints.format import CheckpointError, Files, Hub
+from idmetric.models import backbone as backbones
+from idmetric.models.nearid import NearID, NearIDConfig
+from idmetric.train.weights import RANDOM, weights_file
+
+SIGLIP2 = "google/siglip2-so400m-patch14-384"  # NearID, section 4.1
+
+
+def start(
+    source: str = SIGLIP2,
+    *,
+    weights: str | os.PathLike[str] = "",
+    revision: str | None = None,
+    image_size: int | None = None,
+    backbone_args: Mapping[str, Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> NearID:
+    """A NearID whose head is trained and whose trunk is not.
+
+    Args:
+        source: folder or Hub repository of a SigLIP or SigLIP2 as transformers stores it, or of a NearID (to go on with
+            it); or a timm name of a ViT with attention pooling.
+        weights: "" for those of the source; instead of a timm model's, see `weights_file`; instead of a repository's, a
+            folder with the same files; "random", for timm's names and SigLIP2 so400m.
+        revision: commit of a Hub repository.
+        image_size, backbone_args: of a timm model, as for `idmetric.models.backbone.build`.
+        seed: of random weights; torch's own random numbers are left as they are.
+
+    Raises:
+        CheckpointError: if there is no such model, or its head is no attention pooling.
+    """
+    weights = os.fspath(weights)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if backbones.is_timm(source):
+            model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
+        elif image_size or backbone_args:
+            raise CheckpointError(f"{source} says itself what it is: image_size and backbone_args are for timm's names")
+        elif weights == RANDOM:
+            model = _random(source)
+        else:
+            model = _of_files(_place(source, weights), revision)
+    model.name = source
+    only_the_head_trains(model)
+    return model.to(device)
+
+
+def _random(source: str) -> NearID:
+    if source != SIGLIP2:
+        raise CheckpointError(
+            f"--backbone-weights random is for {SIGLIP2} and timm's names, such as "
+            f"vit_base_patch16_siglip_224: {source!r} is neither"
+        )
+    return NearID(NearIDConfig(), device="cpu")
+
+
+def _place(source: str, weights: str) -> str:
+    """The folder or repository to read; of a file of weights, the folder with its settings."""
+    path = Path(weights)
+    if not weights:
+        return source
+    if path.name == checkpoint.WEIGHTS and path.is_file():
+        return str(path.parent)
+    if not path.is_dir():
+        raise CheckpointError(
+            f"--backbone-weights {weights}: instead of {source} it takes a folder with {checkpoint.CONFIG}, "
+            f"{released.PROCESSOR} and {checkpoint.WEIGHTS}"
+        )
+    return weights
+
+
+def _of_files(place: str, revision: str | None) -> NearID:
+    if released.find(place, released.NEARID):
+        return NearID(place, revision=revision, device="cpu")
+    files = Files(place, Hub(revision))
+    if checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type:
+        return NearID(place, revision=revision, device="cpu")
+    found = released.read_siglip(files)
+    model = NearID(checkpoint.parse(NearIDConfig, found, NearID.model_type), device="cpu")
+    checkpoint.load_state(model, found.state, found.name, torch.float32)
+    model.take_revision(found.revision)
+    return model
+
+
+def _of_timm(
+    name: str, weights: str, revision: str | None, image_size: int | None, backbone_args: dict[str, Any]
+) -> NearID:
+    known = backbones.pretrained_config(name)
+    config = NearIDConfig(
+        name, image_size or known.input_size[-1], known.interpolation, tuple(known.mean), tuple(known.std),
+        backbone_args=backbone_args,
+    )  # fmt: skip
+    if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
+        config = replace(config, backbone_args={"act_layer": "gelu_tanh", **backbone_args})
+    file = weights_file(name, weights, revision)
+    model = NearID(config, device="cpu")
+    if file:
+        model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
+        model.take_revision(checkpoint.revision_of(file))
+    return model
+
+
+def only_the_head_trains(model: NearID) -> None:
+    """Freeze the trunk, in eval mode; leave gradients to what pools its tokens, in train mode.
+
+    Raises:
+        CheckpointError: if the model pools otherwise.
+    """
+    if getattr(model.backbone, "attn_pool", None) is None or getattr(model.backbone, "cls_token", None) is not None:
+        raise CheckpointError(
+            f"{model.name!r} has no attention pooling to train: choose a SigLIP, such as "
+            "google/siglip2-so400m-patch14-384"
+        )
+    model.requires_grad_(False).eval()
+    for module in head_of(model).values():
+        module.requires_grad_(True).train()
+
+
+def head_of(model: NearID) -> dict[str, nn.Module]:
+    """The modules that make the embedding of the trunk's tokens, by name: attention pooling and what follows."""
+    backbone: Any = model.backbone
+    return {f"backbone.{name}": getattr(backbone, name) for name in ("attn_pool", "fc_norm", "head_drop", "head")}
+
+
+def trunk_state(model: NearID) -> dict[str, torch.Tensor]:
+    """The frozen tensors."""
+    prefixes = tuple(f"{name}." for name in head_of(model))
+    return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}

@@ -1,0 +1,1 @@
+"""The `tiny` recipe: the model inside the package."""

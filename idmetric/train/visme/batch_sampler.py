@@ -1,0 +1,243 @@
+"""Drawing the batch of a step (VisME, section 4.2.1): a batch follows from (seed, step) alone."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.train.visme.plan import Batch, Data, Plan, Rows, ScheduleError, expected_blocks
+
+_TRIES = 20  # draws of a batch whose samples show several things each, before it counts as impossible
+_Placed = list[list[tuple[int, int]]]  # of each block: instance and target row of each sample
+
+
+def draw(data: Data, plan: Plan, step: int, share: NDArray[np.float64] | None = None) -> Batch:
+    """The batch of a step; `data` as `usable` gives it.
+
+    Args:
+        share: `expected_blocks(data, plan)`, to save its time.
+
+    Raises:
+        ScheduleError: naming the dataset that cannot fill its block beside the others.
+    """
+    rng = np.random.default_rng([plan.seed, 0x5C4ED, step])
+    datasets = _choose_blocks(expected_blocks(data, plan) if share is None else share, plan.blocks, rng)
+    if plan.sampling == "naive":
+        placed, taken = _naive(data, plan, datasets, rng), None
+    else:
+        placed, taken = _aware(data, plan, datasets, rng, step)
+    owner = np.repeat(datasets, plan.samples)
+    instances = np.concatenate([np.array([i for i, _ in block], np.int64) for block in placed])
+    target = np.concatenate([np.array([t for _, t in block], np.int64) for block in placed])
+    query = np.array([data.pools[d].queries[i] for d, i in zip(owner.tolist(), instances.tolist(), strict=True)])
+    rows = [int(data.pools[d].rows[i]) for d, i in zip(owner.tolist(), instances.tolist(), strict=True)]
+    if plan.hard_as == "samples":
+        hard = _companions(data, plan, rows, owner)
+    else:
+        hard = _hard_candidates(data, plan, rows, query, taken, rng)
+    return Batch(owner.astype(np.int64), query.astype(np.int64), target, hard)
+
+
+def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Generator) -> list[int]:
+    """A dataset for each block; a dataset occurs `share` times on average, rounded up or down (systematic sampling)."""
+    order = rng.permutation(len(share))
+    ends = np.cumsum(share[order])
+    points = (rng.random() + np.arange(blocks)) * (ends[-1] / blocks)
+    picked = order[np.minimum(np.searchsorted(ends, points, side="right"), len(share) - 1)]
+    return [int(d) for d in rng.permutation(picked)]
+
+
+def _naive(data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> _Placed:
+    """Instances evenly, none twice in a batch; nothing is asked of what they show (Table 2, first row)."""
+    wanted = Counter(datasets)
+    drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in wanted}
+    used: dict[int, set[int]] = {d: set() for d in wanted}
+    placed: _Placed = []
+    for d in datasets:
+        block: list[int] = []
+        while len(block) < plan.samples:
+            i = next(n for n in drawn[d] if n not in used[d])
+            new = [j for j in _with_companions(data, plan, d, i, rng) if j not in used[d]][: plan.samples - len(block)]
+            block += new
+            used[d].update(new)
+        chosen = np.array(block, np.int64)
+        placed.append(list(zip(block, data.pools[d].draw_targets(chosen, rng).tolist(), strict=True)))
+    return placed
+
+
+def _aware(
+    data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator, step: int
+) -> tuple[_Placed, dict[int, int]]:
+    """Blocks in which nothing is shown twice, and what they show with the block that shows it.
+
+    A block is filled by instances in an even random order, leaving out those that show something taken: so an identity
+    is drawn in proportion to its instances. The scarcest datasets go first. Where a block cannot be filled, the others
+    make room (augmenting paths); so an error proves that it is impossible, unless samples show several things each.
+    """
+    wanted = Counter(datasets)
+    spare = [data.identities[d] - wanted[d] * plan.samples for d in datasets]
+    first: list[int] = []
+    for _ in range(_TRIES):
+        order = first + sorted(set(range(len(datasets))) - set(first), key=lambda b: (spare[b], b))
+        filling = _Filling(data, plan, datasets, rng)
+        failed = next((b for b in order if not filling.fill(b)), -1)
+        if failed < 0:
+            return filling.finished(), filling.taken
+        first = [failed, *(b for b in first if b != failed)]
+        if all(data.pools[d].same for d in datasets):
+            break
+    own = datasets[failed]
+    name = data.pools[own].name
+    others = ", ".join(sorted({repr(data.pools[d].name) for d in datasets} - {repr(name)}))
+    raise ScheduleError(
+        f"step {step}: dataset {name!r} cannot fill {wanted[own]} blocks of {plan.samples} samples: it has "
+        f"{data.identities[own]} identities, too many of which the batch's other datasets show as well "
+        f"({others or 'none'}). Lower samples or batch, or give datasets that share identities one name in column "
+        "dataset"
+    )
+
+
+class _Filling:
+    """The blocks of a batch while they are filled."""
+
+    def __init__(self, data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> None:
+        self.data, self.plan, self.datasets, self.rng = data, plan, datasets, rng
+        self.taken: dict[int, int] = {}  # what is shown -> block
+        self.placed: _Placed = [[] for _ in datasets]
+
+    def fill(self, block: int) -> bool:
+        """Put M samples into a block; False if that cannot be."""
+        d, placed = self.datasets[block], self.placed[block]
+        for i in _shuffled(len(self.data.pools[d]), self.rng):
+            if len(placed) == self.plan.samples:
+                break
+            for j in _with_companions(self.data, self.plan, d, i, self.rng):
+                if len(placed) < self.plan.samples and not self._place(block, j) and j == i:
+                    break  # without the anchor, none of its hard negatives
+        while len(placed) < self.plan.samples:
+            if not (self.data.pools[d].same and self._make_room(block)):
+                return False
+        return True
+
+    def finished(self) -> _Placed:
+        """Instances with their targets, in random order within a block."""
+        out: _Placed = []
+        for d, placed in zip(self.datasets, self.placed, strict=True):
+            if self.data.pools[d].same:
+                chosen = np.array([i for i, _ in placed], np.int64)
+                placed = list(zip(chosen.tolist(), self.data.pools[d].draw_targets(chosen, self.rng).tolist(),
+                                  strict=True))  # fmt: skip
+            out.append(placed)
+        return out
+
+    def _place(self, block: int, instance: int) -> bool:
+        pool, shown = self.data.pools[self.datasets[block]], self.data.shown
+        first = int(shown[pool.queries[instance]])
+        if first in self.taken:
+            return False
+        target = -1  # drawn at the end
+        if not pool.same:
+            target = int(pool.draw_targets(np.array([instance]), self.rng)[0])
+            if int(shown[target]) in self.taken:
+                return False
+            self.taken[int(shown[target])] = block
+        self.taken[first] = block
+        self.placed[block].append((instance, target))
+        return True
+
+    def _make_room(self, block: int) -> bool:
+        """One more sample for a block: along a chain, each block gives a sample to the one before and gets another.
+
+        (An augmenting path of the matching between blocks and identities.)
+        """
+        came: dict[int, tuple[int, int]] = {}  # block -> whom it gives, and what
+        seen, queue = {block}, deque([block])
+        while queue:
+            here = queue.popleft()
+            pool = self.data.pools[self.datasets[here]]
+            for what in self.rng.permutation(np.unique(self.data.shown[pool.queries])).tolist():
+                owner = self.taken.get(what)
+                if owner is None:
+                    self._shift(here, what, came)
+                    return True
+                if owner not in seen and self.data.pools[self.datasets[owner]].same:
+                    seen.add(owner)
+                    came[owner] = (here, what)
+                    queue.append(owner)
+        return False
+
+    def _shift(self, here: int, what: int, came: Mapping[int, tuple[int, int]]) -> None:
+        """Give `what`, which is free, to block `here`, and along the chain what each block gives away."""
+        while True:
+            pool = self.data.pools[self.datasets[here]]
+            new = (int(self.rng.choice(np.flatnonzero(self.data.shown[pool.queries] == what))), -1)
+            self.taken[what] = here
+            if here not in came:
+                self.placed[here].append(new)
+                return
+            before, given = came[here]
+            at = next(k for k, (i, _) in enumerate(self.placed[here]) if self.data.shown[pool.queries[i]] == given)
+            self.placed[here][at] = new
+            here, what = before, given
+
+
+def _shuffled(count: int, rng: np.random.Generator) -> Iterator[int]:
+    """0 .. count - 1 in an even random order; of many numbers the first few cost little."""
+    seen: set[int] = set()
+    if count > 4096:
+        for _ in range(4):
+            for i in rng.integers(count, size=count // 32).tolist():
+                if i not in seen:
+                    seen.add(i)
+                    yield i
+    for i in rng.permutation(count).tolist():
+        if i not in seen:
+            yield i
+
+
+def _with_companions(data: Data, plan: Plan, dataset: int, instance: int, rng: np.random.Generator) -> list[int]:
+    """An instance, and with `hard_as="samples"` at most k instances of its dataset that are hard for it."""
+    if plan.hard_as != "samples" or not plan.hard:
+        return [instance]
+    pool = data.pools[dataset]
+    near = rng.permutation(data.designated(int(pool.rows[instance]))).tolist()
+    found = [pool.instance_of[r] for r in near if r in pool.instance_of and pool.instance_of[r] != instance]
+    return [instance, *found[: plan.hard]]
+
+
+# Hard negatives
+
+
+def _hard_candidates(
+    data: Data, plan: Plan, rows: Sequence[int], query: Rows, taken: Mapping[int, int] | None, rng: np.random.Generator
+) -> tuple[Rows, ...]:
+    """At most k designated hard negatives of each sample, whose identity is nowhere else in the batch.
+
+    With naive sampling (`taken` is None) they only must not show what their own query shows.
+    """
+    used = None if taken is None else set(taken)
+    out = []
+    for row, own in zip(rows, data.shown[query].tolist(), strict=True):
+        found: list[int] = []
+        near = data.designated(row)
+        if plan.hard and len(near):
+            for r in rng.permutation(near).tolist():
+                what = int(data.shown[r])
+                if len(found) < plan.hard and what != own and (used is None or what not in used):
+                    found.append(r)
+                    if used is not None:
+                        used.add(what)
+        out.append(np.array(found, np.int64))
+    return tuple(out)
+
+
+def _companions(data: Data, plan: Plan, rows: Sequence[int], owner: Rows) -> tuple[Rows, ...]:
+    """Of each sample the designated hard negatives that are samples of its dataset in the batch."""
+    there = set(zip(owner.tolist(), rows, strict=True))
+    return tuple(
+        np.array([r for r in data.designated(row).tolist() if plan.hard and r != row and (d, r) in there], np.int64)
+        for d, row in zip(owner.tolist(), rows, strict=True)
+    )

@@ -1,0 +1,300 @@
+"""A manifest as VisME trains on it: instances of sub-datasets for the schedule, and words for each sample.
+
+Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names the sub-dataset:
+
+| rows | query | target |
+|---|---|---|
+| with an identity | the image, and its text or an instruction | another image of its identity, drawn at random |
+| an edit: role context-edit with parent and text | the parent, and the editing instruction with the text | the edit |
+| groups of slot query | the query, with its text | one of its positives, or of its candidates of a label above 0 |
+| with x_target, e.g. questions | the image, with its text | the text x_target alone |
+| without identity and group, with text: captions | the image | its text alone (or the other way round) |
+
+Hard negatives are designated by groups: rows of slot negative (or candidates of label 0 or less) for their query or
+anchor, and the pairs of `idmetric-data mine pairs` for each other; and distractors and identity-edits are for their
+parent. Rows of groups that name a row in x_source stand for that row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.train.visme.plan import Data, Pool, Rows
+from idmetric.train.visme.wording import Captions, Kind, Wording
+
+_NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A manifest ready for training: what a schedule is drawn from, the words, and what was left out and why."""
+
+    data: Data
+    wording: Wording
+    notes: tuple[str, ...]
+
+
+def prepare(
+    manifest: Manifest,
+    settings: VisIDConfig | None = None,
+    *,
+    splits: Iterable[str | None] = (None, "train", "training"),
+    instructions: Sequence[str] = (),
+    captions: Captions = "image-to-text",
+    edits: bool = True,
+) -> Prepared:
+    """Find the samples in a manifest.
+
+    Args:
+        splits: of the rows that may be samples.
+        instructions: "DATASET=WORDS" for queries of a dataset without words of their own; WORDS is an instruction, or
+            one of idmetric.models.visid.TASKS. Others are asked as "recognition".
+        captions: see `Wording`. edits: False takes edits as images like others.
+
+    Raises:
+        ManifestError: if there is no sample.
+        ValueError: for an instruction of an unknown dataset.
+    """
+    table = _Table(manifest, frozenset(splits))
+    found = _Samples(table, edits)
+    words = _instructions(instructions, set(table.dataset))
+    pools = tuple(found.pool(name) for name in sorted(found.of))
+    if not pools:
+        raise ManifestError(
+            f"no samples in {len(manifest)} rows ({'; '.join(found.notes())}): VisME needs identities with two images, "
+            "queries with positives, edits with parents, or images with texts"
+        )
+    hard, start = _ragged(found.hard, len(manifest))
+    wording = Wording(
+        settings or VisIDConfig(), found.kind, table.text, table.answer, table.role, table.parent,
+        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], captions,
+    )  # fmt: skip
+    return Prepared(Data(pools, table.shown, hard, start, table.digest(manifest)), wording, tuple(found.notes()))
+
+
+class _Table:
+    """The manifest's columns that matter, with copies resolved to what they are copies of."""
+
+    def __init__(self, manifest: Manifest, splits: frozenset[str | None]) -> None:
+        self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
+        self.group, self.slot, self.label = (manifest.column(c) for c in ("group", "slot", "label"))
+        self.path = manifest.column("path")
+        self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
+        self.usable = [s in splits or (s or "").casefold() in splits for s in manifest.column("split")]
+        free = manifest.table.column_names
+        self.answer = manifest.column("x_target") if "x_target" in free else [None] * len(manifest)
+        names = manifest.column("id")
+        row = {name: i for i, name in enumerate(names)}
+        sources = manifest.column("x_source") if "x_source" in free else [None] * len(manifest)
+        self.origin = _origins(names, sources, row)
+        parents = (row.get(p, -1) for p in manifest.column("parent"))
+        self.parent = np.array([self.origin[p] if p >= 0 else -1 for p in parents], dtype=np.int64)
+        self.shown = self._shown(manifest)
+
+    def digest(self, manifest: Manifest) -> str:
+        """Of the rows' ids, identities and words; not of their pixels."""
+        columns = (manifest.column("id"), self.identity, self.text, self.answer)
+        found = hashlib.sha256()
+        for row in zip(*columns, strict=True):
+            found.update(repr(row).encode())
+        return found.hexdigest()
+
+    def _shown(self, manifest: Manifest) -> Rows:
+        """A number for each identity; an image without one shows the identity of a row with its path, or itself."""
+        known = {p: i for p, i in zip(self.path, self.identity, strict=True) if p is not None and i is not None}
+        number: dict[tuple[str, str], int] = {}
+        out = np.zeros(len(manifest), np.int64)
+        for row, (own, path) in enumerate(zip(self.identity, self.path, strict=True)):
+            identity = own if own is not None else known.get(path)
+            if identity is not None:
+                key = ("identity", identity)
+            elif path is not None:
+                key = ("path", path)
+            else:
+                key = ("bytes", hashlib.sha1(manifest.source(row)).hexdigest())  # type: ignore[arg-type]  # no path
+            out[row] = number.setdefault(key, len(number))
+        return out
+
+
+def _rank(label: float | None) -> str:
+    """What a candidate is by its label: nothing is known without one."""
+    return "unknown" if label is None else "positive" if label > 0 else "negative"
+
+
+def _origins(names: Sequence[str], sources: Sequence[str | None], row: Mapping[str, int]) -> list[int]:
+    """The row that each row stands for: the one it is a copy of, or the first copy, or itself."""
+    first: dict[str, int] = {}
+    out = []
+    for i, (name, source) in enumerate(zip(names, sources, strict=True)):
+        out.append(i if source is None or source == name else row.get(source, first.setdefault(source, i)))
+    return out
+
+
+class _Samples:
+    """Instances by dataset: (row it stands for, query, group of targets), found by going through the table once."""
+
+    def __init__(self, table: _Table, edits: bool) -> None:
+        self.table = table
+        self.kind = np.zeros(len(table.role), np.int64)
+        self.of: dict[str, list[tuple[int, int, tuple[int, ...]]]] = defaultdict(list)
+        self.members: dict[tuple[str, str], list[int]] = {}
+        self.queries: set[int] = set()
+        self.hard: dict[int, set[int]] = defaultdict(set)
+        self.left: Counter[str] = Counter()
+        in_groups = self._groups()
+        self._rows(in_groups, edits)
+
+    def notes(self) -> list[str]:
+        """What was left out."""
+        return [f"{count} {what}" for what, count in sorted(self.left.items())]
+
+    def _groups(self) -> set[int]:
+        """Take the groups; returns the rows that are nothing on their own."""
+        table, slots = self.table, defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
+        for i, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
+            if group is not None and table.usable[i]:
+                slots[group][_rank(table.label[i]) if slot == "candidate" else slot].append(i)
+        used: set[int] = set()
+        for members in slots.values():
+            used |= self._group(members)
+        return used
+
+    def _group(self, members: Mapping[str, list[int]]) -> set[int]:
+        table, negatives = self.table, [self.table.origin[r] for r in members.get("negative", [])]
+        everything = {r for rows in members.values() for r in rows}
+        if "query" in members:
+            positives = tuple(members.get("positive", []))
+            for q in members["query"]:
+                if positives:
+                    self._add(q, q, positives, Kind.QUERY)
+                    self.queries.add(q)
+                    self.hard[q].update(negatives)
+                else:
+                    self.left["queries without a positive"] += 1
+            self.kind[sorted(everything)] = Kind.QUERY
+            return everything
+        for anchor in members.get("anchor", []):
+            a = table.origin[anchor]
+            self.hard[a].update(negatives)
+            if "positive" not in members:  # a pair that is hard both ways
+                for n in negatives:
+                    self.hard[n].add(a)
+            elif table.identity[anchor] is None:
+                self._add(a, a, tuple(table.origin[r] for r in members["positive"]), Kind.QUERY)
+        copies = {r for r in everything if table.origin[r] != r}
+        return copies | ({r for r in everything if table.identity[r] is None} if "positive" in members else set())
+
+    def _rows(self, in_groups: set[int], edits: bool) -> None:
+        """Take the rows that are samples on their own."""
+        table = self.table
+        seen: set[tuple[str, str, str]] = set()
+        loose: list[int] = []
+        for i, identity in enumerate(table.identity):
+            if not table.usable[i] or i in in_groups or table.origin[i] != i:
+                continue
+            if table.role[i] in _NEAR and table.parent[i] >= 0:
+                self.hard[int(table.parent[i])].add(i)
+            if table.answer[i]:
+                self._add(i, i, (i,), Kind.ANSWER)
+            elif identity is None:
+                if (table.text[i] or "").strip():
+                    self._add(i, i, (i,), Kind.CAPTION)
+                else:
+                    self.left["images without identity and text"] += 1
+            elif table.role[i] == "part-edit":
+                self.left["part-edits, whose identity is in question"] += 1
+            else:
+                key = (table.dataset[i], identity, table.path[i] or f"row {i}")
+                if key in seen:
+                    continue  # the same image once more is no other view
+                seen.add(key)
+                self.members.setdefault(key[:2], []).append(i)
+                loose.append(i)
+        for i in loose:
+            self._identity(i, edits)
+
+    def _identity(self, row: int, edits: bool) -> None:
+        table, p = self.table, int(self.table.parent[row])
+        if (
+            edits and p >= 0 and p != row and table.usable[p] and table.role[row] == "context-edit"
+            and (table.text[row] or "").strip() and table.identity[p] == table.identity[row]
+        ):  # fmt: skip
+            self._add(row, p, (row,), Kind.EDIT)
+        elif len(self.members[table.dataset[row], table.identity[row]]) > 1:
+            self._add(row, row, (), Kind.IDENTITY)
+        elif table.role[row] not in _NEAR or p < 0:  # those serve as hard negatives
+            self.left["images whose identity has no other image"] += 1
+
+    def _add(self, row: int, query: int, targets: tuple[int, ...], kind: int) -> None:
+        self.of[self.table.dataset[row]].append((row, query, targets))
+        self.kind[list(targets) or [row]] = kind
+
+    def pool(self, name: str) -> Pool:
+        """The instances of a dataset; identities share one list of targets."""
+        table, flat = self.table, list[int]()
+        spans: dict[int, tuple[int, int, int]] = {}  # an identity's image -> its identity's targets, its own place
+        rows: list[tuple[int, int, int, int, int]] = []
+        same = True
+        for row, query, targets in self.of[name]:
+            if targets:
+                start, own = len(flat), targets.index(query) if query in targets else -1
+                flat += targets
+                rows.append((row, query, start, len(flat), start + own if own >= 0 else -1))
+                same &= all(table.shown[t] == table.shown[query] for t in targets)
+                continue
+            if row not in spans:
+                members, start = self.members[name, table.identity[row]], len(flat)
+                flat += members
+                spans |= {m: (start, len(flat), start + k) for k, m in enumerate(members)}
+            rows.append((row, query, *spans[row]))
+        stands, query, start, stop, own = np.array(rows, np.int64).reshape(-1, 5).T
+        return Pool(name, stands, query, np.array(flat, np.int64), start, stop, own, same)
+
+
+def _ragged(lists: Mapping[int, Iterable[int]], count: int) -> tuple[Rows, Rows]:
+    """Lists of row numbers of `count` rows, flat, and where each begins."""
+    sizes = np.zeros(count + 1, np.int64)
+    for row, found in lists.items():
+        sizes[row + 1] = len(set(found) - {row})
+    flat: list[int] = []
+    for row in sorted(lists):
+        flat += sorted(set(lists[row]) - {row})
+    return np.array(flat, np.int64), np.cumsum(sizes)
+
+
+def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
+    out = {}
+    for entry in given:
+        name, mark, words = entry.partition("=")
+        if not mark or not words.strip():
+            raise ValueError(f"instruction {entry!r}: write DATASET=WORDS, or DATASET={'|'.join(TASKS)}")
+        if name not in datasets:
+            raise ValueError(
+                f"instruction {entry!r}: there is no dataset {name!r}; there are {', '.join(sorted(datasets))}"
+            )
+        out[name] = TASKS.get(words, words)
+    return out
+
+
+def used_rows(data: Data) -> NDArray[np.int64]:
+    """The rows whose images training may read."""
+    parts = [a for pool in data.pools for a in (pool.queries, pool.targets)]
+    return np.unique(np.concatenate([*parts, data.hard]))
+
+
+def describe(data: Data) -> list[dict[str, Any]]:
+    """Of each dataset: instances, identities, and instances with hard negatives."""
+    sizes = np.diff(data.hard_start) if data.hard_start is not None else np.zeros(len(data.shown), np.int64)
+    return [
+        {"dataset": p.name, "instances": len(p), "identities": n, "with hard negatives": int((sizes[p.rows] > 0).sum())}
+        for p, n in zip(data.pools, data.identities, strict=True)
+    ]

@@ -1,0 +1,184 @@
+"""What a model of images and texts embeds at a step, and how well its queries find their targets (VisME)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idmetric.models.visid import VisIDConfig, VisIDEmbed
+from idmetric.train.batches import Pictures, generator, share
+from idmetric.train.processes import Processes
+from idmetric.train.visme.data import Prepared
+from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows
+from idmetric.train.visme.wording import Item, Wording
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`VisIDEmbed.size_for` without the model."""
+
+    settings: VisIDConfig
+
+    def __call__(self, height: int, width: int) -> tuple[int, int]:
+        return VisIDEmbed.size_for(self, height, width)  # type: ignore[arg-type]  # it reads the settings alone
+
+
+class Packed(NamedTuple):
+    """Images of different sizes, and none for texts alone, in two tensors.
+
+    Each tensor that a loading process hands over takes an open file, of which many systems allow 1,024; a batch has
+    thousands of images.
+    """
+
+    flat: Tensor  # uint8, one different image after the other: exactly what was read, in a quarter
+    places: Tensor  # int64 (N, 3): where in `flat` each item's image begins, its height and width; -1 without one
+
+    @classmethod
+    def of(cls, read: Mapping[int, Tensor], rows: Sequence[int | None]) -> Packed:
+        """The images of these rows, each uint8 (3, H, W)."""
+        parts = [pixels.flatten() for pixels in read.values()]
+        starts = dict(zip(read, np.cumsum([0, *map(len, parts)]).tolist(), strict=False))
+        places = [(-1, -1, -1) if row is None else (starts[row], *read[row].shape[1:]) for row in rows]
+        flat = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
+        return cls(flat, torch.tensor(places).reshape(-1, 3))
+
+    def take(self, part: slice, device: torch.device | str = "cpu") -> list[Tensor | None]:
+        """The images of some items, in [0, 1]."""
+        found: list[Tensor | None] = []
+        for start, height, width in self.places[part].tolist():
+            pixels = self.flat[start : start + 3 * height * width] if start >= 0 else None
+            found.append(None if pixels is None else pixels.view(3, height, width).to(device).float() / 255)
+        return found
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Rows of a batch to what the model embeds; without the model."""
+
+    pictures: Pictures
+    wording: Wording
+    data: Data
+    plan: Plan
+    same: str
+
+    def load(self, batch: Batch, step: int, rank: int, count: int) -> dict[str, Any]:
+        """A process's share of a batch: queries, then targets, then hard negatives.
+
+        Every process has equally many of each: hard negatives are shared out evenly, whosesoever they are, and the last
+        shares are filled up with copies of a target, which `negative_valid` leaves out.
+        """
+        turns = [step + place for place in range(self.plan.batch)]
+        pairs = [self.wording.pair(int(q), int(t), n)
+                 for q, t, n in zip(batch.query, batch.target, turns, strict=True)]  # fmt: skip
+        hard = (
+            np.concatenate([*batch.hard, np.zeros(0, np.int64)])
+            if self.plan.hard_as == "candidates"
+            else batch.query[:0]
+        )
+        each = -(-len(hard) // count)
+        own = share(self.plan.batch, rank, count)
+        mine = [self.wording.candidate(int(r)) for r in hard[rank * each : (rank + 1) * each]]
+        mine += [pairs[own[0]][1]] * (each - len(mine))
+        items = [*(pairs[i][0] for i in own), *(pairs[i][1] for i in own), *mine]
+        identity, negative = self._codes(batch.target, pairs, hard)
+        padding = each * count - len(hard)
+        return {
+            "pixels": self.pixels(items),
+            "words": [item.words for item in items],
+            "rows": [-1 if item.row is None else item.row for item in items],
+            "identity": torch.from_numpy(identity),
+            "negative_identity": torch.from_numpy(np.pad(negative, (0, padding), constant_values=-1)),
+            "negative_valid": torch.arange(each * count) < len(hard),
+        }
+
+    def pixels(self, items: Sequence[Item]) -> Packed:
+        """The images of items; one that occurs twice is read once."""
+        rows = [item.row for item in items]
+        different = (row for row in dict.fromkeys(rows) if row is not None)
+        return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
+
+    def _codes(self, target: Rows, pairs: Sequence[tuple[Item, Item]], hard: Rows) -> tuple[Rows, Rows]:
+        """Numbers of targets and hard negatives: equal for candidates that are no negatives of each other's queries."""
+        alone = -1 - np.arange(len(target) + len(hard))  # of something that nothing else is
+        codes, negative = alone[: len(target)].copy(), alone[len(target) :].copy()
+        if self.same == "identities":
+            codes, negative = self.data.shown[target].copy(), self.data.shown[hard].copy()
+        if self.same != "none":
+            texts: dict[tuple[bool, str], int] = {}
+            for place, sides in enumerate(pairs):
+                # one of a sample's sides at most is a text alone
+                for side, item in enumerate(sides):
+                    if item.row is None:
+                        text = (bool(side), " ".join(item.words.casefold().split()))
+                        codes[place] = len(self.data.shown) + texts.setdefault(text, len(texts))
+        return codes, negative
+
+
+def precision_at_1(
+    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, hard: int = 5, chunk: int = 16,
+    processes: Processes | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Share of queries whose nearest candidate is their target: {"p@1": mean over datasets, "p@1/NAME": ...}.
+
+    Candidates are the targets of the dataset's other queries and hard negatives of all of them. No two queries show
+    the same; queries, targets and negatives are the same in every validation, whatever the training.
+
+    Args:
+        queries: most queries of a dataset. hard: most hard negatives of a query. chunk: items embedded at once.
+        processes: share out the datasets; each has all rates in the end.
+    """
+    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+    pools = prepared.data.pools
+
+    def own() -> dict[str, float]:
+        return {p.name: _rate(model, pictures, prepared, p, queries, hard, chunk) for p in pools[rank::count]}
+
+    parts = processes.all_values(processes.together(own)) if processes else [own()]
+    rates = {name: rate for part in parts for name, rate in part.items()}
+    return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{pool.name}": rates[pool.name] for pool in pools}}
+
+
+def _rate(
+    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, hard: int, chunk: int
+) -> float:
+    rng = generator("validation", pool.name)
+    order = rng.permutation(len(pool))
+    _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
+    chosen = order[np.sort(first)][:queries]
+    targets = pool.draw_targets(chosen, rng)
+    pairs = [prepared.wording.pair(int(pool.queries[i]), int(t), k) for k, (i, t) in
+             enumerate(zip(chosen, targets, strict=True))]  # fmt: skip
+    shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
+    near = {int(h) for i in chosen for h in prepared.data.designated(int(pool.rows[i]))[:hard]}
+    others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
+    query = _embed(model, pictures, [q for q, _ in pairs], chunk)
+    found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
+    equal = np.array([[_same_text(a, b) for b in pairs] for a in pairs])
+    np.fill_diagonal(equal, False)
+    found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # the same text is no mistake
+    best = found.diagonal().clone()
+    found.fill_diagonal_(-torch.inf)
+    return float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0
+
+
+def _same_text(a: tuple[Item, Item], b: tuple[Item, Item]) -> bool:
+    """Whether two samples look for the same text, or by the same text alone."""
+    return any(x.row is None and x == y for x, y in zip(a, b, strict=True))
+
+
+@torch.no_grad()
+def _embed(model: VisIDEmbed, pictures: Pictures, items: Sequence[Item], chunk: int) -> Tensor:
+    """Embeddings of items on the CPU, (N, D); images are read by four threads."""
+    parts = []
+    with ThreadPoolExecutor(4) as pool:
+        for k in range(0, len(items), chunk):
+            some = items[k : k + chunk]
+            pixels = list(pool.map(lambda item: None if item.row is None else pictures.read(item.row), some))
+            parts.append(model.encode_items(pixels, [item.words for item in some]).cpu())
+    return torch.cat(parts)

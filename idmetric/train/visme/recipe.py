@@ -1,0 +1,356 @@
+"""VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
+
+Qwen2.5-VL or Qwen2-VL with LoRA learns to embed images and texts so that a query finds its target: one contrastive loss
+for identities and for general (semantic) data, over batches that are drawn before training, in which no identity occurs
+twice (section 4.2).
+
+    idmetric-train visme --data mveb.parquet --out run/
+    VisIDEmbed("run/")
+
+Paper: 3,000 steps of 1,024 samples on 8 A800 GPUs (section 5.1); Table 2 tells what each part of the sampling gives:
+`--sampling naive --hard 0`, `--hard 0`, and the defaults are its three rows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idmetric.checkpoints.format import revision_of
+from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.losses.info_nce import query_target_info_nce
+from idmetric.losses.temperature import LearnableTemperature
+from idmetric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
+from idmetric.models.visid import VisIDConfig, VisIDEmbed
+from idmetric.train import lora
+from idmetric.train.batches import Pictures, share
+from idmetric.train.gradcache import cached_backward
+from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
+from idmetric.train.options import option
+from idmetric.train.processes import Processes
+from idmetric.train.state import TrainError
+from idmetric.train.validate import measurable, sample, validation
+from idmetric.train.visme import data as pools
+from idmetric.train.visme import small_qwen
+from idmetric.train.visme.batch_sampler import draw
+from idmetric.train.visme.data import Prepared
+from idmetric.train.visme.items import Loader, Sizes, precision_at_1
+from idmetric.train.visme.plan import Data, Plan, ScheduleError, expected_blocks, usable
+from idmetric.train.visme.schedule import Schedule, check, write
+from idmetric.train.visme.wording import Captions
+
+RANDOM = "random"
+SCHEDULE = "schedule.parquet"
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's settings; those that it does not tell say whose they are."""
+
+    model: str = option(
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "what to train: folder or Hub repository of a Qwen2.5-VL or Qwen2-VL (Table 1); random = a very small one",
+    )
+    revision: str | None = option(None, "commit of a Hub repository")
+    # the batches
+    steps: int = option(3000, "batches (section 5.1)")
+    batch: int = option(1024, "samples of a batch, over all processes (section 5.1)")
+    samples: int = option(64, "samples that each sub-dataset gives to a batch, M of Eq. 1 (section 5.3, Table 4)")
+    hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
+    sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
+    hard_as: Literal["candidates", "samples"] = option(
+        "candidates", "hard negatives are further candidates, or samples of the batch (section 4.2.1 allows both)"
+    )
+    mixing: Literal["size", "equal"] = option(
+        "size", "how often a dataset gives samples: by its size, or all equally (not told)"
+    )
+    small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
+    schedule: str = option("", "file of batches that were drawn before; default: drawn into the run's schedule.parquet")
+    # what queries and candidates say
+    instructions: tuple[str, ...] = option(
+        (), "DATASET=WORDS: words of queries without text, or recognition, reidentification, grounding, editing"
+    )
+    captions: Captions = option("image-to-text", "which way images with captions are searched")
+    edits: bool = option(True, "an edit's parent, with the edit's text, is the query that finds it")
+    # the loss
+    temperature: float = option(0.02, "first value of tau (section 5.1, Table 5)")
+    learn_temperature: bool = option(True, "learn tau; Table 5 also has it fixed")
+    same: Literal["texts", "identities", "none"] = option(
+        "texts",
+        "candidates that are no negatives of a query: those with its target's very text, or of queries with its own "
+        "text alone (the paper takes C+ for the only match in a batch), or of its identity as well, or none",
+    )
+    symmetric: bool = option(False, "targets look for their queries too; the paper's Eq. 4 has one direction")
+    # the model
+    rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
+    alpha: float = option(32.0, "of LoRA (section 5.1)")
+    dropout: float = option(0.1, "of LoRA (the paper is silent; VLM2Vec's)")
+    targets: str = option("qwen", "layers with LoRA: qwen, qwen-vision, vlm2vec, or a regular expression (not told)")
+    prompt_style: Literal["vlm2vec", "chat"] = option("vlm2vec", "see VisIDEmbed (the paper is silent)")
+    max_pixels: int = option(200_704, "of an image: 256 visual tokens (section 5.1)")
+    max_length: int = option(768, "tokens of an item, image included (section 5.1)")
+    # the optimiser: AdamW without weight decay, linear decay (the paper is silent; VLM2Vec's)
+    rate: float = option(1e-4, "peak learning rate (section 5.1)")
+    warmup: int = option(200, "steps of rising learning rate, at most a tenth of all (the paper is silent; B3's)")
+    chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
+    checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
+    validate_queries: int = option(256, "queries of each dataset in a validation")
+    validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
+    seed: int = option(0, "of the batches, LoRA and dropout")
+
+    def __post_init__(self) -> None:
+        for name in ("chunk", "validate_queries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.validate_images < 0:
+            raise ValueError(f"validate_images must not be negative, got {self.validate_images}")
+        if self.rate <= 0 or self.temperature <= 0 or self.warmup < 0:
+            raise ValueError("rate and temperature must be positive, warmup not negative")
+
+    @property
+    def plan(self) -> Plan:
+        """How batches are drawn."""
+        return Plan(**{f.name: getattr(self, f.name) for f in fields(Plan)})
+
+
+SMOKE: Mapping[str, Any] = {
+    "model": RANDOM, "steps": 6, "batch": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
+    "rate": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
+}  # fmt: skip
+
+
+# Data
+
+
+def smoke_data(folder: Path) -> Manifest:
+    """Rendered identities as two datasets with distractors, captioned images as a third, and some to validate."""
+    from idmetric.data.manifest.table import merge
+    from idmetric.data.world.write import Plan as World
+    from idmetric.data.world.write import write_world
+
+    found = write_world(folder / "world", World(size=64, views=2, strengths=(0.5,)), 16)
+    number = [int(identity.split("~")[0].rsplit("-", 1)[1]) for identity in found.column("identity")]
+    found = found.replace(
+        dataset=[f"things-{n % 2}" for n in number], split=["val" if n >= 12 else "train" for n in number]
+    )
+    shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]
+    captioned = [Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train",
+                     text=f"{r.category} number {k}") for k, r in enumerate(shown)]  # fmt: skip
+    return merge([found, Manifest.from_rows(captioned, found.root)])
+
+
+# Recipe
+
+
+class VisME:
+    """The recipe; see `idmetric.train.loop.Recipe`."""
+
+    name = "visme"
+    ahead = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
+
+    def __init__(
+        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
+        model: VisIDEmbed, processes: Processes, schedule: Schedule | None,
+    ) -> None:  # fmt: skip
+        self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
+        self.model, self.processes, self.schedule = model, processes, schedule
+        self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
+        self.share_of_blocks = expected_blocks(data, config.plan)
+        self.best = "p@1" if validation else ""
+        self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
+        self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
+        free = ("schedule", "chunk", "checkpointing")  # change nothing but where and how fast
+        values = {k: v for k, v in asdict(config).items() if k not in free}
+        self.settings: dict[str, Any] = {
+            **values, "weights": model.revision, "data": data.fingerprint,
+            "schedule": revision_of(schedule.path) if schedule else "drawn",
+            "datasets": {d.pop("dataset"): d for d in pools.describe(data)},
+        }  # fmt: skip
+
+    def prepare(self, out: Path) -> None:
+        """Write the run's schedule, unless one was given or is there from before."""
+        if self.schedule is None:
+            try:
+                self.processes.on_main(lambda: self._draw_all(out / SCHEDULE))
+            except ScheduleError as error:
+                raise TrainError(str(error)) from error
+            self.schedule = Schedule(out / SCHEDULE)
+
+    def _draw_all(self, path: Path) -> None:
+        if path.is_file():
+            found = Schedule(path)
+            if (found.plan, found.data) == (self.config.plan, self.data.fingerprint):
+                return
+        print(f"visme: {path}: drawing {self.steps} batches of {self.config.batch} samples", flush=True)
+        write(path, self.data, self.config.plan)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """See `Recipe`."""
+        return {"model": self.model, "temperature": self.temperature}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW without weight decay."""
+        trained = [p for module in self.modules().values() for p in module.parameters() if p.requires_grad]
+        return torch.optim.AdamW(trained, lr=self.config.rate, weight_decay=0.0)
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then linear decay to 0."""
+        warmup = min(self.config.warmup, self.steps // 10)
+        return (step + 1) / warmup if step < warmup else (self.steps - step) / (self.steps - warmup)
+
+    def load(self, step: int) -> dict[str, Any]:
+        """This process's share of a step's batch; see `Loader.load`."""
+        if self.schedule is not None:
+            batch = self.schedule[step]
+        else:  # the same
+            batch = draw(self.data, self.config.plan, step, self.share_of_blocks)
+        return self.loader.load(batch, step, self.rank, self.count)
+
+    def step(self, batch: Any) -> Mapping[str, float | Tensor]:
+        """Embed the batch chunk by chunk, and let each query pick its target among all candidates (Eq. 4 and 5)."""
+        pixels, words = batch["pixels"], batch["words"]
+        chunks = [slice(k, k + self.config.chunk) for k in range(0, len(words), self.config.chunk)]
+        found = cached_backward(
+            lambda part: self.model.encode_items(pixels.take(part, self.processes.device), words[part]),
+            chunks, lambda embedded: self._loss(embedded, batch), self.processes,
+        )  # fmt: skip
+        images = float((pixels.places[:, 0] >= 0).sum())
+        return {**found, "temperature": self.temperature().detach(), "images": images}
+
+    def _loss(self, embedded: Tensor, batch: Any) -> dict[str, Tensor]:
+        own = self.config.batch // self.count
+        parts = embedded.view(self.count, -1, embedded.shape[-1])
+        query, target, negative = (
+            x.flatten(0, 1) for x in (parts[:, :own], parts[:, own : 2 * own], parts[:, 2 * own :])
+        )
+        codes = {name: batch[name].to(embedded.device) for name in ("identity", "negative_identity", "negative_valid")}
+        loss = query_target_info_nce(
+            query, target, negative if len(negative) else None, temperature=self.temperature(),
+            symmetric=self.config.symmetric, **codes,
+        )  # fmt: skip
+        with torch.no_grad():
+            candidates = torch.cat([target, negative[codes["negative_valid"]]])
+            right = (query @ candidates.T).argmax(1) == torch.arange(len(query), device=query.device)
+        return {"loss": loss, "accuracy": right.float().mean()}
+
+    def validate(self) -> Mapping[str, float]:
+        """P@1 of each validation dataset, and their mean (section 5.1); of some identities mAP, SSR and PA as well."""
+        if self.validation is None:
+            return {}
+        training = self.model.training
+        self.model.eval()
+        found = precision_at_1(
+            self.model, self.loader.pictures, self.validation,
+            queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
+        )  # fmt: skip
+        self.model.train(training)
+        if self.views is not None:
+            found |= validation(self.model, self.views, batch_size=self.config.chunk, processes=self.processes)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """LoRA is folded into the weights: the result opens without peft."""
+        with lora.folded(self.model.backbone):
+            self.model.save_pretrained(folder)
+
+
+def build(config: Config, data: Manifest, processes: Processes) -> VisME:
+    """Samples, schedule and model with LoRA; nothing is trained yet.
+
+    Raises:
+        ValueError: if max_length tokens do not hold an image of max_pixels.
+        ScheduleError: if the datasets cannot fill the batches, naming them; if config.schedule is of other data or
+            settings.
+        ManifestError: if there are no samples, or an identity, or an image of one, is both trained and validated on.
+    """
+    settings = VisIDConfig(
+        prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
+        min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
+    )  # fmt: skip
+    share(config.batch, processes.rank, processes.count)  # refuses a batch that cannot be shared
+    known = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
+    trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
+    check_held_out(data, trained, held_out)
+
+    def prepared(**options: Any) -> Prepared:
+        return pools.prepare(
+            data, settings, instructions=config.instructions, captions=config.captions, edits=config.edits, **options
+        )
+
+    found = prepared()
+    if processes.main and found.notes:
+        print(f"visme: left out: {'; '.join(found.notes)}", flush=True)
+    used = usable(found.data, config.plan)
+    schedule = _given(config, used) if config.schedule else None
+    model = _model(config, settings, processes)
+    wanted = len(rows_in(data, VALIDATION)) > 0
+    model.check_limits()
+    _check_words(data, model, config)
+    loader = Loader(
+        Pictures(data, Sizes(settings), model.interpolation, model.background),
+        found.wording,
+        used,
+        config.plan,
+        config.same,
+    )
+    held = prepared(splits=VALIDATION) if wanted else None
+    views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
+    if views is not None and not measurable(views):
+        views = None
+    return VisME(config, used, loader, held, views, model, processes, schedule)
+
+
+def _check_words(data: Manifest, model: VisIDEmbed, config: Config) -> None:
+    """Refuse what only a later step would: texts that hold the model's control tokens."""
+    for words in config.instructions:
+        model.check_words(words)
+    for column in ("text", "x_target"):
+        for row, words in enumerate(data.column(column) if column in data.table.column_names else []):
+            try:
+                model.check_words(words or "")
+            except ValueError as error:
+                raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
+
+
+def _given(config: Config, data: Data) -> Schedule:
+    """The schedule that the user names, once it fits."""
+    found = Schedule(config.schedule)
+    ours, theirs = asdict(config.plan), asdict(found.plan)
+    differ = [n for n in ours if n not in ("seed", "steps", "small_datasets") and ours[n] != theirs[n]]
+    if differ:
+        told = " ".join(f"--{n.replace('_', '-')} {theirs[n]}" for n in differ)
+        raise ScheduleError(f"{found.path}: drawn with other settings: train with {told}, or without --schedule")
+    if len(found) < config.steps:
+        raise ScheduleError(f"{found.path}: {len(found)} batches for {config.steps} steps: --steps {len(found)}")
+    check(found, data)
+    return found
+
+
+def _model(config: Config, settings: VisIDConfig, processes: Processes) -> VisIDEmbed:
+    """The base model on the process's device, frozen, with LoRA in train mode."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = config.model
+        if source == RANDOM:
+            small_qwen.write(folder, seed=config.seed)
+            source = folder
+        model = VisIDEmbed(source, config=settings, revision=config.revision, device=processes.device)
+        model.name = config.model
+    lora.attach(
+        model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,
+        seed=config.seed,
+    )  # fmt: skip
+    if config.checkpointing:
+        backbone: Any = model.backbone
+        name = "activation_checkpointing_enable"
+        if not hasattr(backbone, name):  # before transformers 5
+            name = "gradient_checkpointing_enable"
+        getattr(backbone, name)({"use_reentrant": False})
+    model.train()
+    return model

@@ -1,0 +1,88 @@
+"""A very small Qwen2.5-VL or Qwen2-VL with random weights and a tokenizer of single bytes, for `--smoke` and tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from idmetric.io.hints import install
+
+_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+           "<|image_pad|>", "<|video_pad|>")  # fmt: skip
+
+
+def write(
+    folder: str | os.PathLike[str],
+    kind: Literal["qwen2_5_vl", "qwen2_vl"] = "qwen2_5_vl",
+    *,
+    width: int = 32,
+    seed: int = 0,
+) -> None:
+    """Write it into a folder as transformers would, so that `VisIDEmbed(folder)` opens it. Needs no network.
+
+    Args:
+        width: hidden size, a multiple of 32.
+        seed: of the weights; torch's own random numbers are left as they are.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f"Qwen needs transformers: {install('visid')}") from error
+    target = Path(folder)
+    tokenizer = _tokenizer(transformers)
+    tokenizer.save_pretrained(target)
+    config = _config(transformers, tokenizer, kind, width)
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(seed)
+        name = "Qwen2_5_VLForConditionalGeneration" if kind == "qwen2_5_vl" else "Qwen2VLForConditionalGeneration"
+        model = getattr(transformers, name)(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.normal_(std=parameter[0].numel() ** -0.5)
+    finally:
+        torch.set_rng_state(state)
+    # model.save_pretrained writes in the first of several processes alone, and each has a folder of its own
+    state_dict = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    save_file(state_dict, target / "model.safetensors", {"format": "pt"})
+    model.config.save_pretrained(target)
+    transformers.Qwen2VLImageProcessor().save_pretrained(target)
+
+
+def _tokenizer(transformers: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    plain.add_special_tokens(list(_TOKENS))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token=_TOKENS[0], eos_token=_TOKENS[2], additional_special_tokens=list(_TOKENS[1:])
+    )
+
+
+def _config(transformers: Any, tokenizer: Any, kind: str, width: int) -> Any:
+    ids = {
+        f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{mark}|>")
+        for name, mark in (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"))
+    }
+    text: dict[str, Any] = {
+        "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 1024,
+        "rope_scaling": {"type": "mrope", "mrope_section": [width // 32, width // 32, width // 16]},
+        "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
+    }  # fmt: skip
+    vision: dict[str, Any] = {"depth": 2, "hidden_size": width, "num_heads": 2}
+    if kind == "qwen2_vl":
+        vision |= {"embed_dim": width, "mlp_ratio": 2}
+        return transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **ids)
+    vision |= {
+        "intermediate_size": 2 * width, "out_hidden_size": width, "fullatt_block_indexes": [1], "window_size": 56
+    }  # fmt: skip
+    return transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids)

@@ -1,0 +1,85 @@
+"""What queries and candidates say: instructions, texts, or both (VisME, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.train.visme.plan import Rows
+
+Captions = Literal["image-to-text", "text-to-image", "both"]
+CAPTION = "Find the caption that describes this image."  # our words; the paper gives none
+ILLUSTRATION = "Find the image that this caption describes:"
+
+
+class Kind(IntEnum):
+    """What a sample is, by its target's row; see `idmetric.train.visme.data`."""
+
+    IDENTITY = 0
+    EDIT = 1
+    QUERY = 2
+    ANSWER = 3
+    CAPTION = 4
+
+
+@dataclass(frozen=True)
+class Item:
+    """What the model embeds: the image of a row, or none, and words."""
+
+    row: int | None
+    words: str
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The words of queries and candidates.
+
+    Args:
+        settings: the model's, whose joiner stands between an instruction and a text.
+        kind: of the sample whose target (or whose only row) is this row, (N,).
+        text, answer: columns text and x_target. role: column role.
+        parent: row of the image that a row was edited from, -1 for none.
+        query: rows that are queries of groups, whose text is the instruction.
+        asks: the instruction (N,) of queries that have none of their own.
+        captions: which side the image of a caption is on; "both" takes turns.
+    """
+
+    settings: VisIDConfig
+    kind: Rows
+    text: Sequence[str | None]
+    answer: Sequence[str | None]
+    role: Sequence[str]
+    parent: Rows
+    query: frozenset[int]
+    asks: Sequence[str]
+    captions: Captions = "image-to-text"
+
+    def pair(self, query: int, target: int, turn: int = 0) -> tuple[Item, Item]:
+        """Query and target of a sample; `turn` is any number that alternates."""
+        kind, text = int(self.kind[target]), self.text[query] or ""
+        if query == target and kind == Kind.CAPTION:
+            swapped = self.captions == "text-to-image" or (self.captions == "both" and turn % 2 == 1)
+            caption, image = Item(None, self._alone(text)), Item(query, CAPTION)
+            if swapped:
+                return Item(None, self._join(ILLUSTRATION, text)), Item(query, self.settings.instruction)
+            return image, caption
+        if query == target and kind == Kind.ANSWER:
+            return Item(query, text), Item(None, self._alone(self.answer[query] or ""))
+        if kind == Kind.EDIT and self.parent[target] == query:
+            return Item(query, self._join(TASKS["editing"], self.text[target] or "")), self.candidate(target)
+        own = text if query in self.query or self.role[query] == "real" else ""
+        return Item(query, own or self.asks[query]), self.candidate(target)
+
+    def candidate(self, row: int) -> Item:
+        """An image to be found; the text of a group's positive or candidate goes with it."""
+        words = (self.text[row] or "") if self.kind[row] == Kind.QUERY and row not in self.query else ""
+        return Item(row, words or self.settings.instruction)
+
+    def _join(self, *parts: str) -> str:
+        return self.settings.joiner.join(p for p in parts if p)
+
+    def _alone(self, text: str) -> str:
+        return self._join(self.settings.text_instruction, text)

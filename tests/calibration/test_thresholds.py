@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from idmetric.calibration.thresholds import OperatingPoint, best_f1, f1_at, operating_point, threshold_at_false_accept
+from tests.reference import statistics_loop as slow
+
+
+def pairs(seed: int, digits: int, count: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    same = rng.random(count) < 0.4
+    same[:2] = True, False
+    return (rng.normal(size=count) + same).round(digits) - 1, same
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 2))
+def test_rates_at_a_threshold_equal_counts(seed: int, digits: int) -> None:
+    scores, same = pairs(seed, digits, 20)
+    for threshold in (*scores[:4], scores.min() - 1, scores.max() + 1):
+        found = operating_point(scores, same, threshold)
+        assert (found.f1, found.true_accept, found.false_accept) == pytest.approx(slow.rates(scores, same, threshold))
+        assert f1_at(scores, same, threshold) == found.f1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_best_f1_is_the_highest_of_scikit_learns_curve(seed: int) -> None:
+    scores, same = pairs(seed, seed % 3)
+    precision, recall, _ = metrics.precision_recall_curve(same, scores)
+    curve = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    found = best_f1(scores, same)
+    assert found.f1 == pytest.approx(curve.max())
+    assert found.f1 == pytest.approx(metrics.f1_score(same, scores >= found.threshold))
+    for higher in np.unique(scores[scores > found.threshold]):
+        assert f1_at(scores, same, higher) < found.f1
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1, 0.29, 0.5, 1.0])
+def test_the_threshold_at_a_false_accept_rate_is_the_lowest_of_scikit_learns_curve(seed: int, rate: float) -> None:
+    scores, same = pairs(seed, seed % 3)
+    false, true, thresholds = metrics.roc_curve(same, scores, drop_intermediate=False)
+    allowed = false <= rate
+    found = threshold_at_false_accept(scores, same, rate)
+    assert found.true_accept == pytest.approx(true[allowed].max())
+    assert found.false_accept == pytest.approx(false[allowed].max())
+    if np.isfinite(thresholds[allowed]).any():
+        assert found.threshold == thresholds[allowed].min()
+    else:
+        assert found.true_accept == 0
+
+
+def test_a_rate_that_rounding_would_miss_is_reached() -> None:
+    """0.29 * 100 is a little less than 29 in floating point."""
+    scores = np.r_[np.arange(100), 200.0]
+    assert threshold_at_false_accept(scores, scores == 200, 0.29).false_accept == 0.29
+
+
+def test_float32_scores_are_decided_as_they_are() -> None:
+    scores = np.array([0.7, 0.7, 0.1], dtype=np.float32)
+    same = [False, True, True]
+    found = threshold_at_false_accept(scores, same, 0)
+    assert found == OperatingPoint(float(np.nextafter(np.float32(0.7), np.float32(1))), 0.0, 0.0, 0.0)
+    assert not (scores >= found.threshold).any()
+    assert threshold_at_false_accept(scores.astype(float), same, 0).threshold > float(scores[0])
+    assert best_f1(scores, same).threshold == float(np.float32(0.1))
+
+
+def test_a_perfect_separation() -> None:
+    found = best_f1([-0.9, -0.8, 0.1, 0.3], [False, False, True, True])
+    assert found == OperatingPoint(0.1, 1.0, 1.0, 0.0)
+    assert threshold_at_false_accept([-0.9, -0.8, 0.1, 0.3], [0, 0, 1, 1], 0).threshold == 0.1
+
+
+def test_of_thresholds_with_the_same_f1_the_highest_is_taken() -> None:
+    found = best_f1([3, 2, 2, 1], [True, False, False, True])  # 3 finds one of two, 1 finds both and accepts two others
+    assert found == OperatingPoint(3.0, 2 / 3, 0.5, 0.0)
+
+
+def test_pairs_of_one_kind_and_broken_numbers_are_errors() -> None:
+    for same in ([True, True], [False, False]):
+        for call in (best_f1, lambda s, r: f1_at(s, r, 0.5), lambda s, r: threshold_at_false_accept(s, r, 0.1)):
+            with pytest.raises(ValueError, match="pairs of one identity and pairs of two"):
+                call([0.1, 0.2], same)
+    with pytest.raises(ValueError, match="scores must be finite"):
+        best_f1([0.1, np.nan], [True, False])
+    with pytest.raises(ValueError, match="same must be booleans"):
+        best_f1([0.1, 0.2], [1, 2])
+    with pytest.raises(ValueError, match="scores and same must be of one shape"):
+        best_f1([0.1, 0.2], [True])
+    with pytest.raises(ValueError, match="scores must not be empty"):
+        best_f1([], [])
+    with pytest.raises(ValueError, match="threshold must be finite"):
+        f1_at([0.1, 0.2], [True, False], np.nan)
+    for rate in (-0.1, 1.1, np.nan):
+        with pytest.raises(ValueError, match=r"rate must be in \[0, 1\]"):
+            threshold_at_false_accept([0.1, 0.2], [True, False], rate)

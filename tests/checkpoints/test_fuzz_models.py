@@ -1,0 +1,235 @@
+"""Model folders from anybody: settings are checked before memory is taken, and nothing but their own files is read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from idmetric import IDSim, load
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.released import _read_head
+from idmetric.models.idsim import IDSimConfig
+from tests.fuzz.run import _begin, _status
+from tests.fuzz.weights import model_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small ViT's model folder."""
+    for name, data in model_files("vit").items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    args = {k: v for k, v in values.items() if k not in config}
+    config |= {k: v for k, v in values.items() if k in config}
+    if args:
+        config["backbone_args"] |= args
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"depth": 60_000}, {"mlp_ratio": 60_000.0},
+        {"hidden": 60_000},
+        {"hidden": 10**9}, {"image_size": 8192}, {"image_size": 10**9}, {"num_classes": 60_000}, {"patch_size": 1},
+        {"backbone": "vit_giant_patch14_dinov2"}, {"depth": 10**400}, {"num_heads": 0}, {"in_chans": 60_000},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_are_checked_before_memory_is_taken(folder: Path, values: dict[str, Any]) -> None:
+    load(folder, device="cpu")  # as it was, it opens
+    change(folder, **values)
+    before, start = _begin(), time.process_time()
+    with pytest.raises(CheckpointError):
+        load(folder, device="cpu")
+    assert _status("VmHWM") - before < 100 * 2**20
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"image_size": "32"}, "image_size = '32': a whole number"), ({"image_size": 32.5}, "a whole number"),
+        ({"hidden": True}, "hidden = True"), ({"std": [0.5, 0.0, 0.5]}, "std"), ({"mean": [0.5]},
+        "a list of 3 numbers"),
+        ({"mean": [1e400, 0, 0]}, "mean"), ({"features": "first"}, "one of last-block, final"), ({"backbone": 5},
+        "text"),
+        ({"residual": "no"}, "true or false"), ({"backbone_args": [1]}, "an object"), ({"image_size": 0},
+        "from 1 to 65536"),
+        ({"interpolation": "x" * 5000}, "5000 letters"), ({"act_layer": {"a": [[[[[[[[[[1]]]]]]]]]]}},
+        "nested too deeply"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_of_another_type_or_range_is_named(folder: Path, values: dict[str, Any], says: str) -> None:
+    change(folder, **values)
+    with pytest.raises(CheckpointError, match=says):
+        load(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "argument", ["checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"]
+)
+def test_a_config_cannot_have_other_files_read_or_fetched(folder: Path, argument: str) -> None:
+    change(folder, **{argument: {"url": "http://127.0.0.1:1/x", "file": "/etc/passwd"}})
+    with pytest.raises(CheckpointError, match=f"backbone_args may not hold '{argument}'"):
+        load(folder, device="cpu")
+
+
+def test_more_parameters_than_the_weights_have_end_the_building_early() -> None:
+    with pytest.raises(CheckpointError, match="more than 5 parameters"), checkpoint.weightless(5):
+        nn.Sequential(*(nn.Linear(2, 2) for _ in range(10**6)))
+    nn.Linear(2, 2)  # and outside nothing is counted
+
+
+def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    name = next(k for k in state if k.endswith("fc1.weight"))
+    save_file({**state, name: torch.full_like(state[name], float("nan"))}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="NaN or infinite"):
+        load(folder, device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_the_heads_of_a_release_are_read_without_running_code(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    class Code:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return exec, (f"open({str(ran)!r}, 'w').close()",)
+
+    path = tmp_path / "mlp_cls.pth"
+    path.write_bytes(pickle.dumps(Code()))
+    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
+        _read_head(path, {})
+    torch.save({"fc1.weight": Code()}, path)
+    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
+        _read_head(path, {})
+    assert not ran.exists()
+
+
+HOSTILE = {
+    "a thousand wildcards": [".*" * 1000 + "b"],
+    "a thousand patterns of wildcards": [f".*.*.*b{k}" for k in range(1000)],
+    "nested quantifiers": ["(a+)+b", "((a*)*)*b", "(a{1,9}){1,9}b", "(.*.*.*.*)*" * 300 + "b"],
+    "ambiguous alternatives": ["(a|a)*b", "(a|aa)" * 300 + "b", "(" + "|" * 9000 + ")*b"],
+    "huge repeats": ["a{1000000}", "(a{1000}){1000}", "((){999999}){999999}", "a{" + "9" * 5000 + "}"],
+    "backreferences": [r"(a)\1", r"(a+)+\1"],
+    "lookarounds": ["(?=(a+)+b)a", "(?<!a)b"],
+    "deep groups": ["(" * 9000 + "a" + ")" * 9000],
+    "many patterns": [".*a" + "." * 80 + str(k) for k in range(1000)],
+    "long lists": ["a" * 50 + str(k) for k in range(100_000)],
+    "classes": [f"[{chr(300 + k)}a]+b" for k in range(8000)],
+}
+
+
+@pytest.mark.parametrize("patterns", HOSTILE.values(), ids=HOSTILE)
+def test_an_adapter_with_any_patterns_is_read_or_refused_in_seconds(patterns: list[str]) -> None:
+    names = [f"{'a' * 60}.{k}.{'a' * 60}x" for k in range(100)]
+    state = {f"{name}.weight": torch.zeros(2, 2) for name in names}
+    adapter = {f"{name}.lora_{x}.weight": torch.zeros(2, 2) for name in names for x in "AB"}
+    start = time.process_time()
+    with contextlib.suppress(CheckpointError):
+        checkpoint.fold_lora(state, adapter, {"alpha_pattern": dict.fromkeys(patterns, 1)})
+    assert time.process_time() - start < 10
+
+
+def test_patterns_outside_the_syntax_are_refused_by_name() -> None:
+    state, adapter = {"a.weight": torch.zeros(2, 2)}, {f"a.lora_{x}.weight": torch.zeros(2, 2) for x in "AB"}
+    for pattern, reason in {
+        r"(a)\1": "not supported", "(?=a)": "of which only", "(?i)a": "of which only", "a++": "repeats a repeat",
+        "a{1000000}": "name modules plainly", "(a": "without", "a)": "without", "[a": "ends within", "*a": "nothing",
+        "[b-a]": "bad character range",
+    }.items():  # fmt: skip
+        with pytest.raises(CheckpointError, match=f"alpha_pattern: .*{reason}"):
+            checkpoint.fold_lora(dict(state), adapter, {"alpha_pattern": {pattern: 1}})
+
+
+def test_a_file_that_lies_about_its_length_takes_no_memory(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    for length in (2**64 - 1, 2**62, 10**9, 99_000_000):
+        (folder / "model.safetensors").write_bytes(length.to_bytes(8, "little") + data[8:])
+        with pytest.raises(CheckpointError, match="cannot read weights"):
+            load(folder, device="cpu")
+
+
+def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.models.test_visid import make_qwen
+
+    path = make_qwen(tmp_path) / "config.json"
+    whole = path.read_text()
+    for part, key, value in (
+        ("text_config", "num_hidden_layers", 10**9), ("vision_config", "depth", 10**9),
+        ("text_config", "hidden_size", 10**9),
+        ("text_config", "hidden_size", "x"), ("text_config", "hidden_size", 2**20),
+        ("vision_config", "hidden_size", 2**20),
+    ):  # fmt: skip
+        config = json.loads(whole)
+        assert key in config[part]
+        config[part][key] = value
+        path.write_text(json.dumps(config))
+        before, start = _begin(), time.process_time()
+        with pytest.raises(CheckpointError):
+            load(path.parent, device="cpu")
+        assert _status("VmHWM") - before < 200 * 2**20
+        assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("swin_tiny_patch4_window7_224", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
+        ("swinv2_tiny_window8_256", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
+        ("levit_128s", {"depth": [1] * 3, "embed_dim": [16] * 3, "num_heads": [1] * 3, "key_dim": 4}),
+    ],
+)
+def test_a_small_file_with_settings_of_large_tables_takes_no_memory(
+    name: str, args: dict[str, Any], tmp_path: Path
+) -> None:
+    """The tensors fit the settings; the tables that the architecture adds to them have 2 to 13 GB."""
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=0, img_size=2880, **args)
+    save_file({f"backbone.{k}": torch.zeros(v.shape) for k, v in model.state_dict().items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    config = {"model_type": "backbone", "format": 1, "backbone": name, "image_size": 2880, "mean": [0, 0, 0],
+              "std": [1, 1, 1], "backbone_args": args}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert (tmp_path / "model.safetensors").stat().st_size < 2**20
+    before = _begin()
+    with pytest.raises(CheckpointError, match="would hold tables of"):
+        load(tmp_path, device="cpu")
+    assert _status("VmHWM") - before < 100 * 2**20
+
+
+def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:
+    """The checks refuse nothing that `save_pretrained` writes."""
+    for k, (name, args) in enumerate({
+        "vit_tiny_patch16_224": {"embed_dim": 24, "depth": 1, "num_heads": 2, "drop_path_rate": 0.1,
+        "class_token": True},
+        "swin_tiny_patch4_window7_224": {"depths": [1, 1, 1, 1], "embed_dim": 12, "num_heads": [1, 1, 2, 2]},
+        "resnet18": {"channels": [4, 4, 8, 8], "output_stride": 16},
+        "convnext_atto": {"depths": [1, 1, 1, 1], "dims": [4, 8, 8, 8]},
+        "vit_small_patch16_dinov3": {"embed_dim": 24, "depth": 1, "num_heads": 2},
+    }.items()):  # fmt: skip
+        side = 224 if "swin" in name else 32
+        model = IDSim(IDSimConfig(name, side, 8, backbone_args=args, mean=(0, 0.5, 1), std=(1, 1.0, 1)), device="cpu")
+        model.save_pretrained(tmp_path / str(k))
+        x = torch.rand(1, 3, side, side)
+        assert load(tmp_path / str(k), device="cpu")(x).cls.equal(model(x).cls)

@@ -1,0 +1,350 @@
+"""Downloads, with the real Hub client against a server of our own."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
+from idmetric.checkpoints import connection, released
+from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.format import Files, Hub
+from tests.checkpoints.test_released import VARIANTS, publish
+from tests.hub_server import COMMIT, HubServer
+from tests.models.test_nearid import SMALL as SMALL_NEARID
+from tests.models.test_nearid import official
+from tests.models.test_visid import make_qwen
+
+
+@pytest.fixture
+def hub(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub with one model, and an empty cache."""
+    from huggingface_hub import constants
+
+    metric.save_pretrained(tmp_path / "repo")
+    with HubServer({"owner/model": tmp_path / "repo"}) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        template = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        yield server
+
+
+def message_of(source: str, **options: object) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load(source, device="cpu", **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_model_is_downloaded_once_and_its_commit_is_known(hub: HubServer, metric: IDSim, tmp_path: Path) -> None:
+    options = {"device": "cpu", "cache_dir": str(tmp_path / "here")}
+    model = load("owner/model", **options)
+    assert model.revision == COMMIT
+    assert (tmp_path / "here" / "models--owner--model").is_dir()
+    assert not (tmp_path / "cache").exists()
+    x, y = torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64)
+    assert model(x, y).equal(metric(x, y))
+    assert len(hub.downloads("model.safetensors")) == 1
+    load("owner/model", **options)
+    load("owner/model", revision=COMMIT, local_files_only=True, **options)
+    assert len(hub.downloads("model.safetensors")) == 1
+
+
+def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path / "repo")
+    for name, colour in (("a", "red"), ("b", "blue")):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{name}.png")
+    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "owner/model", "--device", "cpu"]
+    command += ["--format", "json", "a.png", "b.png"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    root = str(Path(__file__).resolve().parents[2])
+    env |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": root, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    with HubServer({"owner/model": tmp_path / "repo"}) as server:
+        env["HF_ENDPOINT"] = server.endpoint
+        first = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert first.returncode == 0, first.stderr
+        assert "%" not in first.stderr
+        assert len(server.downloads("model.safetensors")) == 1
+        shown = {}
+        for quiet in ([], ["--quiet"]):
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+            fresh = {**env, "HF_HOME": str(tmp_path / f"home{len(quiet)}")}
+            on_terminal = subprocess.run(
+                [*command, *quiet], env=fresh, cwd=tmp_path, stdout=-1, stderr=slave, check=True
+            )
+            shown[bool(quiet)] = os.read(master, 100_000).decode() if select.select([master], [], [], 0)[0] else ""
+            os.close(slave)
+            os.close(master)
+            assert on_terminal.stdout.decode() == first.stdout
+        assert "model.safetensors: 100%" in shown[False]
+        assert "model.safetensors" not in shown[True]
+    for offline in ("0", "1"):
+        env["HF_HUB_OFFLINE"] = offline
+        again = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == first.stdout
+    assert json.loads(first.stdout)["rows"][0]["revision"] == COMMIT
+
+
+def test_a_gallery_remembers_the_commit_that_was_asked_for(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from idmetric.cli.gallery import main as gallery
+
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        Image.effect_noise((64, 64), 90).convert("RGB").save(tmp_path / "photos" / f"{name}.png")
+    index, photo = str(tmp_path / "index"), str(tmp_path / "photos" / "a.png")
+    built = ["build", str(tmp_path / "photos"), "--gallery", index, "--model", "owner/model", "--revision", COMMIT]
+    assert gallery([*built, "--device", "cpu", "--quiet"]) == 0
+    hub.requests.clear()
+    query = ["query", photo, "--gallery", index, "--device", "cpu", "--quiet", "--format", "json"]
+    assert gallery(query) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert not [path for _, path, _ in hub.requests if "/main/" in path]  # the branch may have moved on since
+    assert gallery([*query, "--revision", "v9"]) == 1
+    assert "no revision 'v9'" in capsys.readouterr().err
+
+
+def test_an_interrupted_download_is_resumed(hub: HubServer, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # the client keeps whole chunks
+    hub.break_once = 10_000
+    model = load("owner/model", device="cpu")
+    assert hub.downloads("model.safetensors") == ["", "bytes=10000-"]
+    x = torch.rand(1, 3, 64, 64)
+    assert model(x).cls.equal(metric(x).cls)
+
+
+def test_a_damaged_download_is_refused_and_not_kept(hub: HubServer) -> None:
+    hub.damage = True
+    assert "model.safetensors of owner/model was damaged" in message_of("owner/model")
+    hub.damage = False
+    assert load("owner/model", device="cpu").revision == COMMIT
+    assert len(hub.downloads("model.safetensors")) == 2
+
+
+def test_a_truncated_download_is_refused_and_not_kept(hub: HubServer, tmp_path: Path) -> None:
+    hub.shorten = True
+    message = message_of("owner/model")
+    assert "cannot fetch model.safetensors of owner/model" in message
+    assert "should be of size" in message
+    assert not list((tmp_path / "cache").rglob("model.safetensors"))
+    hub.shorten = False
+    assert load("owner/model", device="cpu").revision == COMMIT
+
+
+def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubServer) -> None:
+    hub.gated["owner/model"] = "hf_secret"
+    message = message_of("owner/model")
+    assert f"accept its licence at {hub.endpoint}/owner/model" in message
+    assert "token=" in message
+    assert "HF_TOKEN" in message
+    assert "hf auth login" in message
+    assert load("owner/model", device="cpu", token="hf_secret").revision == COMMIT
+    assert "hf_secret" not in message_of("owner/other", token="hf_secret")
+
+
+def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
+    assert "no such repository" in message_of("owner/nothing")
+    assert "no revision 'v9'" in message_of("owner/model", revision="v9")
+    (tmp_path / "repo" / "model.safetensors").unlink()
+    message = message_of("owner/model")
+    assert "cannot fetch model.safetensors of owner/model" in message
+    assert "no such file" in message
+    assert "local_files_only" in message_of("owner/new", local_files_only=True)
+
+
+def test_a_full_disk_says_what_to_do(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import file_download
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(file_download, "http_get", full)
+    message = message_of("owner/model")
+    assert "the disk is full" in message
+    assert "cache_dir" in message
+
+
+def test_without_a_network_nothing_else_is_loaded(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client tries again and again
+    for name in ("dinov3_vitl16", "nearid", "owner/model"):
+        message = message_of(name)
+        assert "did not answer" in message
+        assert "local folder" in message
+        assert "--model tiny" in message
+
+
+def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:
+    files = Files("owner/model", Hub())
+    _ = files["config.json"], files["model.safetensors"]
+    assert [path for method, path, _ in hub.requests if method == "GET"] == [
+        "/owner/model/resolve/main/config.json",
+        f"/owner/model/resolve/{COMMIT}/model.safetensors",
+    ]
+    assert checkpoint.read(files).revision == COMMIT
+
+
+def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, tmp_path: Path) -> None:
+    for name in ("modeling.py", "weights.bin", "tokenizer.json"):
+        (tmp_path / "repo" / name).write_text("x")
+    patterns = ["*.json", "*.safetensors"]
+    folder = checkpoint.folder(Files("owner/model"), patterns)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert checkpoint.revision_of(folder / "model.safetensors") == COMMIT
+    assert checkpoint.folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
+    assert len(hub.downloads("model.safetensors")) == 1
+    for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.folder(Files(name), patterns)
+    hub.gated["owner/model"] = "hf_secret"
+    with pytest.raises(CheckpointError, match="accept its licence"):
+        checkpoint.folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
+
+
+def test_a_damaged_shard_of_a_folder_is_refused(hub: HubServer) -> None:
+    hub.damage = True
+    with pytest.raises(CheckpointError, match=r"model\.safetensors of owner/model was damaged"):
+        checkpoint.folder(Files("owner/model"), ["*"])
+
+
+# The published models by their names
+
+
+@pytest.mark.parametrize("variant", ["dinov3_vitb16", "dinov2_vitb14"])
+def test_idsim_by_name(variant: str, hub: HubServer, tmp_path: Path) -> None:
+    release = released.IDSIM[variant]
+    adapter, trunk, _ = publish(tmp_path, variant)
+    timm_repo = tmp_path / "timm"
+    timm_repo.mkdir()
+    trunk.rename(timm_repo / "model.safetensors")
+    hub.repos |= {release.repo: adapter, f"timm/{release.backbone}": timm_repo}
+    if release.revision:
+        hub.commits[release.repo] = release.revision
+    options = {"backbone_args": VARIANTS[variant], "device": "cpu"}
+    model = load(variant, **options)
+    commit = release.revision or COMMIT
+    assert model.revision == f"{commit}+{COMMIT[:12]}"  # of the adapter and of the backbone
+    asked = [path for _, path, _ in hub.requests if release.repo in path]
+    assert asked[0].startswith(f"/{release.repo}/resolve/{release.revision or 'main'}/")
+    by_repository = load(release.repo, **options)
+    x, y = torch.rand(1, 3, 90, 60), torch.rand(1, 3, 90, 60)
+    assert by_repository(x, y).equal(model(x, y))
+    local = IDSim(adapter, backbone_weights=timm_repo / "model.safetensors", **options)
+    assert local(x, y, "joint").equal(model(x, y, "joint"))
+    again = load(variant, local_files_only=True, **options)
+    assert again(x, y).equal(model(x, y))
+    assert released.is_cached(release)
+    assert len(hub.downloads("adapter_model.safetensors")) == 1
+    assert Backbone(release.backbone, revision="main", **options).revision == COMMIT  # not the branch's name
+
+
+def test_nearid_by_name(hub: HubServer, tmp_path: Path) -> None:
+    official(tmp_path / "nearid", SMALL_NEARID)
+    hub.repos["Aleksandar/nearid-siglip2"] = tmp_path / "nearid"
+    model, local = NearID(device="cpu"), NearID(tmp_path / "nearid", device="cpu")
+    assert model.revision == COMMIT
+    x = torch.rand(1, 3, 70, 70)
+    assert model(x).cls.equal(local(x).cls)
+    for again in (load("nearid", device="cpu"), load("Aleksandar/nearid-siglip2", device="cpu", local_files_only=True)):
+        assert again(x).cls.equal(local(x).cls)
+    assert len(hub.downloads("model.safetensors")) == 1
+
+
+def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "qwen").mkdir()
+    make_qwen(tmp_path / "qwen", shard="40KB")
+    shards = sorted(p.name for p in (tmp_path / "qwen").glob("*.safetensors"))
+    assert len(shards) > 1
+    hub.repos["HugC/VisME-Qwen25VL-3B"] = tmp_path / "qwen"
+    model, local = VisIDEmbed(device="cpu"), VisIDEmbed(tmp_path / "qwen", device="cpu")
+    assert model.revision == COMMIT
+    image = Image.new("RGB", (60, 40), "green")
+    assert model.embed(image).cls.equal(local.embed(image).cls)
+    for again in (VisIDEmbed("3b", device="cpu", local_files_only=True), load("visid_3b", device="cpu")):
+        assert again.embed(image).cls.equal(local.embed(image).cls)
+    assert released.is_cached(released.VISID["visid_3b"])
+    assert len(hub.downloads(shards[0])) == 1
+
+
+@pytest.mark.parametrize("name", ["dinov3_vitb16", "nearid", "owner/model"])
+def test_an_unreachable_hub_is_named_at_once(
+    name: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    caplog.set_level(logging.WARNING, logger="idmetric")  # another test may have been quiet
+
+    def retried(seconds: float) -> None:
+        raise AssertionError("the client waits to try again")
+
+    dead = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", dead)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", dead + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(time, "sleep", retried)
+    monkeypatch.setattr(connection, "_silent", {})
+    monkeypatch.setattr(checkpoint, "_fetched", set())
+    repo = released.models()[name].repo if name in released.models() else name
+    assert "the Hub did not answer" in message_of(name)
+    assert [record.getMessage() for record in caplog.records] == [f"fetching {repo} from {dead}"]
+
+
+def test_a_cached_model_is_used_with_a_warning_where_the_hub_is_gone(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    caplog.set_level(logging.WARNING, logger="idmetric")  # another test may have been quiet
+    load("owner/model", device="cpu")
+    asked = len(hub.requests)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(connection, "_silent", {})
+    caplog.clear()
+    assert load("owner/model", device="cpu").revision == COMMIT
+    assert "http://127.0.0.1:9 does not answer: owner/model is taken from the cache" in caplog.messages
+    assert len(hub.requests) == asked
+
+
+def test_a_connection_is_tried_through_the_proxy_and_not_for_ever(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_silent", {})
+    assert connection.answers(hub.endpoint)
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("https_proxy", hub.endpoint)
+    assert connection.answers("https://nowhere.invalid")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert not connection.answers("https://proxied.invalid")
+    monkeypatch.delenv("https_proxy")
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    start = time.monotonic()
+    assert not connection.answers("https://slow.invalid", 0.2)
+    assert not connection.answers("https://slow.invalid", 10)  # remembered for a while
+    assert time.monotonic() - start < 5

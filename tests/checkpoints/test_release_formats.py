@@ -1,0 +1,327 @@
+"""What published ID-Sim folders may hold: Meta's backbone files, other kinds of adapters, names, the Hub's cache.
+
+The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from idmetric import CheckpointError, IDSim, NearID, load
+from idmetric.models.backbone import pretrained_state
+from idmetric.models.idsim import IDSimConfig
+from idmetric.train.idsim.model import untrained
+from tests.conftest import random_model
+from tests.published import PublishedIDSim, randomise, shape_of
+
+WIDTH, DEPTH, HEADS = 48, 2, 3
+ARGS = {"depth": DEPTH, "embed_dim": WIDTH, "num_heads": HEADS}
+VARIANT, SIZE = "dinov3_vitb16", 448
+FILE = "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth"
+
+Change = Callable[[Any], None]
+
+
+def publish(
+    folder: Path, *, biases: float = 0.0, dtype: torch.dtype = torch.float32, change: Change | None = None,
+    **options: Any,
+) -> tuple[Path, Path, Any]:  # fmt: skip
+    """The release's four files and Meta's backbone file, and the peft model they were saved from."""
+    torch.manual_seed(0)
+    twin = PublishedIDSim(shape_of(VARIANT, WIDTH, DEPTH, HEADS), 16).eval()
+    randomise(twin)
+    for block in twin.extractor.model.blocks:
+        with torch.no_grad():
+            block.attn.qkv.bias.mul_(biases)
+    trunk = folder / "checkpoints" / FILE
+    trunk.parent.mkdir()
+    torch.save(twin.extractor.model.published_state(), trunk)
+    options = {"target_modules": ["qkv", "proj", "fc1", "fc2"], "r": 4, "lora_alpha": 8, **options}
+    wrapped = peft.get_peft_model(twin, peft.LoraConfig(**options)).eval()
+    randomise(wrapped, "lora_")
+    if change is not None:
+        change(wrapped)
+    for parameter in (*wrapped.base_model.model.mlp_cls.parameters(), *wrapped.base_model.model.mlp_patch.parameters()):
+        parameter.data = parameter.data.to(dtype).float()  # what a file of that type can hold
+    adapter = folder / f"{VARIANT}_cls_patch"
+    wrapped.save_pretrained(adapter)
+    for name in ("mlp_cls", "mlp_patch"):
+        state = getattr(wrapped.base_model.model, name).state_dict()
+        torch.save({key: value.to(dtype) for key, value in state.items()}, adapter / f"{name}.pth")
+    return adapter, trunk, wrapped
+
+
+def agrees(folder: Path, tolerance: float = 2e-6, **options: Any) -> IDSim:
+    """Load a folder of `publish` and compare embeddings with the peft model, unmerged and merged by peft."""
+    adapter, trunk, wrapped = publish(folder, **options)
+    model = IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    x = torch.rand(2, 3, SIZE, SIZE)
+    found = model(x)
+    assert found.patches is not None
+    with torch.no_grad():
+        for inner in (wrapped, wrapped.merge_and_unload()):
+            cls, patches = inner(x)
+            assert (found.cls - cls).abs().max() <= tolerance
+            assert (found.patches - patches).abs().max() <= 2 * tolerance
+    assert (found.cls[0] - found.cls[1]).abs().max() > 1e-2  # or the comparison would show nothing
+    return model
+
+
+# Meta's backbone file
+
+
+def test_metas_backbone_file_gives_the_published_order_of_operations(tmp_path: Path) -> None:
+    model = agrees(tmp_path)
+    assert model.config()["backbone"] == "vit_base_patch16_dinov3.lvd1689m"
+
+
+def test_query_and_value_biases_are_used_and_the_keys_are_not(tmp_path: Path) -> None:
+    model = agrees(tmp_path, biases=1.0)
+    assert model.config()["backbone"] == "vit_base_patch16_dinov3_qkvb.lvd1689m"
+    model.save_pretrained(tmp_path / "ours")
+    x = torch.rand(1, 3, SIZE, SIZE)
+    assert load(tmp_path / "ours", device="cpu")(x).cls.equal(model(x).cls)
+
+
+def test_biases_that_a_model_cannot_hold_are_not_dropped(tmp_path: Path) -> None:
+    _, trunk, _ = publish(tmp_path, biases=1.0)
+    with pytest.raises(CheckpointError, match=r"q_bias is not zero.*_qkvb"):
+        pretrained_state("vit_base_patch16_dinov3", trunk, ARGS)
+    assert "blocks.0.attn.v_bias" in pretrained_state("vit_base_patch16_dinov3_qkvb", trunk, ARGS)
+    settings = IDSimConfig("vit_base_patch16_dinov3", 64, 16, backbone_args=ARGS)
+    with pytest.raises(CheckpointError, match="q_bias is not zero"):
+        untrained(settings, str(trunk), seed=0)  # what training starts from
+    state = torch.load(trunk, weights_only=True)
+    state["blocks.1.attn.qkv.bias_mask"][:5] = 0
+    torch.save(state, trunk)
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.attn\.qkv\.bias_mask hides other biases"):
+        pretrained_state("vit_base_patch16_dinov3_qkvb", trunk, ARGS)
+
+
+def test_metas_dinov2_file_is_read_too(tmp_path: Path) -> None:
+    import timm
+
+    name, args = "vit_base_patch14_dinov2.lvd142m", {"depth": 1, "embed_dim": 48, "num_heads": 3}
+    torch.manual_seed(0)
+    own = timm.create_model(name, num_classes=0, **args).state_dict()
+    save_file(own, tmp_path / "timm.safetensors")
+    torch.save({**own, "mask_token": torch.zeros(1, 48)}, tmp_path / "meta.pth")  # the names are the same
+    torch.save(own, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    expected = pretrained_state(name, tmp_path / "timm.safetensors", args)
+    found = pretrained_state(name, tmp_path / "meta.pth", args)
+    assert found.keys() == expected.keys()
+    assert all(found[key].equal(expected[key]) for key in expected)
+    with pytest.raises(CheckpointError, match=r"torch before 1\.6 is converted by torch\.save"):
+        pretrained_state(name, tmp_path / "old.pth", args)
+
+
+def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    state = torch.load(trunk, weights_only=True)
+
+    def refusal(saved: Any) -> str:
+        torch.save(saved, trunk)
+        with pytest.raises(CheckpointError) as error:
+            IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+        assert FILE in str(error.value)
+        return str(error.value)
+
+    assert "with the prefix 'teacher.backbone.'" in refusal({f"teacher.backbone.{k}": v for k, v in state.items()})
+    assert "with the prefix 'model.'" in refusal({f"model.{k}": v for k, v in state.items()})
+    assert "does not hold a table of tensors" in refusal({"teacher": state})
+    assert "only tables of tensors are read" in refusal({**state, "evil": Path("x")})
+    assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
+
+    torch.save(state, trunk)
+    with zipfile.ZipFile(trunk) as archive, zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as small:
+        for part in archive.infolist():
+            small.writestr(part.filename, archive.read(part))
+    (tmp_path / "small").replace(trunk)
+    with pytest.raises(CheckpointError, match="are compressed"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+# Adapters
+
+
+def test_adapters_and_heads_stored_in_half_are_computed_in_float32(tmp_path: Path) -> None:
+    agrees(tmp_path, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dora": True},
+        {"use_dora": True, "use_rslora": True, "rank_pattern": {"qkv": 2}},
+        {"bias": "lora_only"},
+        {"bias": "all"},
+        {"target_modules": ["qkv", "fc1"], "modules_to_save": ["norm1", "ls2"]},
+        {"target_modules": r".*attn\.(qkv|proj)", "modules_to_save": ["mlp_cls", "mlp_patch"]},
+    ],
+    ids=lambda options: " ".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_dora_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_path: Path) -> None:
+    def train(wrapped: Any) -> None:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for name, parameter in wrapped.named_parameters():
+                if parameter.requires_grad and "lora_" not in name:  # what peft saves whole
+                    parameter.add_(torch.randn(parameter.shape) * 0.2)
+                    assert "bias" in name or "modules_to_save" in name
+
+    agrees(tmp_path, change=train, **options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [("peft_type", "LOHA", "not LOHA"), ("fan_in_fan_out", True, "with fan_in_fan_out"),
+     ("init_lora_weights", "pissa_niter_4", "init_lora_weights 'pissa_niter_4' changes the base model"),
+     ("layer_replication", [[0, 2]], "with layer_replication"), ("use_qalora", True, "with use_qalora"),
+     ("target_parameters", ["x"], "with target_parameters"), ("use_dora", True, "without lora_magnitude_vector")],
+)  # fmt: skip
+def test_adapters_that_cannot_be_folded_are_refused(setting: str, value: Any, message: str, tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), setting: value}))
+    with pytest.raises(CheckpointError, match=message):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+def test_a_magnitude_vector_without_dora_is_refused(tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path, use_dora=True)
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": False}))
+    with pytest.raises(CheckpointError, match="magnitude vector"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    state = load_file(adapter / "adapter_model.safetensors")
+    key = next(key for key in state if "magnitude" in key and "blocks" in key)
+    save_file({**state, key: torch.ones(5)}, adapter / "adapter_model.safetensors")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": True}))
+    with pytest.raises(CheckpointError, match="magnitude vector has 5 values"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+# Names and places
+
+
+def test_a_folder_of_the_hubs_cache_is_a_local_model_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    commit = "0123456789abcdef" * 2 + "01234567"
+    cache = tmp_path / "hub" / "models--chaenayo--id-sim_dinov3_vitb16_cls_patch"
+    (cache / "blobs").mkdir(parents=True)
+    snapshot = cache / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for n, path in enumerate(sorted(adapter.iterdir())):
+        blob = path.rename(cache / "blobs" / f"{n:064x}")
+        (snapshot / path.name).symlink_to(blob)
+    options: dict[str, Any] = {"backbone_weights": trunk, "backbone_args": ARGS, "device": "cpu"}
+    model = load(snapshot, **options)
+    assert model.revision.startswith(f"{commit}+")
+    assert model.model_id.startswith(f"IDSim:chaenayo/id-sim_dinov3_vitb16_cls_patch@{commit}+")
+    with pytest.raises(CheckpointError, match="the folder of one commit in its snapshots/"):
+        load(cache, **options)
+    monkeypatch.chdir(snapshot)
+    assert IDSim(".", **options).model_id == model.model_id
+
+    ours = tmp_path / "hub" / "models--me--mine" / "snapshots" / commit
+    random_model("dinov3").save_pretrained(ours)
+    again = load(ours, device="cpu")
+    assert (again.name, again.revision) == ("me/mine", commit)
+
+
+def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
+    adapter, trunk, wrapped = publish(tmp_path)
+    x = torch.rand(1, 3, SIZE, SIZE)
+    with torch.no_grad():
+        expected = wrapped(x)[0]
+    by_type = IDSim(
+        id_sim_type="dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), pretrained=True, normalize_embeds=True,
+        hf_token=None, backbone_args=ARGS, device="cpu",
+    )  # fmt: skip
+    by_name = IDSim("dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
+    short = load("dinov3_vitb16", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
+    folder = IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    for model in (by_type, by_name, short):
+        assert model.name == "dinov3_vitb16"
+        assert model.revision == folder.revision
+        assert (model(x).cls - expected).abs().max() < 2e-6
+    assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
+
+
+def test_arguments_of_the_release_that_cannot_be_followed_say_what_to_do() -> None:
+    for arguments, kind, message in (
+        ({"id_sim_type": "dinov4"}, CheckpointError, "unknown model 'dinov4': choose tiny, dinov3_vitl16"),
+        ({"pretrained": False}, ValueError, r"IDSim\(IDSimConfig\(\)\)"),
+        ({"normalize_embeds": False}, ValueError, "always centred"),
+        ({"source": "tiny", "id_sim_type": "dinov2_vitb14"}, TypeError, "the model twice"),
+        ({"source": "tiny", "batch": 3}, TypeError, "unexpected argument 'batch'"),
+    ):
+        with pytest.raises(kind, match=message):
+            IDSim(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_mode_is_answered_with_the_name_it_has_here() -> None:
+    metric = random_model("dinov3")
+    x = torch.rand(1, 3, 64, 64)
+    calls: list[Callable[..., Any]] = [
+        lambda **more: metric(x, x, **more), lambda **more: metric.pairwise(x, **more),
+        lambda **more: metric.similarity(x, x, **more),
+    ]  # fmt: skip
+    for call in calls:
+        for mode, here in (("cls", "cls"), ("patch", "patch_pooled"), ("joint", "joint_pooled")):
+            with pytest.raises(TypeError, match=f"pass distance='{here}'"):
+                call(mode=mode)
+        with pytest.raises(TypeError, match="it has 'cls', 'patch' and 'joint'"):
+            call(mode="sinkhorn")
+
+
+def test_the_names_given_for_modes_are_the_releases_numbers() -> None:
+    metric = random_model("dinov3")
+    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
+    a, b = metric(x), metric(y)
+    pooled = 1 - F.cosine_similarity(a["patch"].mean(1), b["patch"].mean(1))
+    cls = 1 - F.cosine_similarity(a["cls"], b["cls"])
+    assert metric(x, y, "patch_pooled").sub(pooled).abs().max() < 1e-6
+    assert metric(x, y, "joint_pooled").sub(cls + pooled).abs().max() < 1e-6
+    assert (metric(x, y, "joint") - cls - pooled).abs().min() > 1e-3  # another number under the release's name
+
+
+def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
+    metric = random_model("dinov3")
+    found = metric.embed(torch.rand(3, 3, 64, 64))
+    assert found["cls"] is found.cls
+    assert found["patch"] is found.patches
+    assert len(found[1:]) == 2
+    assert found[-1].cls.equal(found.cls[2:])
+    with pytest.raises(KeyError, match="patches=True"):
+        metric.embed(torch.rand(1, 3, 64, 64), patches=False)["patch"]
+    with pytest.raises(KeyError, match=r"\['patch'\] = \.patches"):
+        found["patches"]
+
+
+def test_nearid_in_the_hubs_cache_has_the_repositorys_name(tmp_path: Path) -> None:
+    from idmetric.models.nearid import NearIDConfig
+
+    folder = tmp_path / "models--Aleksandar--nearid-siglip2" / "snapshots" / ("ab" * 20)
+    small = NearIDConfig(image_size=28, backbone_args={"depth": 1, "embed_dim": 24, "num_heads": 2})
+    NearID(small, device="cpu").save_pretrained(folder)
+    assert NearID(folder, device="cpu").model_id.startswith(f"NearID:Aleksandar/nearid-siglip2@{'ab' * 20}")
+
+
+def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    metric = IDSim("tiny", device="cpu")
+    pair = [root / "examples" / "images" / f"{name}.png" for name in ("mug_a", "mug_other")]
+    for distance in ("joint_pooled", "cls", "joint"):
+        assert f"{metric(*pair, distance).item():.4f}" in text

@@ -1,0 +1,319 @@
+"""`idmetric-data curate` and `idmetric-data mine`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli import data as cli
+from idmetric.data.manifest.split import leaks
+from idmetric.data.manifest.table import Manifest, Row, read
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `idmetric-data` in a folder of its own; paths are relative to it."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: cli.main([str(a) for a in argv])
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Manifest:
+    """Two datasets of four and ten identities, three small photos each, written as photos.parquet."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for dataset, size in (("MET", 4), ("DF2", 10)):
+        for i in range(size):
+            colour = rng.integers(0, 256, 3)
+            for k in range(3):
+                path = f"{dataset}/{i}/{k}.png"
+                (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+                noise = rng.integers(-20, 20, (12, 12, 3))
+                Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8)).save(tmp_path / path)
+                rows.append(Row(f"{dataset}/{i}", path, dataset=dataset, text=f"look {k}"))
+    manifest = Manifest.from_rows(rows, tmp_path)
+    manifest.write(tmp_path / "photos.parquet")
+    return manifest
+
+
+def test_help_shows_examples_and_loads_nothing_heavy() -> None:
+    code = ("import argparse, importlib, sys\n"
+            "for name in ('curate', 'mine'):\n"
+            "    m = importlib.import_module(f'idmetric.cli.data.{name}')\n"
+            "    p = argparse.ArgumentParser(description=m.__doc__)\n"
+            "    m.add_arguments(p)\n"
+            "    print(p.format_help())\n"
+            "print(' '.join(sys.modules))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert done.count("examples:") == 2
+    assert set(done.splitlines()[-1].split()).isdisjoint({"torch", "numpy", "pyarrow", "PIL", "tqdm", "faiss"})
+
+
+def test_curate_balances_and_prints_before_and_after(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("curate", "photos.parquet", "--recipe", "idsim", "--count", 11, "-o", "out/train.csv", "--quiet") == 0
+    out = read(tmp_path / "out/train.csv")
+    assert Counter(out.filter(slot="anchor").column("dataset")) == {"MET": 4, "DF2": 7}
+    assert Counter(out.filter(slot="anchor").column("split")) == {"train": 10, "val": 1}
+    assert all(Path(str(s)).is_file() for s in out.sources())
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert lines["DF2"][:5] == ["10", "30", "->", "7", "14"]
+    assert lines["MET"][:5] == ["4", "12", "->", "4", "8"]
+    assert lines["all"] == ["14", "42", "->", "11", "22", *lines["all"][5:]]
+    assert sorted(lines["all"][5:]) == ["1", "10"]
+    assert lines["wrote"][-4:] == ["of", "11", "identities"] or "11" in lines["wrote"]
+
+
+def test_a_dry_run_writes_nothing(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert run("curate", "photos.parquet", "--recipe", "visme", "--count", 3, "-o", "x.csv", "--dry-run") == 0
+    assert "would write x.csv: 18 images of 6 identities" in capsys.readouterr().out
+    for mode in ("negatives", "pairs"):
+        assert run("mine", mode, "photos.parquet", "--model", "no such model", "-o", "x.csv", "--dry-run") == 0
+        assert "would embed at most 42 images" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_unreadable_images_stop_the_run_or_others_take_their_place(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in range(3):
+        (tmp_path / f"MET/2/{k}.png").write_bytes(b"")
+    (tmp_path / "DF2/3/1.png").unlink()
+    command = ("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--quiet")
+    assert run(*command) == 1
+    error = capsys.readouterr().err
+    assert "4 images cannot be used" in error
+    assert "DF2/3/1.png" in error
+    assert "--on-error skip" in error
+    assert not (tmp_path / "x.csv").exists()
+    assert run(*command, "--on-error", "skip") == 4
+    assert "4 images left out" in capsys.readouterr().err
+    counts = Counter(read(tmp_path / "x.csv").column("identity"))
+    assert "MET/2" not in counts  # nothing of it can be read
+    assert counts["DF2/3"] == 2
+    assert run(*command, "--no-check") == 0
+    assert len(read(tmp_path / "x.csv")) == 42
+    # two views of each: a third image takes the place of one that can't be read
+    assert run("curate", "photos.parquet", "--recipe", "idsim", "-o", "y.csv", "--quiet", "--on-error", "skip") == 4
+    assert Counter(read(tmp_path / "y.csv").column("identity"))["DF2/3"] == 2
+
+
+def test_missing_masks_are_errors_of_nearid_unless_told_otherwise(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("L", (12, 12), 255).save(tmp_path / "full.png")
+    Image.new("L", (12, 12), 0).save(tmp_path / "empty.png")
+    masks = ["full.png"] * 42
+    masks[0], masks[5] = None, "empty.png"  # type: ignore[call-overload]
+    photos.replace(mask=masks, text=None).write(tmp_path / "photos.parquet")
+    command = ("curate", "photos.parquet", "--recipe", "nearid", "--split", "train=-1,val=2,test=2", "-o", "x.csv",
+               "--quiet")  # fmt: skip
+    assert run(*command) == 1
+    error = capsys.readouterr().err
+    assert "MET/0/0.png: it has no mask" in error
+    assert "MET/1/2.png: the mask is empty" in error
+    assert run(*command, "--on-error", "skip") == 4
+    out = read(tmp_path / "x.csv")
+    assert len(out) == 40
+    assert None not in out.column("mask")
+    assert {s: len(set(out.filter(split=s).column("identity"))) for s in ("train", "val", "test")} == {
+        "train": 10, "val": 2, "test": 2}  # fmt: skip
+    assert run(*command, "--no-masks") == 0
+    assert len(read(tmp_path / "x.csv")) == 42
+
+
+def test_filters_are_printed_edited_and_used(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("curate", "--recipe", "idsim", "--print-filters") == 0
+    rules = json.loads(capsys.readouterr().out)
+    assert any(rule.get("drop", {}).get("dataset") == "FORB" for rule in rules)
+    (tmp_path / "own.json").write_text(json.dumps([*rules, {"drop": {"dataset": "met"}, "why": "test"}]))
+    command = ("curate", "photos.parquet", "--recipe", "idsim", "-o", "x.csv", "--quiet")
+    assert run(*command, "--filters", "own.json") == 0
+    text = capsys.readouterr()
+    assert "(test): -12 images, -4 identities" in text.out
+    assert "rule 1: matches nothing" in text.err
+    assert "10 identities where 11000 are wanted" in text.err
+    assert set(read(tmp_path / "x.csv").column("dataset")) == {"DF2"}
+    (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
+    assert run(*command, "--filters", "own.json") == 1
+    assert "nothing is left of 42 images" in capsys.readouterr().err
+
+
+def test_identities_in_two_splits_are_refused(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos.replace(split=["train", "train", "val"] * 14).write(tmp_path / "photos.parquet")
+    assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--quiet") == 1
+    assert "14 identities are in more than one split: 'MET/0' in train, val" in capsys.readouterr().err
+    assert run("mine", "negatives", "photos.parquet", "--model", "tiny", "-o", "x.csv", "--quiet") == 1
+    assert "14 identities are in more than one split" in capsys.readouterr().err
+    command = ("curate", "photos.parquet", "--recipe", "idsim", "-o", "x.csv", "--quiet")
+    assert run(*command, "--overwrite-splits") == 0
+    assert not leaks(read(tmp_path / "x.csv"))
+
+
+def test_splits_that_are_there_are_kept_or_overwritten_by_name(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = ["test" if i in ("MET/0", "DF2/7") else "train" for i in photos.column("identity")]
+    photos.replace(split=parts, text=None).write(tmp_path / "photos.parquet")
+    for recipe in ("idsim", "nearid"):
+        command = ("curate", "photos.parquet", "--recipe", recipe, "-o", "x.csv", "--quiet", "--no-check")
+        more = ("--no-masks", "--split", "train=-1,test=3") if recipe == "nearid" else ()
+        assert run(*command, *more) == 1
+        error = capsys.readouterr().err
+        for text in ("has splits already (test: 6 images, train: 36 images)", "--keep-splits", "--overwrite-splits"):
+            assert text in error
+        assert not (tmp_path / "x.csv").exists()
+        assert run(*command, *more, "--overwrite-splits") == 0
+        assert {"MET/0", "DF2/7"} <= set(read(tmp_path / "x.csv").column("identity"))
+        assert run(*command, *more[:1], "--keep-splits") == 0
+        out = read(tmp_path / "x.csv")
+        assert ({"MET/0", "DF2/7"} <= set(out.column("identity"))) == (recipe == "nearid")
+        if recipe == "nearid":
+            assert set(out.filter(split="test").column("identity")) == {"MET/0", "DF2/7"}
+        (tmp_path / "x.csv").unlink()
+    assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--quiet") == 0  # keeps them anyway
+
+
+def test_options_of_other_recipes_are_refused(run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe, *option in (("idsim", "--images", 4), ("visme", "--strategy", "balanced"), ("visme", "--no-masks"),
+                            ("nearid", "--variant", "all"), ("ilgen", "--split", "train=-1"),
+                            ("visme", "--keep-splits"), ("ilgen", "--overwrite-splits")):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            run("curate", "photos.parquet", "--recipe", recipe, "-o", "x.csv", *option)
+        assert stop.value.code == 2
+        assert f"{option[0]} is of --recipe" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("curate", "x.csv", "--recipe", "nearid", "-o", "x.csv", "--split", "a=1", "--keep-splits")
+    assert "choose one" in capsys.readouterr().err
+
+
+def test_what_took_the_identities_is_said_where_too_few_are_left(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("curate", "photos.parquet", "--recipe", "nearid", "-o", "x.csv", "--quiet") == 1
+    error = capsys.readouterr().err
+    assert "13 identities repeat another's text" in error
+    assert "other splits: --split" in error
+    (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
+    assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--filters", "own.json") == 1
+    assert 'rule {"drop": {"dataset": ["met", "df2"]}} took 14 identities' in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_the_output_is_said_before_the_work(
+    run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idmetric.data.curate.embeddings.embed_rows", None)  # would fail
+    monkeypatch.setattr("idmetric.data.manifest.check.faults", None)
+    mine = ("photos.parquet", "--model", "tiny", "--device", "cpu")
+    for command in (("curate", "photos.parquet", "--recipe", "visme"), ("mine", "negatives", *mine),
+                    ("mine", "pairs", *mine), ("mine", "triplets", *mine)):  # fmt: skip
+        assert run(*command, "-o", "x.txt") == 1
+        assert "x.txt: a manifest ends in .parquet, .csv, .jsonl" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    photos.replace(role=["real", "context-edit", "context-edit"] * 14).write("photos.parquet")
+    monkeypatch.setattr("idmetric.data.curate.neighbours.EXACT_POOL", 13)
+    for mode in ("negatives", "pairs", "triplets"):
+        assert run("mine", mode, *mine, "-o", "x.csv", *(["--ratio", "0:1:0"] if mode == "triplets" else [])) == 1
+        assert "idmetric[scale]" in capsys.readouterr().err
+
+
+def test_numbers_that_make_no_sense_are_wrong_usage(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = ("-o", "x.csv", "--model", "tiny")
+    for command, text in (
+        (("mine", "pairs", "a.csv", *mine, "--limit", "-3"), "--limit: '-3' is not a whole number from 1 on"),
+        (("mine", "pairs", "a.csv", *mine, "--k", "0"), "--k: '0' is not a whole number from 1 on"),
+        (("mine", "negatives", "a.csv", *mine, "--seed", "-1"), "--seed: '-1' is not a whole number from 0 on"),
+        (("mine", "triplets", "a.csv", *mine, "--seed", "x"), "--seed: 'x' is not a whole number from 0 on"),
+        (("curate", "a.csv", "--recipe", "idsim", "-o", "x.csv", "--seed=-1"), "--seed: '-1'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            run(*command)
+        assert stop.value.code == 2
+        assert text in capsys.readouterr().err
+
+
+def test_wrong_usage_is_said(run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("curate", "--recipe", "idsim") == 1
+    assert "give the manifest to read" in capsys.readouterr().err
+    assert run("curate", "none.csv", "--recipe", "idsim", "-o", "x.csv") == 1
+    assert "none.csv: no such file" in capsys.readouterr().err
+    assert run("curate", "photos.parquet", "--recipe", "idsim", "--count", 0, "-o", "x.csv") == 1
+    assert "at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        run("curate", "photos.parquet", "--recipe", "nearid", "--split", "val:2", "-o", "x.csv")
+    assert stop.value.code == 2
+    assert "'val:2' is not NAME=NUMBER" in capsys.readouterr().err
+
+
+def test_from_photos_to_a_mixture_of_triplets(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("curate", "photos.parquet", "--recipe", "idsim", "-o", "s1.parquet", "--quiet") == 0
+    mine = ("mine", "negatives", "s1.parquet", "-o", "mined.parquet", "--model", "tiny", "--device", "cpu")
+    assert run(*mine) == 0
+    text = capsys.readouterr()
+    assert "13 negatives; similarity" in text.out
+    assert "1 images found none" in text.err  # alone in its split
+    mined = read(tmp_path / "mined.parquet")
+    caches = list(tmp_path.glob("embeddings.IDSim-tiny*.safetensors"))
+    assert len(caches) == 1
+    stamp = caches[0].stat().st_mtime_ns
+    assert run(*mine, "--index", "faiss", "--quiet") == 0
+    assert caches[0].stat().st_mtime_ns == stamp  # nothing was embedded again
+    assert list(read(tmp_path / "mined.parquet")) == list(mined)
+    context = [Row(r.identity, r.path, id=f"{r.id}~", role="context-edit", parent=r.id) for r in photos]
+    identity = [Row(f"{r.identity}*", r.path, id=f"{r.id}*", role="identity-edit", parent=r.id) for r in photos]
+    edits = Manifest.from_rows([*photos, *context, *identity], tmp_path)
+    edits.write(tmp_path / "edits.parquet")
+    mix = ("mine", "triplets", "mined.parquet", "--context", "edits.parquet", "--identity", "edits.parquet", "-o",
+           "mix.parquet", "--count", 30, "--quiet")  # fmt: skip
+    assert run(*mix, "--split", "train") == 1
+    assert "subset 'context' has no rows of split 'train'; its splits: (none)" in capsys.readouterr().err
+    edits.replace(split="train").write(tmp_path / "edits.parquet")
+    assert run(*mix, "--split", "train") == 0
+    assert "10 real, 10 context, 10 identity triplets" in capsys.readouterr().out
+    assert run(*mix, "--split", "train", "--model", "tiny", "--device", "cpu") == 0
+    out = read(tmp_path / "mix.parquet")
+    assert len(out) == 90
+    assert all(Path(str(s)).is_file() for s in out.sources())
+    assert run(*mix, "--split", "train", "--ratio", "1:1:8") == 1
+    assert "subset 'identity' gives 14 triplets of 14 instances, 24 are wanted" in capsys.readouterr().err
+
+
+def test_mining_lists_unreadable_images_and_goes_on_where_told(
+    run: Run, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "MET/2/1.png").write_bytes(b"nothing")
+    command = ("mine", "pairs", "photos.parquet", "-o", "x.parquet", "--model", "tiny", "--device", "cpu", "--quiet")
+    assert run(*command) == 1
+    assert "MET/2/1.png" in capsys.readouterr().err
+    assert run(*command, "--on-error", "skip") == 4
+    out = read(tmp_path / "x.parquet")
+    assert "MET/2/1.png" not in out.column("path")
+    for group in set(out.column("group")):
+        a, b = out.filter(group=group)
+        assert a.text == b.text
+        assert a.identity != b.identity
+    assert run(*command, "--on-error", "skip", "--ceiling", "-1") == 1
+    assert "no pairs found" in capsys.readouterr().err
+    photos.replace(text=None).write(tmp_path / "photos.parquet")
+    assert run(*command) == 1
+    assert "it has no two identities with the same text" in capsys.readouterr().err

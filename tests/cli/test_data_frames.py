@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from idmetric.cli import data
+from idmetric.cli.data import frames
+from idmetric.data.frames.choose import SAMPLINGS
+from idmetric.data.manifest.table import read
+from tests.clip_files import mask, picture, write_folder, write_masks, write_video
+from tests.test_structure import HEAVY, loaded_after
+
+Run = Callable[..., int]
+COMMAND = "import sys\nfrom idmetric.cli import data\nif __name__ == '__main__': sys.exit(data.main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def run() -> Run:
+    """`idmetric-data frames ...`"""
+    return lambda *args: data.main(["frames", "--quiet", *map(str, args)])
+
+
+def make_clips(root: Path, count: int = 3) -> Path:
+    for i in range(count):
+        write_folder(root / f"kind/clip{i}", 20)
+        write_masks(root / f"kind/clip{i}/masks", dict.fromkeys(range(0, 20, 5), 0.5))
+    return root
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_help_is_quick_and_shows_examples(capsys: pytest.CaptureFixture[str], run: Run) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run("--help")
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "--on-error" in shown
+    heavy = {*HEAVY, "av", "pyarrow", "tqdm", "idmetric.data.frames.choose"}
+    code = "import argparse\nfrom idmetric.cli.data import frames\nframes.add_arguments(argparse.ArgumentParser())"
+    assert loaded_after(code).isdisjoint(heavy)
+
+
+def test_the_help_has_the_samplings_there_are() -> None:
+    assert tuple(SAMPLINGS) == frames.SAMPLINGS
+    for name, s in SAMPLINGS.items():
+        row = re.search(rf"^  {name} +(\d+) +(\d+) +(\d+) +(\d+)$", frames.__doc__ or "", re.MULTILINE)
+        assert row is not None
+        assert tuple(map(int, row.groups())) == (s.fps, s.stride, s.window, s.parts)
+
+
+def test_examples_of_the_help_can_be_parsed() -> None:
+    parser = argparse.ArgumentParser()
+    frames.add_arguments(parser)
+    lines = re.findall(r"^  idmetric-data frames (.+)$", frames.__doc__ or "", re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        parser.parse_args(line.split())
+
+
+def test_frames_and_manifest_are_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_clips(tmp_path / "in")
+    write_masks(source / "kind/clip2/masks", dict.fromkeys(range(0, 20, 5), 0.95))
+    out = tmp_path / "made/x.csv"
+    assert run(source, "--sampling", "got10k", "--category-level", 1, "-o", out) == 0
+    manifest = read(out)
+    assert set(manifest.column("identity")) == {"got10k/kind/clip0", "got10k/kind/clip1"}
+    assert manifest.column("category") == ["kind"] * 4
+    assert all((tmp_path / "made" / p).is_file() for p in manifest.column("path") + manifest.column("mask"))
+    assert str(manifest.column("path")[0]).startswith("x_frames/")
+    shown = capsys.readouterr().out
+    assert "4 images of 2 identities" in shown
+    assert "1 of 3 instances left out: fewer than 2 valid frames" in shown
+    assert "windows without a valid frame: 2 of 6 (2 object too large)" in shown
+    assert run(source, "--sampling", "got10k", "--category-level", 1, "-o", out) == 0  # nothing to do, same result
+    assert read(out).table.equals(manifest.table)
+
+
+def test_videos_and_folders_go_together(tmp_path: Path, run: Run) -> None:
+    source = make_clips(tmp_path / "in", 1)
+    write_video(source / "film.mp4", [picture(i) for i in range(90)])
+    write_video(source / "film_mask.mkv", [mask(0.4)] * 90, codec="ffv1")
+    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.parquet", "--form", "jpg", "--blur", 20) == 0
+    manifest = read(tmp_path / "x.parquet")
+    assert set(manifest.column("identity")) == {"got10k/film", "got10k/kind/clip0"}
+    assert {Path(str(p)).suffix for p in manifest.column("path")} == {".jpg"}
+    assert manifest[0].parameters is not None
+    assert manifest[0].parameters["sampling"]["blur"] == 20
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_clips(tmp_path / "in")
+    write_folder(source / "bare", 3)
+    before = content(tmp_path)
+    arguments = (source, "--sampling", "got10k", "-o", tmp_path / "x.parquet", "--dry-run")
+    assert run(*arguments) == 1
+    assert content(tmp_path) == before
+    shown = capsys.readouterr()
+    assert "would sample 3 of 4 clips (0 are done): 60 frames, 12 of them to look at" in shown.out
+    assert "at most one from each of 6 windows" in shown.out
+    assert "bare: no masks found" in shown.err
+    assert run(*arguments, "--on-error", "skip") == 4
+
+
+def test_clips_that_cannot_be_used_are_listed_or_skipped(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_clips(tmp_path / "in")
+    write_folder(source / "bare", 20)
+    (source / "broken.mp4").write_bytes(b"x" * 999)
+    write_masks(source / "broken_masks", {0: 0.5})
+    for i in range(0, 10, 5):
+        (source / f"kind/clip1/{i}.png").write_bytes(b"")
+    out = tmp_path / "x.parquet"
+    arguments = (source, "--sampling", "got10k", "-o", out)
+    assert run(*arguments) == 1
+    shown = capsys.readouterr().err
+    assert "3 of 5 clips cannot be used" in shown
+    assert "--on-error skip" in shown
+    for text in ("bare: no masks found", "broken.mp4: not readable as a video", "0.png", "5.png"):
+        assert text in shown
+    assert not out.exists()
+    assert len(list((tmp_path / "x_frames").iterdir())) == 2  # what could be done is done
+    assert run(*arguments, "--on-error", "skip", "--least", 2) == 4
+    shown = capsys.readouterr().err
+    assert shown.count("skipped:") == 4
+    assert len(set(read(out).column("identity"))) == 2
+    assert run(*arguments, "--seed", 1) == 1
+    assert "made with other settings (seed)" in capsys.readouterr().err
+
+
+def test_errors_name_what_is_wrong(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_clips(tmp_path / "in", 1)
+    cases = [
+        ((source, "-o", tmp_path / "x.txt"), "a manifest ends in .parquet, .csv, .jsonl"),
+        ((tmp_path / "no", "-o", tmp_path / "x.csv"), "no such file or folder"),
+        ((source, "-o", tmp_path / "x.csv", "--coverage", 20, 90), "shares within 0..1"),
+        ((source, "-o", tmp_path / "x.csv", "--rate", 0), "rate must be"),
+        ((source, "-o", tmp_path / "x.csv", "--blur", 1e9), "no instance has enough valid frames"),
+    ]
+    for arguments, message in cases:
+        assert run(*arguments, "--sampling", "got10k") == 1
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_numbers_that_make_no_sense_are_wrong_usage(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, value in (("--workers", 0), ("--seed", -1), ("--category-level", 0)):
+        with pytest.raises(SystemExit) as stop:
+            run(tmp_path, "--sampling", "got10k", "-o", tmp_path / "x.csv", option, value)
+        assert stop.value.code == 2
+        assert f"{option}: '{value}' is not a whole number" in capsys.readouterr().err
+
+
+def test_category_levels_that_clips_do_not_have_are_said(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
+    assert run(*command, "--category-level", 9) == 1
+    assert "no clip has so many folders above it: 'kind/clip0'" in capsys.readouterr().err
+    assert not (tmp_path / "x_frames").exists()
+    write_folder(source / "alone", 20)
+    write_masks(source / "alone/masks", dict.fromkeys(range(0, 20, 5), 0.5))
+    assert run(*command, "--category-level", 1) == 0
+    assert "1 clips have no category: fewer than 1 folders above 'alone'" in capsys.readouterr().err
+
+
+def test_damaged_clip_folders_and_cut_videos_are_listed_and_skipped(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
+    assert run(*command) == 0
+    record = next((tmp_path / "x_frames").glob("*clip0*/clip.json"))
+    record.write_text("{}")
+    path = write_video(source / "film.mkv", [picture(i) for i in range(90)])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
+    write_masks(source / "film_masks", dict.fromkeys(range(0, 50, 5), 0.5))
+    capsys.readouterr()
+    assert run(*command, "--dry-run") == 1
+    shown = capsys.readouterr()
+    assert "film.mkv: cut off after" in shown.err
+    assert "would sample 1 of 3 clips (1 are done)" in shown.out
+    assert run(*command) == 1
+    shown = capsys.readouterr()
+    assert str(record) in shown.err
+    assert "remove its folder" in shown.err
+    assert "film.mkv: cut off after" in shown.err
+    assert run(*command, "--on-error", "skip") == 4
+    assert set(read(tmp_path / "x.csv").column("identity")) == {"got10k/kind/clip1", "got10k/film"}
+
+
+def test_masks_that_show_nothing_are_pointed_out(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    for path in (source / "kind/clip0/masks").iterdir():
+        Image.open(path).point(lambda v: 0).save(path)
+    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.csv") == 0
+    assert "kind/clip0: no mask shows an object (if they hold object numbers, use --objects" in capsys.readouterr().out
+
+
+def test_masks_of_one_object_may_have_any_value(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    for path in (source / "kind/clip0/masks").iterdir():
+        Image.open(path).point(lambda v: 3 * (v > 0)).save(path)
+    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.csv") == 0
+    out = capsys.readouterr().out
+    assert "4 images of 2 identities" in out
+    assert "no mask shows an object" not in out
+
+
+def test_frames_written_beside_the_clips_are_not_taken_for_clips(tmp_path: Path, run: Run) -> None:
+    source = make_clips(tmp_path / "in", 2)
+    for _ in range(2):
+        assert run(source, "--sampling", "got10k", "-o", source / "x.csv") == 0
+        assert len(read(source / "x.csv")) == 4
+
+
+def test_a_killed_run_goes_on_to_the_same_end_with_any_number_of_workers(tmp_path: Path) -> None:
+    source = make_clips(tmp_path / "in", 40)
+    program = tmp_path / "one_command.py"
+    program.write_text(COMMAND)
+
+    def command(out: str, *more: str) -> list[str]:
+        arguments = [str(source), "--sampling", "got10k", "-o", str(tmp_path / out / "x.jsonl"), "--quiet", *more]
+        return [sys.executable, str(program), "frames", *arguments]
+
+    folder = tmp_path / "killed/x_frames"
+    process = subprocess.Popen(command("killed"), env={**os.environ, "OMP_NUM_THREADS": "1"})
+    limit = time.monotonic() + 60
+    while not (folder.is_dir() and len(list(folder.iterdir())) >= 5) and time.monotonic() < limit:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = [p for p in folder.iterdir() if p.name[0] != "."]
+    assert 4 <= len(done) < 40
+    assert all((p / "clip.json").is_file() for p in done)
+    assert not (tmp_path / "killed/x.jsonl").exists()
+    subprocess.run(command("killed"), check=True, capture_output=True)
+    subprocess.run(command("whole", "--workers", "2"), check=True, capture_output=True)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    assert len(content(tmp_path / "whole")) == 1 + 40 * 5

@@ -1,0 +1,206 @@
+"""Errors of all commands are one line that says how to fix them; Ctrl-C says what was kept."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from idmetric import load
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.cli import exits
+from idmetric.cli.subcommands import Parser
+
+COMMANDS = ("score", "data", "train", "eval", "bench")
+
+
+def error_of(command: str, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line that a command prints on stderr before it exits with status 2."""
+    try:
+        status = importlib.import_module(f"idmetric.cli.{command}").main(list(words))
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    assert (status, said.out, said.err.count("\n")) == (2, "", 1), said
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "meant"),
+    [
+        ("score a.png b.png --treshold 0.3", "idmetric-score", "--threshold"),
+        ("score a.png b.png --treshold=0.3", "idmetric-score", "--threshold"),
+        ("score a.png b.png --distance clz", "idmetric-score", "cls"),
+        ("score gallery qeury a.png", "idmetric-score gallery", "query"),
+        ("score gallery query a.png --galery x", "idmetric-score gallery query", "--gallery"),
+        ("score galery query a.png", "idmetric-score", "gallery"),
+        ("score embed photos --uot x --out y", "idmetric-score embed", "--out"),
+        ("data wrold --out x", "idmetric-data", "world"),
+        ("data mine negativ x", "idmetric-data mine", "negatives"),
+        ("data world --out x --identites 3", "idmetric-data world", "--identities"),
+        ("train tny", "idmetric-train", "tiny"),
+        ("eval foldr", "idmetric-eval", "folder"),
+        ("eval folder --datta x", "idmetric-eval folder", "--data"),
+        ("bench --only stagez", "idmetric-bench", "stages"),
+    ],
+)
+def test_a_mistyped_name_gets_one_line_that_suggests_the_right_one(
+    words: str, name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(*words.split(), capsys=capsys)
+    assert error.startswith(f"{name}: error: ")
+    assert f"did you mean '{meant}'?" in error
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_usage_gets_one_line_without_the_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(command, "--xyz", capsys=capsys)
+    assert "usage:" not in error
+    assert f"(see idmetric-{command}" in error
+    assert "did you mean" not in error
+
+
+def test_a_folder_called_gallery_can_still_be_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from idmetric.cli.gallery import is_meant
+
+    monkeypatch.chdir(tmp_path)
+    assert not is_meant(["gallery", "--ref", "a.png"])
+    assert is_meant(["gallery"])
+    Path("gallery").mkdir()
+    assert not is_meant(["gallery", "b.png"])
+    assert is_meant(["gallery", "query", "b.png"])
+
+
+# Ctrl-C
+
+
+class Interrupted:
+    """A finder of modules that gets Ctrl-C when one of them is imported, as a slow import of torch may."""
+
+    def __init__(self, name: str, swallowed: bool) -> None:
+        self.name, self.swallowed = name, swallowed
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self.name:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                if self.swallowed:  # as C extensions do
+                    raise SystemError("initialization failed without an exception") from None
+                raise
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+@pytest.mark.parametrize(
+    ("command", "words", "module", "kept"),
+    [
+        ("train", "tiny --smoke --out run", "idmetric.train.tiny.recipe", "the same command resumes from the last"),
+        ("bench", "--json b.json", "idmetric.checkpoints.format", "b.json"),
+        ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
+        ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
+        ("score", "a.png b.png", "idmetric.checkpoints.format", "with --cache DIR the same command would resume"),
+        ("score", "a.png b.png --cache c", "idmetric.checkpoints.format", "embeddings in c are kept"),
+        ("score", "embed . --out vectors", "idmetric.checkpoints.format", "finished files are in vectors"),
+        ("score", "gallery build . --gallery g", "idmetric.checkpoints.format", "embeddings in g are kept"),
+        ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
+    ],
+)
+def test_ctrl_c_during_imports_ends_in_one_line(
+    command: str, words: str, module: str, kept: str, swallowed: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.png"):
+        Path(name).touch()
+    main = importlib.import_module(f"idmetric.cli.{command}").main
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(module, swallowed), *sys.meta_path])
+    assert main(words.split()) == 130
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert ": stopped; " in said.err
+    assert kept in said.err
+
+
+def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    assert exits.ended(stopped, Parser(prog="idmetric-train"), "the checkpoint of step 3 is kept") == 130
+    assert capsys.readouterr().err == "idmetric-train: stopped; the checkpoint of step 3 is kept\n"
+
+
+# Optional packages
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "module", "extra"),
+    [
+        ("score", "a.png b.png --html page.html --model nope", "jinja2", "report"),
+        ("score", "gallery cluster . --model nope", "scipy", "eval"),
+        ("score", "gallery build . -g index --parquet x.parquet --model nope", "pyarrow", "data"),
+        ("score", "gallery query a.png -g index --index faiss --model nope", "faiss", "scale"),
+        ("score", "embed . --out vectors --model nope", "pyarrow", "data"),
+        ("score", "embed . --out vectors --ray --model nope", "ray", "scale"),
+        ("eval", "folder --data . --plots png --out results --model nope", "matplotlib", "report"),
+        ("eval", "folder --data . --html page.html --model nope", "jinja2", "report"),
+        ("eval", "calibrate --data . --save c.json --model nope", "sklearn", "eval"),
+        ("train", "tiny --smoke --out run", "tqdm", "train"),
+        ("train", "idsim --smoke --out run", "peft", "train"),
+        ("data", "info none.parquet", "pyarrow", "data"),
+        ("data", "world --out world", "vtkmodules", "world"),
+        ("data", "world --out world", "tqdm", "world"),
+        ("data", "frames none.mp4 --out frames --sampling uco3d", "av", "data"),
+    ],
+)
+def test_a_missing_extra_is_named_before_the_work(
+    command: str, words: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.png"):
+        Path(name).touch()
+    monkeypatch.setitem(sys.modules, module, None)
+    assert importlib.import_module(f"idmetric.cli.{command}").main(words.split()) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"pip install 'idmetric[{extra}]' (in a copy of the repository: pip install '.[{extra}]')" in said.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+# Cheap checks before models
+
+
+@pytest.mark.parametrize("words", ["query a.png", "prune", "dedupe", "cluster", "build", "query a.png --no-update"])
+def test_a_folder_that_is_no_gallery_is_named_before_torch_is_imported(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").touch()
+    Path("empty").mkdir()
+    for folder in ("nope", "empty"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "torch", None)
+            assert importlib.import_module("idmetric.cli.gallery").main([*words.split(), "-g", folder]) == 1
+        said = capsys.readouterr()
+        assert said.err == (
+            f"idmetric-score gallery: error: '{folder}' is not a gallery: make one with idmetric-score gallery build "
+            f"FOLDER --gallery {folder}\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("tinny", "tiny"), ("dinov3_vitl6", "dinov3_vitl16"), ("near_id", "nearid")]
+)
+def test_a_mistyped_model_gets_the_nearest_name(name: str, meant: str) -> None:
+    with pytest.raises(CheckpointError, match=f"did you mean '{meant}'"):
+        load(name)
+    with pytest.raises(CheckpointError) as error:
+        load("xyz")
+    assert "did you mean" not in str(error.value)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli import eval as cli
+from idmetric.data.manifest.table import read
+from idmetric.distance.matrix import DISTANCES
+from tests.conftest import random_model
+from tests.test_structure import HEAVY, loaded_after
+
+QUICK = ["--device", "cpu", "--bootstrap", "30"]
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """A folder for each of four identities, three pictures each."""
+    rng = np.random.default_rng(0)
+    for name in "abcd":
+        (tmp_path / "album" / name).mkdir(parents=True)
+        colour = rng.integers(0, 255, 3)
+        for k in range(3):
+            array = np.clip(colour + rng.integers(-40, 40, (24, 24, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(array).save(tmp_path / "album" / name / f"{k}.png")
+    return tmp_path / "album"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    random_model("dinov3").save_pretrained(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_folder_of_photos_becomes_a_table(
+    album: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = ["folder", "--data", str(album), "--model", f"mine={model}", "--model", "hsv", "--out", str(out), *QUICK]
+    assert cli.main(given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["model", "dataset", "mAP"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["mine", "album"], ["hsv", "album"]]
+    names = {p.name for p in out.iterdir()}
+    tables = {"folder.json", "folder.csv", "folder.md", "folder.tex"}
+    items = {f"folder.{m}.{t}.parquet" for m in ("mine", "hsv") for t in ("queries", "pairs")}
+    assert names == tables | items | {"embeddings"}
+    found = json.loads((out / "folder.json").read_text())["results"]
+    assert found[0]["signature"]["model"] == f"IDSim:{model.name}"
+    assert found[0]["settings"]["bootstrap"] == 30
+    stored = {p: p.stat().st_mtime_ns for p in (out / "embeddings").rglob("*.safetensors")}
+    assert cli.main([*given, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert float(rows[0]["value"]) == found[0]["rows"][0]["metrics"]["mAP"]["value"]
+    assert {p: p.stat().st_mtime_ns for p in (out / "embeddings").rglob("*.safetensors")} == stored
+
+
+def test_a_split_that_is_not_there_is_named(album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = cli.read_data(album)
+    manifest.replace(split=["test"] * 6 + ["val"] * 6).write(tmp_path / "album.csv")
+    given = ["folder", "--data", str(tmp_path / "album.csv"), "--model", "hsv", *QUICK]
+    assert cli.main([*given, "--split", "train"]) == 1
+    assert "no split 'train'; there are test, val" in capsys.readouterr().err
+    assert cli.main([*given, "--split", "val", "--format", "json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["results"]
+    assert found["rows"][0]["metrics"]["mAP"]["count"] == 6
+    assert found["settings"]["data"] == str(tmp_path / "album.csv")  # what was measured stands beside the numbers
+    assert found["settings"]["split"] == ["val"]
+
+
+def test_unreadable_images_are_all_named_or_left_out(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (album / "a" / "1.png").write_bytes(b"no")
+    (album / "c" / "0.png").write_bytes(b"no")
+    given = ["folder", "--data", str(album), "--model", "hsv", *QUICK]
+    assert cli.main(given) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("idmetric-eval: error: 2 images cannot be used")
+    assert str(Path("a") / "1.png") in text
+    assert str(Path("c") / "0.png") in text
+    assert cli.main([*given, "--on-error", "skip"]) == 0
+    assert "2 images could not be used" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["folder", "--model", "hsv"], "--data PATH is needed"),
+        (["folder", "--data", "nowhere", "--model", "hsv"], "nowhere: no such file or folder"),
+        (["folder", "--data", "ALBUM", "--model", "no-such-model"], "unknown model 'no-such-model'"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--distance", "patch"], "models without patches: hsv"),
+        (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=pixels"], "two models are called 'x'"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "it has no mask in the manifest"),
+        (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
+        (["world", "--model", "hsv"], "--out DIR is needed"),
+        (["world", "--model", "hsv", "--out", "out", "--split", "test"], "--split chooses rows of --data"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_error(
+    album: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([str(album) if word == "ALBUM" else word for word in given]) == 1
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+
+
+def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> None:
+    whole = cli.read_data(album)
+    assert set(whole.column("identity")) == {f"album/{name}" for name in "abcd"}
+    whole.take([0, 1]).write(album / "manifest.parquet")
+    assert len(cli.read_data(album)) == len(read(album / "manifest.parquet")) == 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "from idmetric.cli.eval import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    assert loaded_after(code).isdisjoint(HEAVY)
+
+
+def test_literals_are_the_package_s_own() -> None:
+    assert cli.DISTANCES == DISTANCES
+
+
+@pytest.mark.parametrize("name", cli.PROTOCOLS)
+def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(cli.PROTOCOLS[name][0])
+    assert callable(module.command)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    assert module.__doc__.splitlines()[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.PROTOCOLS)
+def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
+    pages = (Path(__file__).parents[2] / "docs").glob("*.md")
+    assert any(f"\nidmetric-eval {name} " in page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_pairs_beyond_the_limit_are_an_error_that_says_how_long_they_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        (tmp_path / "photos" / f"{k % 3}").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{k % 3}" / f"{k}.png")
+    given = ["folder", "--data", str(tmp_path / "photos"), "--model", "ssim", "--out", str(tmp_path / "out"), *QUICK]
+    assert cli.main([*given, "--max-pairs", "20"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"ssim .*: 21 pairs would take about \d+ minutes here, and --max-pairs .* allows 20", error)
+    assert cli.main([*given, "--max-pairs", "21"]) == 0  # 15 pairs of two images, and each with itself
+    assert cli.main([*given, "--max-pairs", "1"]) == 0  # what is known does not count
+    assert list((tmp_path / "out" / "embeddings").glob("ssim.*/pairs-*.safetensors"))
+
+
+def test_the_world_is_rendered_once_into_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("vtk")
+    given = ["world", "--model", "hsv", "--out", str(tmp_path), "--size", "32", "--identities", "2", "--grids", "0",
+             "--strengths", "1", *QUICK]  # fmt: skip
+    assert cli.main(given) == 0
+    first = capsys.readouterr().out
+    assert "strength 1.00" in first
+    assert cli.main(given) == 0
+    assert capsys.readouterr().out == first

@@ -1,0 +1,360 @@
+"""`idmetric-score --pairs` with many pairs: streamed, bounded, resumed from `--cache`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from idmetric import Embedding, IDSim, load
+from idmetric.cli.pairs import Pair, Pairs
+from idmetric.cli.score import main
+from idmetric.cli.score_cache import Memory, Seen
+from idmetric.cli.score_format import UsageError
+from idmetric.gallery import Gallery
+from idmetric.io.progress import Progress
+from idmetric.models import embedder
+from idmetric.store.shards import Shards
+from tests.conftest import random_model
+from tests.embed_parts import Live, pictures
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    metric.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """40 pairs of 20 pictures, in no order."""
+    paths = pictures(tmp_path, 20)
+    rng = np.random.default_rng(3)
+    lines = [f"{paths[a].name},{paths[b].name}" for a, b in rng.integers(0, 20, (40, 2))]
+    (tmp_path / "pairs.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
+    return tmp_path
+
+
+def distances(out: str) -> dict[tuple[str, str], float]:
+    return {(row["reference"], row["image"]): row["distance"] for row in json.loads(out)["rows"]}
+
+
+class Counted:
+    """Counts the images that any model embeds, and keeps the sizes of the batches."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.images, self.batches = 0, list[int]()
+        original = embedder.Embedder.embed
+
+        def embed(metric: Any, images: Any, **options: Any) -> Embedding:
+            found = original(metric, images, **options)
+            self.images += len(found)
+            self.batches.append(len(found))
+            return found
+
+        patch.setattr(embedder.Embedder, "embed", embed)
+
+
+@pytest.fixture
+def run(folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(folder)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        words = ["--model", str(saved), "--device", "cpu", "--batch-size", "4", "--format", "json"]
+        status = main([*words, "--pairs", "pairs.csv", *argv])
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return call
+
+
+@pytest.mark.parametrize("distance", ["cls", "joint"])
+def test_each_file_is_decoded_and_embedded_once_where_memory_permits(
+    run: Run, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
+) -> None:
+    counted = Counted(monkeypatch)
+    live = Live(embedder.Embedder, monkeypatch)
+    status, out, _ = run("--distance", distance)
+    assert status == 0
+    assert counted.images == live.made == len({f for p in Pairs(folder / "pairs.csv") for f in p.files}) == 20
+    monkeypatch.undo()
+    model = load(saved, device="cpu")
+    for (a, b), found in distances(out).items():
+        assert found == pytest.approx(model(folder / a, folder / b, distance).item(), abs=1e-5)
+
+
+def test_without_memory_the_output_is_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("--distance", "joint")[1]
+    counted = Counted(monkeypatch)
+    live = Live(embedder.Embedder, monkeypatch)
+    found = run("--distance", "joint", "--memory", "0", "--workers", "3")[1]
+    assert counted.images > 20  # what was dropped comes again
+    assert live.most <= 3 * 4 + 1  # one batch in the model, two awaited
+    assert len(json.loads(found)["rows"]) == len(json.loads(whole)["rows"]) == 40
+    assert distances(found) == pytest.approx(distances(whole), abs=1e-5)
+
+
+def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Seen] = []
+    original = Memory.put
+    monkeypatch.setattr(Memory, "put", lambda self, file, seen: (kept.append(seen), original(self, file, seen)))
+    for options in (("--distance", "cls"), ("--distance", "patch"), ("--distance", "patch", "--cache", "kept"),
+                    ("--distance", "patch", "--cache", "kept")):  # fmt: skip
+        kept.clear()
+        run(*options)
+        assert len(kept) == 20
+        for seen in kept:
+            for tensor in (seen.embedding.cls, seen.embedding.patches):
+                assert tensor is None or tensor.untyped_storage().nbytes() == tensor.nbytes
+            assert (seen.embedding.patches is None) == ("cls" in options)
+            assert seen.bytes == sum(t.nbytes for t in (seen.embedding.cls, seen.embedding.patches, seen.small)
+                                     if t is not None)  # fmt: skip
+
+
+def test_memory_drops_what_was_unused_longest_but_nothing_that_is_awaited() -> None:
+    def seen(size: int) -> Seen:
+        return Seen(Embedding(torch.zeros(1, size // 4)), None)
+
+    memory = Memory(1000)
+    names = [(str(k), None) for k in range(5)]
+    assert memory.reserve(names[:3]) == names[:3]
+    assert memory.reserve(names[1:4]) == names[3:4]  # the others are coming
+    for name in names[:4]:
+        memory.put(name, seen(400))
+    memory.release(names[:3])
+    assert (memory.get(names[0]), len(memory)) == (None, 3)  # 1 to 3 are awaited, whatever they take
+    assert memory.reserve(names[:1]) == names[:1]  # it has to come again
+    assert memory.get(names[1]) is not None  # used last
+    memory.release(names[1:4])
+    assert memory.get(names[2]) is None
+    assert (memory.get(names[1]) is not None, memory.get(names[3]) is not None) == (True, True)
+
+
+KILLED = """
+import os, sys, time
+from idmetric import embedder
+from idmetric.cli.score import main
+from idmetric import shards
+shards._SAVE_IMAGES = 4  # write often
+original, batches = embedder.Embedder.embed, []
+def embed(metric, images, **options):
+    batches.append(len(images))
+    if len(batches) > 3:
+        open("mark", "w").close()
+        time.sleep(100)
+    return original(metric, images, **options)
+embedder.Embedder.embed = embed
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("distance", ["cls", "joint"])
+def test_a_killed_run_goes_on_to_the_same_output(
+    run: Run, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
+) -> None:
+    counted = Counted(monkeypatch)
+    options = ("--distance", distance)
+    whole = run(*options)
+    uninterrupted = list(counted.batches)
+    words = ["--model", str(saved), "--device", "cpu", "--batch-size", "4", "--pairs", "pairs.csv", *options,
+             "--cache", "kept", "--output", "scores.csv"]  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *words], cwd=folder)
+    try:
+        until = time.monotonic() + 60
+        while not (folder / "mark").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (folder / "mark").exists()
+    assert not (folder / "scores.csv").exists()  # a file of scores is whole or not there
+    counted.images, counted.batches = 0, []
+    assert run(*options, "--cache", "kept") == whole
+    assert counted.batches == uninterrupted[3:]  # what was embedded before the kill is not again
+    counted.images = 0
+    assert run(*options, "--cache", "kept") == whole
+    assert counted.images == 0
+
+
+def test_the_cache_never_gives_what_is_no_longer_so(
+    run: Run, folder: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("--cache", "kept")
+    path = folder / "0004.png"
+    stat = path.stat()
+    path.write_bytes((folder / "0011.png").read_bytes().ljust(stat.st_size, b"\0"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    kept, fresh = distances(run("--cache", "kept")[1]), distances(run()[1])
+    assert kept.keys() == fresh.keys()
+    assert kept == pytest.approx(fresh, abs=1e-5)
+    other = random_model("dinov3")
+    with torch.no_grad():
+        next(other.mlp_cls.parameters()).mul_(1.5)
+    other.save_pretrained(folder / "other")
+    assert run("--cache", "kept", "--model", "other")[1] == run("--model", "other")[1]
+    counted = Counted(monkeypatch)
+    run("--cache", "kept", "--distance", "patch")  # what was kept has no patches
+    assert counted.images == 20
+
+
+def test_masks_are_part_of_what_is_kept(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    for name, box in (("m1.png", (5, 5, 20, 20)), ("m2.png", (15, 10, 40, 30))):
+        mask = Image.new("L", (40, 30))
+        mask.paste(255, box)
+        mask.save(folder / name)
+    (folder / "pairs.csv").write_text(
+        "a,b,mask_a,mask_b\n0000.png,0001.png,m1.png,m2.png\n0000.png,0001.png,m2.png,\n0000.png,0001.png,,\n"
+    )
+    whole = run("--distance", "joint")
+    assert len({row["distance"] for row in json.loads(whole[1])["rows"]}) == 3
+    assert run("--distance", "joint", "--cache", "kept") == whole
+    counted = Counted(monkeypatch)
+    assert run("--distance", "joint", "--cache", "kept") == whole
+    assert counted.images == 0
+    results = [run("--distance", "joint", *cache, "--outside", "keep") for cache in (("--cache", "kept"), ())]
+    assert results[0][::2] == results[1][::2]  # status and messages
+    kept, plain = (json.loads(result[1]) for result in results)
+    assert kept.pop("summary") == pytest.approx(plain.pop("summary"), abs=1e-6)  # batches differ: rounding does
+    near = [pytest.approx(row.pop("distance"), abs=1e-6) for row in plain["rows"]]
+    assert [row.pop("distance") for row in kept["rows"]] == near
+    assert kept == plain
+
+
+def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Run, folder: Path) -> None:
+    (folder / "0003.png").write_bytes(b"no image")
+    (folder / "0007.png").unlink()
+    plain = run("--on-error", "skip")
+    assert plain[0] == 4
+    for _ in range(2):
+        assert run("--on-error", "skip", "--cache", "kept") == plain
+    failed = run("--cache", "kept")
+    assert failed == run()
+    assert (failed[0], failed[1]) == (1, "")
+
+
+def test_a_gallery_is_a_cache_and_folders_are_cached_too(
+    folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Gallery(folder / "index", load(saved, device="cpu")).update(folder)
+    counted = Counted(monkeypatch)
+    words = ["--model", str(saved), "--device", "cpu", str(folder / "0000.png"), str(folder), "--cache"]
+    assert main([*words, str(folder / "index"), "--no-copies"]) == 0
+    assert counted.images == 0
+    first = capsys.readouterr().out
+    assert main([*words, str(folder / "new"), "--no-copies"]) == 0
+    assert counted.images == 20
+    assert capsys.readouterr().out == first
+
+
+def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("--cache", "kept")
+    [shard] = folder.glob("kept/*model*/*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:100])
+    status, out, err = run("--cache", "kept")
+    assert (status, out) == whole[:2]
+    assert f"shard {shard.name} was damaged" in err
+    assert run("--cache", "kept") == whole
+
+
+def test_shards_give_global_features_by_row(metric: IDSim, tmp_path: Path) -> None:
+    paths = pictures(tmp_path, 5)
+    embedding = metric.embed(paths)
+    Shards(tmp_path / "s", patches=True).add(list("abcde"), embedding)
+    found = Shards(tmp_path / "s").embedding(["d", "a"])
+    assert found.patches is None
+    assert found.cls.equal(embedding.cls[[3, 0]])
+
+
+# The file of pairs
+
+
+def test_pairs_are_read_a_line_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("".join(f"{k % 7}.png,{k}.png\n" for k in range(1000)))
+    pairs = Pairs(path)
+    assert len(pairs) == 1000
+    stream = iter(pairs)
+    assert next(stream) == Pair(str(tmp_path / "0.png"), str(tmp_path / "0.png"))
+    windows = list(pairs.windows(8))
+    assert [p for w in windows for p in w] == list(pairs)
+    assert max(len({f for p in w for f in p.files}) for w in windows) <= 8
+    assert len(windows) < 1000  # neighbours that share images stand together
+    path.write_text(path.read_text() + "alone.png\n")
+    with pytest.raises(UsageError, match="pair 1001: two image paths are needed"):
+        Pairs(path)
+
+
+def test_pairs_from_a_pipe_are_read_once(run: Run, folder: Path) -> None:
+    whole = run()
+    os.mkfifo(folder / "pipe")
+    text = (folder / "pairs.csv").read_text()
+    writer = threading.Thread(target=lambda: (folder / "pipe").write_text(text))
+    writer.start()
+    assert run("--pairs", "pipe") == whole
+    writer.join()
+
+
+def test_what_may_have_no_end_is_not_waited_for(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("idmetric.cli.pairs.MOST", 50)
+    os.mkfifo(folder / "pipe")
+    writer = threading.Thread(target=lambda: (folder / "pipe").write_text("0000.png,0001.png\n" * 10))
+    writer.start()
+    for path, says in (("pipe", "has more than 50 bytes"), ("/dev/zero", "a device may have no end")):
+        with pytest.raises(SystemExit):
+            main(["--pairs", str(folder / path)])
+        assert says in capsys.readouterr().err
+    writer.join()
+    (folder / "empty.png").touch()
+    (folder / "pairs.csv").write_text("0000.png,0001.png\n0000.png,/dev/zero\nempty.png,0000.png\n")
+    plain = run("--on-error", "skip")
+    assert (plain[0], "/dev/zero" in plain[2]) == (4, True)
+    assert run("--on-error", "skip", "--cache", "kept") == plain
+
+
+# Progress
+
+
+def test_progress_tells_speed_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    clock = iter(np.arange(0, 1000, 10.0))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    show = Progress("pairs")
+    for done in range(0, 8000, 1000):
+        show(done, 100_000)
+    lines = capsys.readouterr().err.split("\r")
+    assert lines[1].endswith("0/100000 pairs")
+    assert lines[-1].endswith("7000/100000 pairs, 100 a second, 0:15:30 left")
+    show.clear()
+    quiet = Progress("pairs", show=False)
+    quiet(1, 2)
+    assert capsys.readouterr().err == "\r\x1b[K"
+
+
+@pytest.fixture(autouse=True)
+def leave_no_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert not [t for t in threading.enumerate() if t not in before and t.name.startswith("ThreadPool")]

@@ -1,0 +1,475 @@
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim, load
+from idmetric.calibration.apply import Calibration
+from idmetric.calibration.curves import Platt
+from idmetric.checkpoints import format as checkpoint
+from idmetric.cli import exits, score
+from idmetric.cli.score import main
+from idmetric.distance.matrix import DISTANCES
+
+Run = Callable[..., tuple[int, str, str]]  # arguments of the command -> exit status, stdout, stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    """A model, a reference, four candidates, masks."""
+    root = tmp_path_factory.mktemp("score")
+    metric.save_pretrained(root / "model")
+    rng = np.random.default_rng(0)
+    (root / "gen" / "deep").mkdir(parents=True)
+    (root / "masks").mkdir()
+    for name in ("ref", "ref2", "gen/a", "gen/b", "gen/c", "gen/deep/d"):
+        picture = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((50, 40))
+        picture.save(root / f"{name}.png")
+        mask = np.zeros((40, 50), np.uint8)
+        mask[10:30, 10:40] = 255
+        Image.fromarray(mask).save(root / "masks" / f"{Path(name).name}.png")
+    return root
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(folder)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = main(["--model", "model", "--device", "cpu", *argv])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return call
+
+
+def rows(text: str) -> dict[str, float]:
+    return {Path(row["image"]).name: row["distance"] for row in json.loads(text)["rows"]}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_scores_are_those_of_the_metric_and_sorted(run: Run, folder: Path, name: str) -> None:
+    status, out, err = run("ref.png", "gen", "--distance", name, "--format", "json", "--batch-size", "2")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    model = load(folder / "model", device="cpu")
+    values = [row["distance"] for row in found["rows"]]
+    assert values == sorted(values)
+    assert [row["rank"] for row in found["rows"]] == [1, 2, 3, 4]
+    for row in found["rows"]:
+        assert row["distance"] == pytest.approx(model(folder / "ref.png", folder / row["image"], name).item(), abs=1e-6)
+        assert row["revision"] == model.revision
+        assert row["distance_name"] == name
+        assert row["resolution"] == "64x64"
+        assert row["model"] == "IDSim:model"
+    assert found["signature"]["distance"] == name
+
+
+def test_the_literal_list_of_distances_is_the_real_one() -> None:
+    assert score.DISTANCES == DISTANCES
+
+
+def test_formats_agree(run: Run) -> None:
+    expected = rows(run("ref.png", "gen", "--format", "json")[1])
+    lines = [json.loads(line) for line in run("ref.png", "gen", "--format", "jsonl")[1].splitlines()]
+    assert {Path(x["image"]).name: x["distance"] for x in lines} == expected
+    table = list(csv.DictReader(io.StringIO(run("ref.png", "gen", "--format", "csv")[1])))
+    assert {Path(x["image"]).name: x["distance"] for x in table} == {k: f"{v:.4f}" for k, v in expected.items()}
+    text = run("ref.png", "gen")[1]
+    best = min(expected, key=expected.__getitem__)
+    assert text.splitlines()[1].split()[:2] == ["1", f"{expected[best]:.4f}"]
+    assert best in text.splitlines()[1]
+    assert "reference: ref.png" in text
+    assert "distance=cls" in text
+
+
+def test_globs_folders_and_files_name_the_same_images_once(run: Run) -> None:
+    everything = run("ref.png", "gen", "--format", "json")[1]
+    assert run("ref.png", "gen/**/*.png", "--format", "json")[1] == everything
+    assert run("ref.png", "gen", "gen/a.png", "--format", "json")[1] == everything
+    status, out, err = run("ref.png", "nothing*.png")
+    assert (status, out) == (2, "")
+    assert "nothing*.png" in err
+
+
+def test_several_references(run: Run, folder: Path) -> None:
+    one, two = (rows(run(r, "gen", "--format", "json")[1]) for r in ("ref.png", "ref2.png"))
+    both = ("--ref", "ref.png", "--ref", "ref2.png", "gen", "--format", "json")
+    best, mean = rows(run(*both)[1]), rows(run(*both, "--aggregate", "mean")[1])
+    for name in one:
+        assert best[name] == pytest.approx(min(one[name], two[name]), abs=1e-6)
+        assert mean[name] == pytest.approx((one[name] + two[name]) / 2, abs=1e-6)
+    nearest = {Path(r["image"]).name: r["reference"] for r in json.loads(run(*both)[1])["rows"]}
+    assert all(nearest[n] == ("ref.png" if one[n] < two[n] else "ref2.png") for n in one)
+
+
+@pytest.mark.parametrize("header", ["", "a,b\n", "ref,gen\n", "image_a,image_b\n"])
+def test_pairs_are_relative_to_their_file(run: Run, folder: Path, tmp_path: Path, header: str) -> None:
+    (folder / "pairs.csv").write_text(
+        f"{header}ref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n"
+    )
+    os.chdir(tmp_path)
+    status = main(["--model", str(folder / "model"), "--device", "cpu", "--pairs", str(folder / "pairs.csv"),
+                   "--batch-size", "2", "--format", "json", "--output", str(tmp_path / "out.json")])  # fmt: skip
+    assert status == 0
+    found = {(Path(r["reference"]).name, Path(r["image"]).name): r["distance"]
+             for r in json.loads((tmp_path / "out.json").read_text())["rows"]}  # fmt: skip
+    model = load(folder / "model", device="cpu")
+    assert found.keys() == {("ref.png", "a.png"), ("ref2.png", "a.png"), ("ref.png", "b.png")}
+    for (a, b), value in found.items():
+        assert value == pytest.approx(model(folder / a, folder / "gen" / b).item(), abs=1e-6)
+
+
+def test_masks_select_the_subject(run: Run, folder: Path) -> None:
+    plain = rows(run("ref.png", "gen/a.png", "--format", "json")[1])
+    masked = rows(run("ref.png", "gen/a.png", "--mask-dir", "masks", "--format", "json", "--distance", "patch")[1])
+    m = {"mask_a": folder / "masks/ref.png", "mask_b": folder / "masks/a.png"}
+    model = load(folder / "model", device="cpu")
+    expected = model(folder / "ref.png", folder / "gen/a.png", "patch", **m).item()
+    assert masked["a.png"] == pytest.approx(expected, abs=1e-6)
+    assert masked != plain
+    (folder / "pairs.csv").write_text("a,b,mask_a,mask_b\nref.png,gen/a.png,masks/ref.png,masks/a.png\n")
+    assert rows(run("--pairs", "pairs.csv", "--distance", "patch", "--format", "json")[1])["a.png"] == pytest.approx(
+        expected, abs=1e-6
+    )
+    status, out, err = run("ref.png", "gen/a.png", "--mask-dir", "gen")
+    assert (status, out) == (1, "")
+    assert "ref.png" in err
+
+
+def test_threshold_sets_the_exit_status(run: Run) -> None:
+    values = sorted(rows(run("ref.png", "gen", "--format", "json")[1]).values())
+    assert run("ref.png", "gen", "--threshold", str(values[-1] + 1e-3))[0] == 0
+    status, out, _ = run("ref.png", "gen", "--threshold", str(values[-2]))
+    assert status == 3
+    assert len(out.splitlines()) == 8  # the scores are printed all the same
+
+
+def test_several_references_show_how_far_real_photos_are(run: Run, folder: Path) -> None:
+    refs = ("--ref", "ref.png", "--ref", "ref2.png", "--ref", "gen/c.png")
+    model = load(folder / "model", device="cpu")
+    names = ["ref.png", "ref2.png", "gen/c.png"]
+    apart = model.pairwise([folder / n for n in names])
+    for aggregate, take in (("best", min), ("mean", lambda x: sum(x) / len(x))):
+        options = (*refs, "gen/a.png", "gen/b.png", "--aggregate", aggregate)
+        found = json.loads(run(*options, "--format", "json")[1])
+        expected = [take([apart[i, j].item() for j in range(3) if j != i]) for i in range(3)]
+        assert list(found["baseline"]["distances"]) == names
+        assert list(found["baseline"]["distances"].values()) == pytest.approx(expected, abs=1e-6)
+        assert found["baseline"]["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
+        assert found["baseline"]["max"] == pytest.approx(max(expected), abs=1e-6)
+        for row in found["rows"]:
+            nearer = np.mean([e < row["distance"] for e in expected])
+            assert row["real_percentile"] == pytest.approx(100 * nearer)
+        lines = list(csv.DictReader(io.StringIO(run(*options, "--format", "csv")[1])))
+        assert [x["real_mean"] for x in lines] == [f"{found['baseline']['mean']:.4f}"] * 2
+        assert [x["real_percentile"] for x in lines] == [f"{r['real_percentile']:.4f}" for r in found["rows"]]
+        text = run(*options)[1]
+        assert f"mean {found['baseline']['mean']:.4f}, max {found['baseline']['max']:.4f}" in text
+        assert "percentile" in text.splitlines()[0]
+
+
+def test_one_reference_says_that_the_baseline_needs_two(run: Run) -> None:
+    assert "with two references or more" in run("ref.png", "gen")[1]
+    found = json.loads(run("ref.png", "gen", "--format", "json")[1])
+    assert found["baseline"] is None
+    assert "two references" in found["baseline_note"]
+    assert "real_percentile" not in found["rows"][0]
+
+
+def test_copies_of_a_reference_are_warned_of(run: Run, folder: Path) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels).resize((100, 80), Image.Resampling.BICUBIC)
+    picture.save(folder / "shop.png")
+    back = picture.crop((0, 0, 95, 76)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    back.save(folder / "handed_back.jpg", quality=90)
+    options = ("shop.png", "gen/a.png", "handed_back.jpg", "shop.png", "--format", "json", "--include-refs")
+    status, out, err = run(*options)
+    assert status == 0
+    assert "handed_back.jpg repeats the pixels of shop.png, mirrored" in err
+    assert len(err.splitlines()) == 1  # not of the reference itself, nor of another picture
+    found = {row["image"]: row for row in json.loads(out)["rows"]}
+    assert {name: row["copy"] for name, row in found.items()} == {
+        "gen/a.png": False, "handed_back.jpg": True, "shop.png": True,
+    }  # fmt: skip
+    assert found["shop.png"]["copy_agreement"] == pytest.approx(1)
+    assert run(*options, "--quiet")[2] == ""
+    status, out, err = run(*options, "--no-copies")
+    assert err == ""
+    assert "copy" not in json.loads(out)["rows"][0]
+    assert run("shop.png", "gen/a.png", "handed_back.jpg")[1].splitlines()[0].split()[-1] == "copy"
+    (folder / "pairs.csv").write_text("shop.png,gen/a.png\nshop.png,handed_back.jpg\n")
+    assert "handed_back.jpg repeats" in run("--pairs", "pairs.csv")[2]
+    assert "are one picture" in run("--ref", "shop.png", "--ref", "handed_back.jpg", "gen")[2]
+    (folder / "handed_back.jpg").unlink()
+
+
+def test_a_calibration_adds_probabilities(run: Run, folder: Path) -> None:
+    model = load(folder / "model", device="cpu")
+    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model")
+    made.write(folder / "c.json")
+    found = json.loads(run("ref.png", "gen", "--calibration", "c.json", "--format", "json")[1])
+    for row in found["rows"]:
+        assert row["probability"] == pytest.approx(made.probability(row["distance"]).item())
+    rare = json.loads(run("ref.png", "gen", "--calibration", "c.json", "--prior", "0.1", "--format", "json")[1])
+    assert [r["probability"] for r in rare["rows"]] == pytest.approx(
+        [made.probability(r["distance"], 0.1).item() for r in found["rows"]]
+    )
+    assert "P(same)" in run("ref.png", "gen", "--calibration", "c.json")[1]
+    assert {row["probability_basis"] for row in found["rows"]} == {made.basis}
+    for form in ("table", "csv", "jsonl"):
+        assert made.basis in run("ref.png", "gen", "--calibration", "c.json", "--format", form)[1]
+    assert "probability" not in json.loads(run("ref.png", "gen", "--format", "json")[1])["rows"][0]
+    several = ("--ref", "ref.png", "--ref", "ref2.png", "gen/a.png", "--calibration", "c.json", "--format", "json")
+    values = [made.probability(model(folder / r, folder / "gen/a.png").item()) for r in ("ref.png", "ref2.png")]
+    assert json.loads(run(*several, "--aggregate", "mean")[1])["rows"][0]["probability"] == pytest.approx(
+        np.mean(values), abs=1e-5
+    )
+    assert json.loads(run(*several)[1])["rows"][0]["probability"] == pytest.approx(max(values), abs=1e-5)
+    made.write(folder / "model" / "calibration.json")
+    try:
+        stored = json.loads(run("ref.png", "gen", "--calibration", "stored", "--format", "json")[1])
+        assert [r["probability"] for r in stored["rows"]] == [r["probability"] for r in found["rows"]]
+    finally:
+        (folder / "model" / "calibration.json").unlink()
+
+
+def test_a_calibration_for_something_else_is_refused(run: Run, folder: Path) -> None:
+    model = load(folder / "model", device="cpu")
+    Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model").write(folder / "c.json")
+    for options, says in (
+        (("--distance", "patch"), "for the distance 'cls', not 'patch'"),
+        (("--mask-dir", "masks"), "whole images, not for subjects cut by masks"),
+    ):
+        status, out, err = run("ref.png", "gen/a.png", "--calibration", "c.json", *options)
+        assert (status, out) == (1, "")
+        assert says in err
+    other = replace(model.calibrated_model(), revision="0" * 12, files=None)
+    Calibration(Platt(5.0, -2.0), other, "cls", 0.5, name="older").write(folder / "c.json")
+    status, out, err = run("ref.png", "gen/a.png", "--calibration", "c.json")
+    assert (status, out) == (1, "")
+    assert "made for older" in err
+    assert run("ref.png", "gen/a.png", "--calibration", "stored")[0] == 2
+    assert run("ref.png", "gen/a.png", "--prior", "0.1")[0] == 2
+    assert "absent.json" in run("ref.png", "gen/a.png", "--calibration", "absent.json")[2]
+
+
+def test_unreadable_images(run: Run, folder: Path) -> None:
+    (folder / "bad.png").write_bytes((folder / "ref.png").read_bytes()[:60])
+    status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png")
+    assert (status, out) == (1, "")
+    assert "bad.png: " in err  # all of them at once, each with its reason
+    assert "missing.png: there is no such file" in err
+    assert "2 of 4 images" in err
+    assert "--on-error skip scores the others" in err
+    assert len(err.splitlines()) == 1
+    assert "--on-error skip" in run("ref.png", "gen/a.png", "missing.png")[2]
+    status, out, err = run("ref.png", "gen/a.png", "bad.png", "missing.png", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"a.png"}
+    assert {x["image"] for x in json.loads(out)["skipped"]} == {"bad.png", "missing.png"}
+    assert "skipped bad.png" in err
+    assert "no such file" in err
+    assert run("ref.png", "bad.png", "gen/a.png", "--on-error", "skip", "--threshold", "-1")[0] == 3
+    status, out, err = run("ref.png", "bad.png", "--on-error", "skip")
+    assert (status, out) == (1, "")
+    (folder / "pairs.csv").write_text("ref.png,gen/a.png\nbad.png,gen/a.png\nref.png,gen/b.png\n")
+    status, out, _ = run("--pairs", "pairs.csv", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"a.png", "b.png"}
+
+
+def test_a_threshold_that_is_exceeded_says_by_which_images(run: Run) -> None:
+    status, out, err = run("ref.png", "gen", "--threshold", "-1", "--format", "json")
+    scored = json.loads(out)["rows"]
+    assert status == 3
+    farthest = max(scored, key=lambda row: row["distance"])
+    assert err == (
+        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed --threshold -1, the farthest is "
+        f"{farthest['image']} at {farthest['distance']:.4f}\n"
+    )
+    assert run("ref.png", "gen", "--threshold", "2")[::2] == (0, "")
+    assert run("ref.png", "gen", "--threshold", "nan")[0] == 2
+
+
+def test_unreadable_masks(run: Run, folder: Path) -> None:
+    (folder / "poor").mkdir()
+    (folder / "poor/ref.png").write_bytes((folder / "masks/ref.png").read_bytes())
+    (folder / "poor/a.png").write_bytes(b"junk")
+    Image.new("L", (50, 40)).save(folder / "poor/b.png")  # selects nothing
+    options = ("ref.png", "gen/a.png", "gen/b.png", "gen/c.png", "--mask-dir", "poor")
+    status, out, err = run(*options)
+    assert (status, out) == (1, "")
+    assert "poor/a.png" in err
+    status, out, err = run(*options, "ref.png", "--include-refs", "--on-error", "skip", "--format", "json")
+    assert status == 4
+    assert rows(out).keys() == {"ref.png"}
+    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: there is no such file"):
+        assert text in err
+    # the same image with a good mask is scored all the same
+    (folder / "pairs.csv").write_text("a,b,mask_b\nref.png,gen/a.png,poor/a.png\nref.png,gen/a.png,masks/ref.png\n")
+    status, out, _ = run("--pairs", "pairs.csv", "--on-error", "skip", "--format", "json", "--distance", "patch")
+    assert status == 4
+    model = load(folder / "model", device="cpu")
+    expected = model(folder / "ref.png", folder / "gen/a.png", "patch", mask_b=folder / "masks/ref.png")
+    assert [row["distance"] for row in json.loads(out)["rows"]] == pytest.approx([expected.item()], abs=1e-6)
+
+
+def test_animations_are_announced_unless_quiet(run: Run, folder: Path) -> None:
+    frames = [Image.new("RGB", (20, 20), c) for c in ("red", "blue")]
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    status, _, err = run("ref.png", "moving.gif")
+    assert status == 0
+    assert "moving.gif" in err
+    assert "2 frames" in err
+    assert run("ref.png", "moving.gif", "--quiet")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "reference"),
+        (["ref.png"], "candidate"),
+        (["ref.png", "gen", "--distance", "lpips"], "invalid choice"),
+        (["ref.png", "gen", "--batch-size", "0"], "batch-size"),
+        (["absent.png", "gen"], "absent.png"),
+        (["--pairs", "x.csv", "ref.png"], "--pairs"),
+        (["--pairs", "absent.csv"], "absent.csv"),
+        (["ref.png", "masks/../model"], "holds no images"),
+    ],
+)
+def test_wrong_usage(run: Run, argv: list[str], message: str) -> None:
+    status, out, err = run(*argv)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_the_default_model_is_never_replaced(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError("name resolution failed")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("another model was read")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(checkpoint, "read", forbidden)
+    assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+    for part in ("id-sim_dinov3_vitl16", "name resolution failed", "local folder", "--model tiny"):
+        assert part in done.err
+
+
+def test_progress_is_shown_on_a_terminal_alone(folder: Path) -> None:
+    import pty
+
+    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "model", "ref.png", "gen", "--format", "csv"]
+    silent = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert silent.stderr == ""
+    master, slave = pty.openpty()
+    shown = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=slave, text=True, check=True)
+    os.close(slave)
+    assert "4/4 images" in os.read(master, 10000).decode()
+    os.close(master)
+    assert shown.stdout == silent.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("idmetric 0.")
+
+
+def test_models_are_listed_with_licence_size_and_cache_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    from idmetric.checkpoints import released
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    def state_of() -> dict[str, str]:
+        assert main(["--list-models"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["model", "download", "licence", "resolution", "distance", "state", "repository"]
+        return {line.split()[0]: line for line in lines[1:]}
+
+    lines = state_of()
+    assert list(lines) == ["tiny", *released.models()]
+    assert "dinov3-license" in lines["dinov3_vitl16"]
+    assert "448x448" in lines["dinov3_vitl16"]
+    assert "0.9 GB" in lines["nearid"]
+    assert all("not fetched" in line for name, line in lines.items() if name != "tiny")
+
+    def fetch(repo: str, *files: str, commit: str = "1" * 40, main: bool = True) -> None:
+        root = tmp_path / f"models--{repo.replace('/', '--')}"
+        (root / "snapshots" / commit).mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (root / "snapshots" / commit / file).write_text(
+                '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+            )
+        if main:
+            (root / "refs").mkdir(exist_ok=True)
+            (root / "refs" / "main").write_text(commit)
+
+    fetch("Aleksandar/nearid-siglip2", "config.json", "preprocessor_config.json", "model.safetensors")
+    release = released.IDSIM["dinov2_vitb14"]
+    files = ("adapter_config.json", "adapter_model.safetensors", "mlp_cls.pth", "mlp_patch.pth")
+    fetch(release.repo, *files, commit="2" * 40)  # not the pinned one
+    fetch("timm/vit_base_patch14_dinov2.lvd142m", "model.safetensors")
+    qwen = ("config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors.index.json")
+    fetch("HugC/VisME-Qwen25VL-3B", *qwen, "1.safetensors")
+    lines = state_of()
+    assert " cached" in lines["nearid"]
+    assert "not fetched" in lines["dinov2_vitb14"]
+    assert "not fetched" in lines["visid_3b"]  # one of its two files is missing
+    assert release.revision is not None
+    fetch(release.repo, *files, commit=release.revision, main=False)
+    fetch("HugC/VisME-Qwen25VL-3B", "2.safetensors")
+    lines = state_of()
+    assert " cached" in lines["dinov2_vitb14"]
+    assert " cached" in lines["visid_3b"]
+
+
+def test_a_revision_needs_a_repository(run: Run) -> None:
+    status, out, err = run("ref.png", "gen", "--revision", "0" * 40)
+    assert (status, out) == (1, "")
+    assert "local folder, which has no revision" in err
+
+
+def test_an_interrupt_that_a_library_takes_for_an_error_is_one() -> None:
+    def swallowed() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 1  # as C code does that tells an error of its own
+        return 0
+
+    parser = argparse.ArgumentParser()
+    assert exits.ended(swallowed, parser) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert exits.ended(lambda: 1, parser) == 1
+    assert exits.ended(lambda: signal.raise_signal(signal.SIGINT) or 0, parser) == 130

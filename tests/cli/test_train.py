@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from idmetric import load
+from idmetric.cli import train as cli
+from idmetric.train.options import add_options, from_file, option, values_of
+from idmetric.train.processes import MainFailed
+from tests import train_parts
+from tests.test_structure import HEAVY, loaded_after
+from tests.train.test_loop import port
+
+QUICK = ["--steps", "2", "--log-every", "1", "--workers", "0", "--cpu"]
+
+
+@pytest.fixture(autouse=True)
+def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.RECIPES, "pairs", ("tests.train_parts", "the tests' own recipe"))
+    monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    train_parts.smoke_data(folder)
+    return folder / "manifest.parquet"
+
+
+def test_the_command_trains_what_load_opens(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--rate", "0.01", "--seed", "3"]
+    assert cli.main(given) == 0
+    record = json.loads((tmp_path / "run/recipe.json").read_text())
+    assert record["recipe"] == "pairs"
+    assert {k: record["settings"][k] for k in ("steps", "rate", "seed", "rows")} == {
+        "steps": 2, "rate": 0.01, "seed": 3, "rows": 8,
+    }  # fmt: skip
+    assert record["run"]["seed"] == 3  # of the recipe's Config, which has one too
+    assert load(tmp_path / "run", device="cpu")(torch.rand(1, 3, 16, 16)).cls.shape == (1, 16)
+    capsys.readouterr()
+    assert cli.main(given) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert cli.main([*given, "--rate", "0.02"]) == 1
+    assert "rate: 0.01 there, 0.02 now" in capsys.readouterr().err
+
+
+def test_the_same_command_gives_the_same_weights(data: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        torch.rand(3)  # whatever was drawn before
+        assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / name), *QUICK]) == 0
+    a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert a == b
+
+
+def test_smoke_needs_no_data(tmp_path: Path) -> None:
+    assert cli.main(["pairs", "--smoke", "--cpu", "--out", str(tmp_path / "run")]) == 0
+    record = json.loads((tmp_path / "run/recipe.json").read_text())
+    assert record["settings"]["steps"] == 2
+    assert record["run"]["validate_every"] == 1
+    assert (tmp_path / "run/smoke-data/manifest.parquet").is_file()
+    assert cli.main(["pairs", "--smoke", "--cpu", "--out", str(tmp_path / "run"), "--fresh", "--steps", "1"]) == 0
+    assert json.loads((tmp_path / "run/recipe.json").read_text())["settings"]["steps"] == 1
+
+
+def test_fresh_moves_the_old_run_and_deletes_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--fresh"]
+    for rate in ("0.01", "0.02", "0.03"):
+        assert cli.main([*given, "--rate", rate]) == 0
+    rates = [
+        json.loads((tmp_path / n / "recipe.json").read_text())["settings"]["rate"] for n in ("run.1", "run.2", "run")
+    ]
+    assert rates == [0.01, 0.02, 0.03]
+    assert f"the run in {tmp_path / 'run'} is now in {tmp_path / 'run.2'}" in capsys.readouterr().out
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    assert cli.main([*given[:3], "--out", str(tmp_path / "link"), *given[5:], "--rate", "0.04"]) == 0
+    assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["rate"] == 0.03
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["rate"] == 0.04
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").touch()
+    assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "mine"), *QUICK, "--fresh"]) == 1
+    assert "holds other things (thesis.tex)" in capsys.readouterr().err
+    assert (tmp_path / "mine/thesis.tex").exists()
+
+
+@pytest.mark.parametrize("kind", ["json", "toml"])
+def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "toml":
+        pytest.importorskip("tomllib")
+    values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
+    text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
+    (tmp_path / f"mine.{kind}").write_text(text)
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / f"mine.{kind}")]
+    assert cli.main([*given, "--steps", "1", "--no-symmetric", "--cpu", "--workers", "0"]) == 0
+    settings = json.loads((tmp_path / "run/recipe.json").read_text())["settings"]
+    wanted = {"rate": 1.0, "sizes": [8, 8], "optimizer": "sgd", "steps": 1, "symmetric": False}
+    assert {name: settings[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"rates": 1}', "there is no option 'rates'; there are batch, "),
+        ('{"steps": 1.5}', "steps = 1.5: it must be a whole number"),
+        ('{"steps": true}', "steps = True: it must be a whole number"),
+        ('{"optimizer": "lion"}', "optimizer = 'lion': choose one of adamw, sgd"),
+        ('{"sizes": 3}', "sizes = 3: it must be a list of values"),
+        ('{"save-every": 1, "save_every": 2}', "'save_every' is given twice"),
+        ("[1]", "an object of names and values is needed"),
+        ("{", "not readable as json"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "mine.json").write_text(text)
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / "mine.json")]
+    assert cli.main(given) == 1
+    assert f"--config {tmp_path / 'mine.json'}: {message}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--steps", "many"], "argument --steps: steps = 'many': it must be a whole number"),
+        (["--optimizer", "lion"], "argument --optimizer: optimizer = 'lion': choose one of adamw, sgd"),
+        (["--precision", "fp8"], "choose one of no, bf16, fp16"),
+        (["--sizes", "1", "x"], "argument --sizes: sizes = 'x'"),
+        (["--stepz", "1"], "unrecognized arguments: --stepz"),
+        (["--step", "1"], "unrecognized arguments: --step"),  # no abbreviations: later options may share them
+    ],
+)
+def test_wrong_usage_is_refused(capsys: pytest.CaptureFixture[str], given: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["pairs", *given])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_arguments_are_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pairs", "--data", str(data)]) == 1
+    assert "--out DIR is needed" in capsys.readouterr().err
+    assert cli.main(["pairs", "--out", str(tmp_path / "run")]) == 1
+    assert "--data FILE is needed" in capsys.readouterr().err
+    assert cli.main(["pairs", "--out", str(tmp_path / "run"), "--data", str(tmp_path / "no.csv")]) == 1
+    assert "no.csv: no such file" in capsys.readouterr().err
+    assert cli.main(["pairs", "--out", str(tmp_path / "run"), "--data", str(data), "--keep", "-1"]) == 1
+    assert "keep = -1: it must be 0 or more" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
+    assert cli.main([*given, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    for part in (f"data    {data}: 8 rows, 4 identities", "steps   2", "3,281 of 6,497 parameters", "on      cpu",
+                 "a new run", "  rate = 0.003"):  # fmt: skip
+        assert part in said
+    assert not (tmp_path / "run").exists()
+    assert cli.main(given) == 0
+    assert cli.main([*given, "--dry-run"]) == 0
+    assert "a run with 2 steps done" in capsys.readouterr().out
+    assert cli.main(["pairs", "--smoke", "--cpu", "--dry-run"]) == 0
+    assert "rendered for --smoke: 8 rows" in capsys.readouterr().out
+
+
+def test_images_that_cannot_be_read_stop_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_parts.smoke_data(tmp_path / "data")
+    (tmp_path / "data/3.png").unlink()
+    (tmp_path / "data/5.png").write_bytes(b"no picture")
+    given = ["pairs", "--data", str(tmp_path / "data/manifest.parquet"), "--out", str(tmp_path / "run"), *QUICK]
+    assert cli.main(given) == 1
+    said = capsys.readouterr().err
+    assert "row 4, column 'path'" in said
+    assert "row 6, column 'path'" in said
+    assert "--on-error skip" in said
+    assert not (tmp_path / "run").exists()
+    with pytest.warns(UserWarning, match="6 of 8 rows stay"):
+        assert cli.main([*given, "--on-error", "skip"]) == 0
+    assert json.loads((tmp_path / "run/recipe.json").read_text())["settings"]["rows"] == 6
+
+
+def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
+    assert cli.main([*given, "--missing", "1"]) == 1
+    assert "idmetric-train: error: the batch of step 2 cannot be loaded: lost.png" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_an_error_and_not_a_trace(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--wandb", "mine"]) == 1
+    assert capsys.readouterr().err.endswith("idmetric-train: error: --wandb needs wandb: pip install wandb\n")
+
+
+def test_other_processes_tell_in_a_line_that_the_main_one_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MainFailed("the main process failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert cli.main(["pairs"]) == 1
+    said = "the main process failed: ManifestError: 2 rows cannot be used:\n"
+    assert capsys.readouterr().err == f"idmetric-train: error: {said}"
+
+
+def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "from idmetric.cli.train import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    assert loaded_after(code).isdisjoint(set(HEAVY) - {"idmetric.train"})
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    said = capsys.readouterr().out
+    assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen", "tiny"))
+    assert "accelerate launch -m idmetric.cli.train" in said
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["dino"])
+    assert stopped.value.code == 2
+
+
+def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["pairs", "--help"])
+    assert stopped.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "--batch N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}", "in the encoder, 10% of it",
+        "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric", "--wandb TEXT",
+        "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {stop,skip}",
+    ):  # fmt: skip
+        assert part in said, part
+    assert said.count("--seed N of everything") == 1
+    assert "all random numbers follow" not in said  # the recipe has its own
+    assert "--resume" not in said
+
+
+@pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen", "tiny"])
+def test_every_recipe_has_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(cli.RECIPES[name][0])
+    for part in ("build", "smoke_data", "SMOKE", "__doc__"):
+        assert getattr(module, part)
+    config, settings = cli.configure(module, argparse.Namespace(config=None, smoke=True))
+    assert isinstance(config, module.Config)
+    for field in fields(config):
+        if hasattr(settings, field.name):
+            assert getattr(settings, field.name) == getattr(config, field.name)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    assert f"{name} (defaults: the paper's)" in capsys.readouterr().out
+
+
+@dataclass(frozen=True)
+class Kinds:
+    whole: int = option(1, "w")
+    some: float | None = option(None, "s")
+    pair: tuple[int, float] = option((1, 2.0), "p")
+    many: tuple[str, ...] = option((), "m")
+    level: Literal[1, 2] = option(1, "l")
+    extra: dict[str, Any] = option({}, "e")
+    free: bool | None = option(None, "f")
+
+
+def parsed(*given: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Kinds)
+    return values_of(parser.parse_args(given), Kinds)
+
+
+def test_options_read_every_kind() -> None:
+    assert parsed() == {}
+    assert Kinds(**parsed()) == Kinds()
+    assert Kinds().extra is not Kinds().extra
+    assert parsed("--whole", "3", "--some", "2", "--pair", "4", "5", "--many", "a", "b", "--level", "2") == {
+        "whole": 3, "some": 2.0, "pair": (4, 5.0), "many": ("a", "b"), "level": 2,
+    }  # fmt: skip
+    assert parsed("--some", "none", "--extra", '{"a": [1]}', "--free", "true", "--many") == {
+        "some": None, "extra": {"a": [1]}, "free": True, "many": (),
+    }  # fmt: skip
+
+
+def test_a_file_reads_every_kind(tmp_path: Path) -> None:
+    values = {"whole": 3, "some": None, "pair": [4, 5], "many": ["a"], "level": 2, "extra": {"a": 1}, "free": False}
+    (tmp_path / "all.json").write_text(json.dumps(values))
+    assert from_file(tmp_path / "all.json", Kinds) == {**values, "pair": (4, 5.0), "many": ("a",)}
+    for name, value in (("whole", "3"), ("pair", [1]), ("level", 3), ("extra", []), ("free", 1), ("many", [1])):
+        (tmp_path / "one.json").write_text(json.dumps({name: value}))
+        with pytest.raises(ValueError, match=f"one.json: {name} = "):
+            from_file(tmp_path / "one.json", Kinds)
+
+
+@pytest.mark.slow
+def test_torchrun_and_accelerate_launch_it(tmp_path: Path) -> None:
+    train_parts.smoke_data(tmp_path / "data")
+    recipe = "train.RECIPES['pairs'] = ('tests.train_parts', '')"
+    (tmp_path / "go.py").write_text(f"from idmetric.cli import train\n{recipe}\nraise SystemExit(train.main())\n")
+    for name, launch in {
+        "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+        "accelerate": [
+            "accelerate.commands.launch",
+            "--multi_gpu",
+            "--num_processes",
+            "2",
+            "--main_process_port",
+            port(),
+        ],
+    }.items():
+        given = ["pairs", "--data", str(tmp_path / "data/manifest.parquet"), "--out", str(tmp_path / name), *QUICK]
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, str(tmp_path / "go.py"), *given],
+            capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": "."},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads((tmp_path / name / "recipe.json").read_text())["processes"] == 2

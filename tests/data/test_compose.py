@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.compose import (
+    MODES,
+    ComposeError,
+    contextual_canvas,
+    fit,
+    pad_randomly,
+    partial_mask,
+    resize_back,
+    scale_mode,
+)
+from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageReadError
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    values = np.random.default_rng(seed).integers(0, 200, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def rectangle(width: int, height: int, left: int, top: int, right: int, bottom: int) -> Image.Image:
+    mask = Image.new("L", (width, height))
+    mask.paste(255, (left, top, right, bottom))
+    return mask
+
+
+def ellipse(width: int, height: int, radius: float = 0.3) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    inside = ((x - width / 2) / (radius * width)) ** 2 + ((y - height / 2) / (radius * height)) ** 2 < 1
+    return Image.fromarray(inside.astype(np.uint8) * 255)
+
+
+def bits(mask: Image.Image) -> NDArray[np.bool_]:
+    values = np.asarray(mask)
+    assert mask.mode == "L"
+    assert set(np.unique(values)) <= {0, 255}
+    return values == 255
+
+
+def exact_area(mask: Image.Image, box: tuple[int, ...], size: tuple[int, int]) -> tuple[float, int]:
+    """Area of a box of the mask scaled to a size, and the number of pixels that are covered in part: each of them is
+    off by at most a half once it is all or nothing."""
+    cover = read_mask(mask.crop(box), size[::-1]).double().numpy()  # type: ignore[arg-type]
+    return float(cover.sum()), int(((cover > 1e-6) & (cover < 1 - 1e-6)).sum())
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> Any:
+    """The result, or the text of the error that names why there is none."""
+    try:
+        return function(*args)
+    except ComposeError as error:
+        return str(error)
+
+
+def check_composed(image: Image.Image, mask: Image.Image, box: tuple[int, ...], made: Image.Image,
+                   found: NDArray[np.bool_], size: tuple[int, int], left: int, top: int) -> None:  # fmt: skip
+    """The foreground lies where it should with the pixels it should have, and all else is white."""
+    pixels = np.asarray(made)
+    assert (pixels[~found] == 255).all()
+    resampled = np.asarray(image.resize(size, Image.Resampling.LANCZOS, box=box))  # type: ignore[arg-type]
+    inner = np.zeros_like(found)
+    inner[top : top + size[1], left : left + size[0]] = True
+    assert not found[~inner].any()
+    cut = found[top : top + size[1], left : left + size[0]]
+    assert (pixels[top : top + size[1], left : left + size[0]][cut] == resampled[cut]).all()
+    area, mixed = exact_area(mask, box, size)
+    assert abs(found.sum() - area) <= 0.5 * mixed + 1e-3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_foreground_keeps_between_ten_percent_and_what_it_covered(mode: str) -> None:
+    image, mask = noise(300, 200), ellipse(300, 200)
+    before = bits(mask).sum() / (300 * 200)  # the crop is the whole image
+    middle = (math.sqrt(0.1 / before) + 1) / 2
+    for seed in range(40):
+        made = contextual_canvas(image, mask, np.random.default_rng(seed), mode)  # type: ignore[arg-type]
+        p = made.parameters
+        assert made.image.size == made.mask.size == (288, 192)
+        assert p["covered_before"] == pytest.approx(before)
+        assert p["covered"] == bits(made.mask).mean()
+        width, height = p["size"]
+        slack = 0.5 * (width + height) * 2 / (288 * 192)  # rounding of both sides, and of an outline as long as them
+        assert 0.1 - slack <= p["covered"] <= before + slack
+        factor = p["scale"] * 300 / 288
+        assert p["covered"] == pytest.approx(before * factor**2, abs=slack)
+        assert (factor <= middle) if mode == "small" else (factor >= middle)
+        assert p["fits"]
+        check_composed(image, mask, p["box"], made.image, bits(made.mask), (width, height), p["left"], p["top"])
+
+
+def test_scales_and_places_are_spread_over_all_they_may_be() -> None:
+    image, mask = noise(300, 200), ellipse(300, 200)
+    low = math.sqrt(0.1 / (bits(mask).sum() / 60000))
+    made = [contextual_canvas(image, mask, np.random.default_rng(s), MODES[s % 2]).parameters for s in range(200)]
+    factors = np.array([p["scale"] * 300 / 288 for p in made])
+    assert low <= factors.min() < low + 0.02
+    assert 0.98 < factors.max() <= 1
+    shares = np.array([[p["left"] / (288 - p["size"][0]), p["top"] / (192 - p["size"][1])] for p in made])
+    assert shares.min() < 0.05
+    assert shares.max() > 0.95
+    assert np.allclose(shares.mean(0), 0.5, atol=3 / math.sqrt(12 * 200))  # three standard errors of an even draw
+
+
+@pytest.mark.parametrize("side", [1, 3, 20, 60])
+def test_a_small_foreground_is_scaled_up_to_ten_percent(side: int) -> None:
+    image, mask = noise(320, 240), rectangle(320, 240, 7, 5, 7 + side, 5 + side)
+    made = contextual_canvas(image, mask, np.random.default_rng(side), "small")
+    width, height = made.parameters["size"]
+    goal = 0.1 * made.image.width * made.image.height
+    assert abs(bits(made.mask).sum() - goal) <= (width + height) / 2 + 0.25  # each side is off by half a pixel
+    assert made.parameters["fits"]
+
+
+def test_what_is_too_long_for_ten_percent_is_as_large_as_fits() -> None:
+    mask = rectangle(300, 200, 0, 90, 300, 93)
+    made = contextual_canvas(noise(300, 200), mask, np.random.default_rng(0), "large")
+    assert made.parameters["size"] == [288, 3]
+    assert made.parameters["left"] == 0
+    assert not made.parameters["fits"]
+    assert made.parameters["covered"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("size", "box", "crop", "canvas"),
+    [
+        ((300, 200), (10, 10, 60, 60), (300, 200), (288, 192)),
+        ((1920, 1080), (100, 100, 900, 900), (1620, 1080), (1248, 832)),
+        ((1080, 1920), (100, 100, 900, 900), (1080, 1620), (832, 1248)),
+        ((1920, 1080), (0, 500, 1919, 700), (1919, 1919 / 1.5), (1248, 832)),  # wider than 3:2 of the height
+        ((400, 400), (100, 50, 200, 350), (400 / 1.5, 400), (256, 384)),  # square: the foreground's shape decides
+        ((400, 400), (50, 100, 350, 200), (400, 400 / 1.5), (384, 256)),
+        ((900, 300), (400, 0, 500, 300), (450, 300), (480, 320)),
+        ((20, 14), (5, 5, 9, 9), (20, 20 / 1.5), (96, 64)),
+    ],
+)
+def test_crops_have_a_ratio_of_two_to_three_and_hold_the_foreground(
+    size: tuple[int, int], box: tuple[int, int, int, int], crop: tuple[float, float], canvas: tuple[int, int]
+) -> None:
+    made = contextual_canvas(noise(*size), rectangle(*size, *box), np.random.default_rng(0), "small")
+    assert made.parameters["crop"] == [round(side, 3) for side in crop]
+    assert made.image.size == canvas
+    assert max(canvas) / min(canvas) == 1.5
+
+
+def test_a_marker_in_the_image_lands_where_the_mask_has_it() -> None:
+    image, mask = Image.new("RGB", (300, 200), (0, 0, 255)), rectangle(300, 200, 100, 60, 220, 150)
+    image.paste((255, 0, 0), (150, 90, 190, 130))
+    marker = rectangle(300, 200, 150, 90, 190, 130)
+    for seed in range(10):
+        for way in ("canvas", "padding", "fit"):
+            rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
+            if way == "canvas":
+                made = contextual_canvas(image, mask, rng, "large")
+                p = made.parameters
+                left, top = (p[k] + (m - b) * s / (e - b) for k, m, b, e, s in zip(
+                    ("left", "top"), (150, 90), p["box"][:2], p["box"][2:], p["size"], strict=True))  # fmt: skip
+                scale = p["size"][0] / 120, p["size"][1] / 90
+            elif way == "padding":
+                made = pad_randomly(image, mask, rng)
+                where = np.flatnonzero(bits(pad_randomly(image, marker, again).mask).any(0))[0]
+                p = made.parameters
+                scale = p["size"][0] / 300, p["size"][1] / 200
+                left, top = p["left"] + 150 * scale[0], p["top"] + 90 * scale[1]
+                assert abs(where - left) <= 1  # the mask of the marker goes the same way
+            else:
+                fitted = fit(image, mask, 144, 8)
+                scale = 144 / 300, 96 / 200
+                left, top = 150 * scale[0], 90 * scale[1]
+                made_image = fitted[0]
+            pixels = np.asarray(made.image if way != "fit" else made_image).astype(int)
+            red = (pixels[..., 0] > 127) & (pixels[..., 2] < 128)
+            rows, columns = np.flatnonzero(red.any(1)), np.flatnonzero(red.any(0))
+            expected = (left, left + 40 * scale[0], top, top + 40 * scale[1])
+            assert np.allclose((columns[0], columns[-1] + 1, rows[0], rows[-1] + 1), expected, atol=1)
+
+
+SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 3, 500])
+
+
+@st.composite
+def photos(draw: st.DrawFn) -> tuple[Image.Image, Image.Image]:
+    width, height, seed = draw(SIDES), draw(SIDES), draw(st.integers(0, 99))
+    rng = np.random.default_rng(seed)
+    if draw(st.booleans()):
+        values = rng.random((height, width)) < draw(st.sampled_from([0, 0.01, 0.5, 1]))
+    else:
+        left, top = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+        right, bottom = draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height))
+        values = np.zeros((height, width), bool)
+        values[top:bottom, left:right] = True
+    return noise(width, height, seed), Image.fromarray(values.astype(np.uint8) * 255)
+
+
+@settings(max_examples=150, deadline=None)
+@given(photos(), st.integers(0, 9), st.sampled_from(MODES))
+@example((noise(1, 1), Image.new("L", (1, 1), 255)), 0, "small")
+@example((noise(2, 1), rectangle(2, 1, 0, 0, 1, 1)), 0, "small")
+@example((noise(500, 1), rectangle(500, 1, 3, 0, 4, 1)), 0, "large")
+def test_a_canvas_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Image], seed: int, mode: str) -> None:
+    image, mask = photo
+    made = attempt(contextual_canvas, image, mask, np.random.default_rng(seed), mode)
+    if isinstance(made, str):
+        uniform = len(np.unique(np.asarray(mask))) == 1
+        assert any(text in made for text in (("empty", "covers everything") if uniform else ("too thin",)))
+        return
+    p, found = made.parameters, bits(made.mask)
+    long, short = max(made.image.size), min(made.image.size)
+    assert long % 32 == short % 32 == 0
+    assert long <= 1248
+    assert 2 * long == 3 * short
+    assert p["left"] + p["size"][0] <= made.image.width
+    assert p["top"] + p["size"][1] <= made.image.height
+    assert found.any()
+    check_composed(image, mask, p["box"], made.image, found, tuple(p["size"]), p["left"], p["top"])
+    _, mixed = exact_area(mask, p["box"], tuple(p["size"]))
+    slack = (0.5 * mixed + sum(p["size"]) + 1) / (long * short)  # outline, one row and one column
+    assert p["covered"] <= max(0.1, p["covered_before"]) + slack
+    assert p["covered"] >= 0.1 - slack or not p["fits"]
+    assert json.loads(json.dumps(p)) == p
+
+
+@settings(max_examples=150, deadline=None)
+@given(photos(), st.integers(0, 9), st.sampled_from([0.0, 0.5, 3.0]))
+def test_padding_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Image], seed: int, most: float) -> None:
+    image, mask = photo
+    made = attempt(pad_randomly, image, mask, np.random.default_rng(seed), most)
+    if isinstance(made, str):
+        uniform = len(np.unique(np.asarray(mask))) == 1
+        assert any(text in made for text in (("empty", "covers everything") if uniform else ("too thin",)))
+        return
+    p = made.parameters
+    assert made.image.size == made.mask.size == image.size
+    assert 0 <= p["padding"] <= most
+    for side, whole in zip(p["size"], image.size, strict=True):
+        assert abs(side - whole / (1 + p["padding"])) <= 0.5 or side == 1
+    box = (0, 0, *image.size)
+    check_composed(image, mask, box, made.image, bits(made.mask), tuple(p["size"]), p["left"], p["top"])
+    if most == 0:
+        assert (np.asarray(made.mask) == np.asarray(mask)).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(photos(), st.sampled_from([(64, 8), (720, 8), (100, 32), (33, 1)]))
+def test_fitted_sides_are_the_nearest_multiples(photo: tuple[Image.Image, Image.Image], rule: tuple[int, int]) -> None:
+    image, mask = photo
+    longest, multiple = rule
+    scale = min(1, longest / max(image.size))
+    made = attempt(fit, image, mask, longest, multiple)
+    if isinstance(made, str):
+        assert "too thin" in made or min(image.size) * scale < multiple / 2
+        return
+    fitted, found = made
+    assert fitted.size == found.size
+    for side, whole in zip(fitted.size, image.size, strict=True):
+        assert side % multiple == 0
+        assert multiple <= side <= longest
+        cut = whole * scale > longest // multiple * multiple  # longest is no multiple itself
+        assert abs(side - whole * scale) <= (multiple if cut else multiple / 2)
+    assert (np.asarray(fitted) == np.asarray(image.resize(fitted.size, Image.Resampling.LANCZOS))).all()
+    area, mixed = exact_area(mask, (0, 0, *mask.size), fitted.size)
+    assert abs(bits(found).sum() - area) <= 0.5 * mixed + 1e-3
+
+
+def test_fitting_keeps_what_fits_and_names_what_cannot() -> None:
+    image, mask = noise(720, 480), ellipse(720, 480)
+    same, cover = fit(image, mask)
+    assert (np.asarray(same) == np.asarray(image)).all()
+    assert (np.asarray(cover) == np.asarray(mask)).all()
+    assert fit(noise(4000, 3000), ellipse(4000, 3000))[0].size == (720, 544)
+    with pytest.raises(ComposeError, match="3x2000 pixels cannot keep their shape"):
+        fit(noise(3, 2000), rectangle(3, 2000, 0, 0, 2, 900))
+    with pytest.raises(ComposeError, match="too thin"):
+        fit(noise(2000, 2000), rectangle(2000, 2000, 5, 0, 6, 2000))
+    with pytest.raises(ValueError, match="at least multiple"):
+        fit(image, mask, 7, 8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(photos(), st.integers(0, 50))
+def test_partial_masks_lose_forty_to_sixty_percent_along_an_axis(
+    photo: tuple[Image.Image, Image.Image], seed: int
+) -> None:
+    mask = photo[1]
+    before = bits(mask)
+    area = before.sum()
+    shares = [
+        np.cumsum(before.sum(axis)) / max(area, 1) for axis in (0, 1)
+    ]  # a cut from the other end leaves 1 - share
+    possible = any(((s >= 0.4) & (s <= 0.6)).any() for s in shares)
+    found = attempt(partial_mask, mask, np.random.default_rng(seed))
+    if isinstance(found, str):
+        assert not possible
+        assert ("empty" in found) == (area == 0)
+        return
+    made, p = found
+    assert possible
+    after = bits(made)
+    expected = before.copy()
+    cut = p["cut"]
+    gone = {"left": np.s_[:, :cut], "right": np.s_[:, cut:], "top": np.s_[:cut], "bottom": np.s_[cut:]}[p["side"]]
+    expected[gone] = False
+    assert (after == expected).all()
+    assert p["axis"] == ("horizontal" if p["side"] in ("left", "right") else "vertical")
+    assert p["removed"] == pytest.approx(1 - after.sum() / area)
+    assert 0.4 <= p["removed"] <= 0.6
+    assert 0.4 <= p["share"] <= 0.6
+    line = before.sum(0 if p["axis"] == "horizontal" else 1)
+    assert abs(p["removed"] - p["share"]) * area <= line.max()  # exact up to one row or column
+    assert json.loads(json.dumps(p)) == p
+
+
+def test_every_side_is_cut_and_shares_are_spread() -> None:
+    mask = ellipse(200, 200)
+    found = [partial_mask(mask, np.random.default_rng(seed))[1] for seed in range(200)]
+    for side in ("left", "right", "top", "bottom"):
+        assert 30 <= sum(p["side"] == side for p in found) <= 70  # 50 expected, standard deviation 6.1
+    removed = [p["removed"] for p in found]
+    assert min(removed) < 0.42  # a row of the middle holds 1 %
+    assert max(removed) > 0.58
+    assert np.mean(removed) == pytest.approx(0.5, abs=4 * 0.2 / math.sqrt(12 * 200))
+
+
+def test_a_foreground_thin_along_one_axis_is_cut_along_the_other() -> None:
+    for seed in range(8):
+        row = partial_mask(rectangle(50, 50, 5, 20, 45, 21), np.random.default_rng(seed))[1]
+        assert row["axis"] == "horizontal"
+    with pytest.raises(ComposeError, match="of 1 pixels"):
+        partial_mask(rectangle(9, 9, 4, 4, 5, 5), np.random.default_rng(0))
+
+
+def test_equal_seeds_give_equal_results() -> None:
+    image, mask = noise(120, 90), ellipse(120, 90)
+    for seed in (0, [3, 4]):
+        a, b = (contextual_canvas(image, mask, np.random.default_rng(seed), "small") for _ in range(2))
+        assert a.parameters == b.parameters
+        assert a.image.tobytes() == b.image.tobytes()
+        assert partial_mask(mask, np.random.default_rng(seed))[1] == partial_mask(mask, np.random.default_rng(seed))[1]
+    other = contextual_canvas(image, mask, np.random.default_rng(1), "small")
+    assert other.parameters != contextual_canvas(image, mask, np.random.default_rng(0), "small").parameters
+
+
+def test_every_frame_of_an_identity_has_one_mode_and_half_of_identities_each() -> None:
+    found = [scale_mode(f"clip-{i}") for i in range(400)]
+    assert found == [scale_mode(f"clip-{i}") for i in range(400)]
+    assert 160 <= found.count("small") <= 240  # 200 expected, standard deviation 10
+    assert found != [scale_mode(f"clip-{i}", seed=1) for i in range(400)]
+
+
+def test_masks_that_say_nothing_are_refused() -> None:
+    image, rng = noise(30, 20), np.random.default_rng(0)
+    for way in (lambda m: contextual_canvas(image, m, rng, "small"), lambda m: pad_randomly(image, m, rng)):
+        with pytest.raises(ComposeError, match="is empty"):
+            way(Image.new("L", (30, 20)))
+        with pytest.raises(ComposeError, match="covers everything"):
+            way(Image.new("L", (30, 20), 255))
+    with pytest.raises(ComposeError, match="is empty"):
+        partial_mask(Image.new("L", (30, 20)), rng)
+    with pytest.raises(ValueError, match="small, large"):
+        contextual_canvas(image, ellipse(30, 20), rng, "medium")  # type: ignore[arg-type]
+    with pytest.raises(ImageReadError, match="mask has 20x30 pixels and its image 30x20"):
+        fit(image, ellipse(20, 30))
+
+
+def test_files_are_read_upright_and_named_when_they_cannot_be(tmp_path: Path) -> None:
+    image, mask = noise(60, 90), rectangle(60, 90, 10, 20, 40, 70)
+    turned = image.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn clockwise to see it upright
+    turned.save(tmp_path / "photo.png", exif=exif)
+    mask.save(tmp_path / "mask.png")
+    made = contextual_canvas(tmp_path / "photo.png", tmp_path / "mask.png", np.random.default_rng(0), "large")
+    plain = contextual_canvas(image, mask, np.random.default_rng(0), "large")
+    assert made.image.tobytes() == plain.image.tobytes()
+    assert made.parameters == plain.parameters
+    data = (tmp_path / "photo.png").read_bytes()
+    with pytest.raises(ImageReadError, match="truncated"):
+        fit(data[: len(data) // 2], mask)
+    Image.new("L", (60, 90)).save(tmp_path / "blank.png")
+    with pytest.raises(ComposeError, match=r"blank\.png"):
+        contextual_canvas(image, tmp_path / "blank.png", np.random.default_rng(0), "small")
+
+
+def test_sixteen_bit_masks_and_transparent_photos_are_understood() -> None:
+    image, mask = noise(60, 40), ellipse(60, 40)
+    deep = Image.fromarray(np.asarray(mask).astype(np.uint16) * 257)
+    buffer = io.BytesIO()
+    deep.save(buffer, "PNG")
+    assert (np.asarray(fit(image, buffer.getvalue())[1]) == np.asarray(fit(image, mask)[1])).all()
+    see_through = image.copy()
+    see_through.putalpha(mask)
+    corner = pad_randomly(see_through, mask, np.random.default_rng(0), 0).image.getpixel((0, 0))
+    assert corner == (255, 255, 255)
+
+
+def test_resizing_back_is_lanczos() -> None:
+    image = noise(1024, 768)
+    assert (np.asarray(resize_back(image)) == np.asarray(image.resize((512, 512), Image.Resampling.LANCZOS))).all()
+    assert resize_back(image, (1024, 768)).tobytes() == image.tobytes()
+
+
+def test_a_real_photo_goes_through_all_of_it(photo_root: Path) -> None:
+    photo = photo_root / "dev/eth80/eth80_1_1/0.jpg"
+    mask = photo.with_name("0_mask.png")
+    made = contextual_canvas(photo, mask, np.random.default_rng(0), "small")
+    assert 0.09 < made.parameters["covered"] < made.parameters["covered_before"]
+    _, cover = fit(photo, mask, 64, 8)
+    part, p = partial_mask(cover, np.random.default_rng(0))
+    assert 1 - bits(part).sum() / bits(cover).sum() == pytest.approx(p["removed"])
+    assert pad_randomly(photo, mask, np.random.default_rng(0)).image.size == Image.open(photo).size

@@ -1,0 +1,580 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idmetric.data.curate import recipes
+from idmetric.data.curate.balance import balanced, cap, choose, distinct, proportional, two_views, unique
+from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
+from idmetric.data.curate.masking import MASK_PROB_APN, draw_masking, inherit_masks, missing_masks, require_masks
+from idmetric.data.manifest.lineage import followers, kin
+from idmetric.data.manifest.split import leaks, split
+from idmetric.data.manifest.table import Manifest, ManifestError, Row
+
+# ID-Sim, supplement, Table 1 (MVImgNet2: "20,000+") and Table 2
+TABLE_1 = {"MET": 734, "ILIAS": 900, "FORB": 4050, "GLDv2": 4503, "WildlifeReID10k": 9756, "SOP": 11318,
+           "MVImgNet2": 20000, "DeepFashion": 30018}  # fmt: skip
+BALANCED = {"MET": 663, "ILIAS": 804, "FORB": 1428, "GLDv2": 1419, "WildlifeReID10k": 1418, "SOP": 1435,
+            "MVImgNet2": 1411, "DeepFashion": 1422}  # fmt: skip
+UNBALANCED = {"MET": 105, "ILIAS": 111, "FORB": 592, "GLDv2": 625, "WildlifeReID10k": 1450, "SOP": 1566,
+              "MVImgNet2": 3191, "DeepFashion": 2360}  # fmt: skip
+# Table 3
+FILTERED = {"MET": 671, "ILIAS": 826, "Dogs and cats": 1501, "FORB": 2346, "GLDv2": 2315, "DeepFashion": 2341}
+
+sizes_of_datasets = st.dictionaries(st.text(max_size=3), st.integers(0, 60), max_size=8)
+
+
+def deviation(drawn: int, size: int, everything: int) -> float:
+    """Standard deviation of how many of a dataset's `size` are among `drawn` of `everything` (hypergeometric)."""
+    share = size / everything
+    return math.sqrt(drawn * share * (1 - share) * (everything - drawn) / (everything - 1))
+
+
+def photos(sizes: dict[str, int], images: int = 2, **columns: object) -> Manifest:
+    return Manifest.from_rows(
+        Row(f"{name}/{i}", f"{name}/{i}/{k}.jpg", dataset=name, **columns)  # type: ignore[arg-type]
+        for name, size in sizes.items()
+        for i in range(size)
+        for k in range(images)
+    )
+
+
+def by_the_paper(sizes: dict[str, int], total: int) -> dict[str, float]:
+    """The procedure of A.1 word for word, in fractions: equal shares, small datasets give all and leave, again."""
+    quota: dict[str, float] = {}
+    open_ = set(sizes)
+    left = float(min(total, sum(sizes.values())))
+    while open_:
+        share = left / len(open_)
+        small = {name for name in open_ if sizes[name] < share}
+        if not small:
+            return quota | dict.fromkeys(open_, share)
+        for name in small:
+            quota[name] = sizes[name]
+            left -= sizes[name]
+        open_ -= small
+    return quota
+
+
+# Allocation
+
+
+def test_the_balanced_column_of_the_paper_follows_from_its_dataset_sizes() -> None:
+    quotas = balanced(TABLE_1, 11_000)
+    assert sum(quotas.values()) == 11_000
+    assert quotas["MET"] == 734  # small datasets give all
+    assert quotas["ILIAS"] == 900
+    assert {q for name, q in quotas.items() if name not in ("MET", "ILIAS")} == {1561}
+    assert sum(BALANCED.values()) == 10_000
+    # 10,000 of the 11,000 are drawn to train: the paper's counts scatter about 10/11 of the quotas by 7.5 to 10.5
+    for name, quota in quotas.items():
+        assert abs(BALANCED[name] - quota * 10 / 11) <= 2 * deviation(10_000, quota, 11_000), name
+
+
+def test_the_balanced_split_of_as_many_identities_is_as_the_papers() -> None:
+    pool = balanced(TABLE_1, 11_000)
+    out = recipes.idsim(photos(pool), 11_000, rules=()).manifest
+    parts = {p: Counter(out.filter(split=p, slot="anchor").column("dataset")) for p in ("train", "val")}
+    assert parts["train"].total() == 10_000
+    assert parts["val"].total() == 1_000
+    for name, quota in pool.items():
+        assert parts["train"][name] + parts["val"][name] == quota
+        assert abs(parts["train"][name] - quota * 10 / 11) <= 4 * deviation(10_000, quota, 11_000)
+
+
+def test_the_unbalanced_column_is_a_uniform_draw_in_which_deepfashion_is_smaller_than_listed() -> None:
+    # The six datasets of known size have 31,261 identities and 4,449 of the 10,000, so the draw was from about 70,265.
+    known = {n: s for n, s in TABLE_1.items() if n not in ("MVImgNet2", "DeepFashion")}
+    everything = sum(known.values()) * 10_000 / sum(UNBALANCED[n] for n in known)
+    assert abs(everything - 70_265) < 1
+    off = {n: (UNBALANCED[n] - s * 10_000 / everything) / deviation(10_000, s, round(everything))
+           for n, s in known.items()}  # fmt: skip
+    assert max(map(abs, off.values())) < 2
+    # quotas in proportion, split 10:1 as for the balanced column, would scatter far less than the paper's counts do
+    near = {n: (UNBALANCED[n] - s * 10_000 / everything) / deviation(10_000, round(s * 11_000 / everything), 11_000)
+            for n, s in known.items()}  # fmt: skip
+    assert max(map(abs, near.values())) > 4
+    # MVImgNet2's count fits "20,000+" (22,400); DeepFashion's fits 16,600 of its 30,018: likely those with two images
+    implied = {n: UNBALANCED[n] / 10_000 * everything for n in ("MVImgNet2", "DeepFashion")}
+    assert 22_000 < implied["MVImgNet2"] < 22_800
+    assert 16_200 < implied["DeepFashion"] < 17_000
+    assert UNBALANCED["DeepFashion"] < 30_018 * 10_000 / everything - 30 * deviation(10_000, 30_018, round(everything))
+
+
+def test_the_filtered_column_fits_datasets_that_give_all_and_three_that_share_the_rest() -> None:
+    # Of sizes after filtering only MET and ILIAS are known. Dogs and cats train with 1,501: if they give all they have,
+    # that is 1,651 give or take the split, and the three others share the rest.
+    assert sum(FILTERED.values()) == 10_000
+    quotas = balanced({"MET": 734, "ILIAS": 900, "Dogs and cats": 1651, "FORB": 4050, "GLDv2": 4503,
+                       "DeepFashion": 30018}, 11_000)  # fmt: skip
+    assert [quotas[n] for n in ("MET", "ILIAS", "Dogs and cats")] == [734, 900, 1651]
+    assert {quotas[n] for n in ("FORB", "GLDv2", "DeepFashion")} == {2571, 2572}
+    for name, quota in quotas.items():
+        assert abs(FILTERED[name] - quota * 10 / 11) <= 2 * deviation(10_000, quota, 11_000), name
+    # had dogs and cats 1,834 or more, all four would get as much in the first round; they train with far fewer
+    assert FILTERED["Dogs and cats"] < 1834 * 10 / 11 - 10 * deviation(10_000, 1834, 11_000)
+
+
+@given(sizes_of_datasets, st.integers(0, 300))
+def test_balanced_quotas_are_those_of_the_papers_procedure(sizes: dict[str, int], total: int) -> None:
+    quotas, exact = balanced(sizes, total), by_the_paper(sizes, total)
+    assert list(quotas) == list(sizes)
+    assert sum(quotas.values()) == min(total, sum(sizes.values()))
+    assert all(0 <= quotas[n] <= sizes[n] for n in sizes)
+    assert all(abs(quotas[n] - exact[n]) < 1 + 1e-9 for n in sizes)
+    rest = [quotas[n] for n in sizes if quotas[n] < sizes[n]]
+    assert not rest or max(rest) - min(rest) <= 1
+    assert not rest or max(quotas.values()) <= max(rest) + 1  # nobody has more than one that could give more
+
+
+@given(sizes_of_datasets, st.integers(0, 300), st.integers(0, 300))
+def test_more_identities_wanted_never_means_fewer_of_a_dataset(sizes: dict[str, int], a: int, b: int) -> None:
+    few, many = balanced(sizes, min(a, b)), balanced(sizes, max(a, b))
+    assert all(few[n] <= many[n] for n in sizes)
+    assert all(
+        few[a] <= few[b] for a in sizes for b in sizes if sizes[a] <= sizes[b] and (sizes[a], a) <= (sizes[b], b)
+    )
+
+
+@given(sizes_of_datasets, st.integers(0, 300))
+def test_quotas_do_not_depend_on_the_order_of_datasets(sizes: dict[str, int], total: int) -> None:
+    turned = dict(reversed(list(sizes.items())))
+    assert balanced(sizes, total) == balanced(turned, total)
+    assert proportional(sizes, total, 3) == proportional(turned, total, 3)
+
+
+@given(sizes_of_datasets, st.integers(0, 300), st.integers(0, 5))
+def test_proportional_quotas_sum_up_and_fit(sizes: dict[str, int], total: int, seed: int) -> None:
+    quotas = proportional(sizes, total, seed)
+    assert sum(quotas.values()) == min(total, sum(sizes.values()))
+    assert all(0 <= quotas[n] <= sizes[n] for n in sizes)
+
+
+def test_proportional_sampling_gives_every_identity_the_same_chance() -> None:
+    sizes = {"a": 100, "b": 300, "c": 600}
+    draws = np.array([list(proportional(sizes, 200, seed).values()) for seed in range(2000)])
+    for mean, scatter, size in zip(draws.mean(0), draws.std(0), sizes.values(), strict=True):
+        assert abs(mean - size / 5) < 5 * deviation(200, size, 1000) / math.sqrt(2000)
+        assert abs(scatter / deviation(200, size, 1000) - 1) < 0.1
+
+
+def test_wrong_numbers_are_refused() -> None:
+    for allocate in (balanced, proportional):
+        with pytest.raises(ValueError, match="negative"):
+            allocate({"a": 3}, -1)
+        with pytest.raises(ValueError, match="negative"):
+            allocate({"a": -3}, 1)
+        assert allocate({}, 5) == {}
+
+
+# Taking rows
+
+
+def test_two_images_are_drawn_uniformly_from_all_of_an_instance() -> None:
+    pairs = two_views(photos({"a": 3000}, images=4))
+    slots = [(slot, name[-5]) for slot, name in zip(pairs.column("slot"), pairs.column("path"), strict=True)]
+    for slot in ("anchor", "positive"):
+        counts = [slots.count((slot, str(k))) for k in range(4)]
+        assert sum(counts) == 3000
+        assert max(abs(c - 750) for c in counts) < 4 * math.sqrt(3000 * 0.25 * 0.75)
+    groups = Counter(pairs.column("group"))
+    assert set(groups.values()) == {2}
+    assert pairs.column("group") == pairs.column("identity")
+    assert len(two_views(photos({"a": 3}, images=1))) == 0
+
+
+def test_choices_do_not_depend_on_order_and_survive_the_loss_of_other_images() -> None:
+    manifest = photos({"a": 40, "b": 40}, images=5)
+    shuffled = manifest.take(np.random.default_rng(0).permutation(len(manifest)))
+    first = two_views(choose(manifest, {"a": 10, "b": 7}, 1), 1)
+    again = two_views(choose(shuffled, {"b": 7, "a": 10}, 1), 1)
+    as_set = {(r.id, r.slot) for r in first}
+    assert as_set == {(r.id, r.slot) for r in again}
+    assert as_set != {(r.id, r.slot) for r in two_views(choose(manifest, {"a": 10, "b": 7}, 2), 2)}
+    lost = first[0].id
+    smaller = two_views(choose(manifest.filter(lambda r: r.id != lost), {"a": 10, "b": 7}, 1), 1)
+    changed = as_set ^ {(r.id, r.slot) for r in smaller}
+    assert {name.rsplit("/", 1)[0] for name, _ in changed} == {lost.rsplit("/", 1)[0]}
+
+
+def test_caps_hold_for_each_dataset_and_identity() -> None:
+    out = cap(photos({"a": 30, "b": 4}, images=6), identities=10, images=4)
+    assert Counter(out.column("dataset")) == {"a": 40, "b": 16}
+    assert set(Counter(out.column("identity")).values()) == {4}
+
+
+def test_repeated_images_count_once() -> None:
+    rows = [Row("x", "1.jpg"), Row("x", "1.jpg", id="again"), Row("x", image_bytes=b"p"),
+            Row("x", image_bytes=b"p", id="copy"), Row("y", "1.jpg", id="other name"),
+            Row("z", "2.jpg", parent="again", role="identity-edit")]  # fmt: skip
+    out = distinct(Manifest.from_rows(rows))
+    assert [r.path for r in out] == ["1.jpg", None, "1.jpg", "2.jpg"]
+    assert out.column("parent")[-1] == "1.jpg"  # the row that stayed
+    assert kin(out)[-1] == kin(out)[0]
+
+
+# Who follows whom
+
+
+def edits() -> Manifest:
+    """x: two photos and a context-edit; y made from x's first photo, z from y; w: a photo of its own."""
+    return Manifest.from_rows([
+        Row("x", "x0.jpg"), Row("x", "x1.jpg"), Row("x", "xc.jpg", role="context-edit", parent="x0.jpg"),
+        Row("y", "y.jpg", role="identity-edit", parent="x0.jpg"),
+        Row("z", "z.jpg", role="distractor", parent="y.jpg"), Row("w", "w.jpg"), Row("w", "w1.jpg"),
+    ])  # fmt: skip
+
+
+def test_what_was_made_from_an_image_goes_with_it() -> None:
+    manifest = edits()
+    assert followers(manifest).tolist() == [False, False, False, True, True, False, False]
+    assert kin(manifest).tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert set(cap(manifest, identities=2).column("identity")) == {"x", "y", "z", "w"}
+    kept, done = apply_rules(manifest, [Rule(drop={"path": "x0.jpg"})])
+    assert kept.column("path") == ["x1.jpg", "xc.jpg", "w.jpg", "w1.jpg"]
+    assert (done[0].rows, done[0].identities) == (3, 2)
+    # followers show an identity once, and are not judged by it
+    kept, _ = apply_rules(manifest, [Rule(min_images=3)])
+    assert kept.column("path") == ["x0.jpg", "x1.jpg", "xc.jpg", "y.jpg", "z.jpg"]
+    kept, _ = apply_rules(manifest, [Rule(keep={"role": "real"})])
+    assert kept.column("path") == ["x0.jpg", "x1.jpg", "w.jpg", "w1.jpg"]
+
+
+def test_groups_that_lose_a_row_are_undone() -> None:
+    rows = [Row(i, f"{i}{k}.jpg", group=i, slot=s) for i in "ab" for k, s in enumerate(("anchor", "positive"))]
+    rows.append(Row("a", "a2.jpg", group="a", slot="positive"))
+    out = recipes.visme(Manifest.from_rows(rows), images=2).manifest
+    assert len(out) == 4
+    assert {r.identity: r.group for r in out} == {"a": None, "b": "b"}
+
+
+# Filters
+
+
+def test_the_papers_three_filter_rules() -> None:
+    rows = [("FORB", "Logo", None), ("FORB", "book_cover", None), ("GLDv2", "tower", None), ("GLDv2", "mountain", None),
+            ("SOP", "chair", None), ("WildlifeReID10k", None, "DogFaceNet"), ("WildlifeReID10k", None, "BelugaID"),
+            ("WildlifeReID10k", None, "CatIndividualImages"), ("MVImgNet2", "cup", None), ("MET", None, None),
+            ("DeepFashion2", "skirt", None)]  # fmt: skip
+    manifest = Manifest.from_rows(
+        Row(f"{k}", f"{k}.jpg", dataset=d, category=c) for k, (d, c, _) in enumerate(rows)
+    ).replace(x_subset=[s for *_, s in rows])
+    kept, done = apply_rules(manifest, IDSIM_RULES)
+    assert kept.column("path") == [f"{k}.jpg" for k in (1, 2, 5, 7, 9, 10)]
+    assert [d.rows for d in done] == [1, 1, 1, 1, 1]
+    assert not any(d.warning for d in done)
+
+
+def test_a_rule_without_its_column_is_an_error_where_it_matters_and_only_there() -> None:
+    with pytest.raises(ValueError, match="x_subset"):
+        apply_rules(photos({"WildlifeReID10k": 2}), IDSIM_RULES)
+    kept, _ = apply_rules(photos({"MET": 2}), IDSIM_RULES)
+    assert len(kept) == 4
+
+
+def test_rules_that_do_nothing_or_take_all_are_said() -> None:
+    manifest = photos({"GLDv2": 2}, category="Tower Bridge")
+    _, done = apply_rules(manifest, [Rule(drop={"dataset": "gldv3"}), Rule(drop={"x_kind": "a"})])
+    assert [d.warning for d in done] == ["matches nothing", "matches nothing (no column x_kind)"]
+    _, done = apply_rules(manifest, IDSIM_RULES)
+    assert "'Tower Bridge'" in done[1].warning
+
+
+def test_rules_of_datasets_that_are_not_there_say_so() -> None:
+    manifest = photos({"BelugaID": 2, "AAUZebraFish": 1}).replace(x_subset=None)  # imported without --name
+    kept, done = apply_rules(manifest, IDSIM_RULES)
+    assert len(kept) == 6
+    assert all(d.warning for d in done)
+    assert done[3].warning == "concerns no image; values of dataset: 'BelugaID', 'AAUZebraFish'"
+    _, done = apply_rules(manifest, [Rule(of={"x_kind": "a"}, min_images=2), Rule(of={"dataset": "a"}, drop={"id": 1})])
+    assert done[0].warning == "concerns no image; there is no column x_kind"
+    assert done[1].warning.startswith("concerns no image; values of dataset")
+
+
+def test_wildlife_keeps_its_dogs_and_cats_and_counts_as_one_dataset() -> None:
+    subsets = {"DogFaceNet": 4, "CatIndividualImages": 3, "BelugaID": 9, "AAUZebraFish": 6}
+    several = photos(subsets)
+    manifest = several.replace(dataset="WildlifeReID10k", x_subset=several.column("dataset"))
+    result = recipes.idsim(Manifest.from_rows(photos({"MET": 20})).replace(x_subset=None), 4)
+    assert "concerns no image" in result.applied[3].warning
+    both = Manifest.from_rows([*manifest, *photos({"MET": 20})])
+    both = both.replace(x_subset=[*manifest.column("x_subset"), *[None] * 40])
+    result = recipes.idsim(both, 10)
+    assert result.applied[3].identities == 15
+    assert not result.applied[3].warning
+    anchors = result.manifest.filter(slot="anchor")
+    assert Counter(anchors.column("dataset")) == {"WildlifeReID10k": 5, "MET": 5}
+    assert set(anchors.filter(dataset="WildlifeReID10k").column("x_subset")) <= {"DogFaceNet", "CatIndividualImages"}
+
+
+def test_values_match_by_case_number_and_emptiness_but_not_by_leading_zeros() -> None:
+    rows = [Row("001", "1.jpg", category=" Dog "), Row("1", "2.jpg", label=1.0), Row("a", "3.jpg", category="cat")]
+    manifest = Manifest.from_rows(rows)
+
+    def left(**keep: object) -> list[str]:
+        return apply_rules(manifest, [Rule(keep=keep)])[0].column("path")
+
+    assert left(category="dog") == ["1.jpg"]
+    assert left(category=None) == ["2.jpg"]
+    assert left(category=["DOG", None]) == ["1.jpg", "2.jpg"]
+    assert left(label=1) == ["2.jpg"]
+    assert left(label="1") == ["2.jpg"]
+    assert left(identity="1") == ["2.jpg"]
+
+
+def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(rules_json(IDSIM_RULES), encoding="utf-8")
+    assert rules_json(read_rules(file)) == rules_json(IDSIM_RULES)
+    manifest = photos({"FORB": 1, "MET": 1}, category="logo")
+    assert len(apply_rules(manifest, read_rules(file))[0]) == 2
+    wrong = {
+        '[{"drop": {"datset": "a"}}]': r"rule 1: unknown column 'datset'",
+        '[{"drop": {"dataset": "a"}}, {"dorp": {}}]': r"rule 2: unknown key 'dorp'",
+        '[{"drop": {"dataset": "a"}, "min_images": 2}]': r"rule 1: a rule has one of",
+        '[{"of": {"dataset": "a"}}]': r"rule 1: a rule has one of",
+        '[{"min_images": "2"}]': r"'2' is not a number of images",
+        '[{"drop": "a"}]': r"not a table",
+        '{"drop": {}}': r"list of rules",
+        "[": r"not readable as JSON",
+    }
+    for text, message in wrong.items():
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message) as error:
+            read_rules(file)
+        assert "rules.json" in str(error.value)
+
+
+def test_toml_rules_are_the_same_rules(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
+    file = tmp_path / "rules.toml"
+    file.write_text('[[rule]]\nof = {dataset = "GLDv2"}\nkeep = {category = ["tower"]}\n[[rule]]\nmin_images = 2\n')
+    assert read_rules(file) == (Rule(of={"dataset": "GLDv2"}, keep={"category": ["tower"]}), Rule(min_images=2))
+    file.write_text("x = [")
+    with pytest.raises(ValueError, match="not readable as TOML"):
+        read_rules(file)
+
+
+# Recipes
+
+
+def test_small_datasets_give_all_they_have() -> None:
+    manifest = photos({"MET": 5, "DeepFashion2": 50, "UT": 70}, images=3)
+    result = recipes.idsim(manifest, 45)
+    anchors = result.manifest.filter(slot="anchor")
+    assert Counter(anchors.column("dataset")) == {"MET": 5, "DeepFashion2": 20, "UT": 20}
+    assert Counter(anchors.column("split")) == {"train": 41, "val": 4}
+    assert not leaks(result.manifest)
+    assert not result.notes
+    few = recipes.idsim(manifest, 1000)
+    assert len(few.manifest) == 250
+    assert few.notes == ["125 identities where 1000 are wanted: there are no more"]
+    raw = recipes.idsim(manifest, 45, strategy="proportional").manifest.filter(slot="anchor")
+    assert Counter(raw.column("dataset")) == proportional({"MET": 5, "DeepFashion2": 50, "UT": 70}, 45)
+
+
+def test_idsim_takes_real_images_of_instances_with_two() -> None:
+    one = Manifest.from_rows([*edits(), Row("v", "v.jpg"), Row(None, "background.jpg")])
+    out = recipes.idsim(one, 10).manifest
+    assert Counter(out.column("identity")) == {"x": 2, "w": 2}
+    assert set(out.column("role")) == {"real"}
+
+
+def nearid_source() -> Manifest:
+    rows = []
+    for k in range(12):
+        for view in range(2 + k % 2):
+            name = f"o{k}/{view}"
+            rows.append(Row(f"o{k}", f"{name}.png", id=name, mask=f"{name}m.png", text=f"thing {k} view {view}"))
+            rows.append(Row(f"o{k}-d{view}", f"{name}d.png", role="distractor", parent=name, engine="Flux"))
+    rows.append(Row("alone", "alone.png", mask="m.png"))
+    source = Manifest.from_rows(rows)
+    partition = ["deformable" if (i or "").startswith("o11") else "rigid" for i in source.column("identity")]
+    objaverse = [f"obj-{i.split('-')[0]}" for i in source.column("identity")]
+    return source.replace(
+        x_partition=partition,
+        # o1 repeats the object of o0; o3 repeats the texts of o2 and one more
+        x_objaverse_id=["obj-o0" if o == "obj-o1" else o for o in objaverse],
+        text=["Thing 4  VIEW 0" if t == "thing 6 view 0" else "thing 4 view 1" if t == "thing 6 view 1" else t
+              for t in source.column("text")],
+    )  # fmt: skip
+
+
+def test_nearid_keeps_rigid_unique_identities_of_two_views_with_their_distractors() -> None:
+    result = recipes.nearid(nearid_source(), parts={"train": -1, "val": 2, "test": 3})
+    out = result.manifest
+    positives = out.filter(role="real")
+    assert set(positives.column("identity")) == {f"o{k}" for k in (0, 2, 3, 4, 5, 7, 8, 9, 10)}
+    assert result.notes == ["2 identities repeat another's text or ObjaverseID, and are left out"]
+    assert {r.identity for r in out.filter(role="distractor")} == {f"{r.identity}-d{r.id[-1]}" for r in positives}
+    parts = Counter(s for s, _ in set(zip(positives.column("split"), positives.column("identity"), strict=True)))
+    assert parts == {"train": 4, "val": 2, "test": 3}
+    assert not leaks(out)
+    require_masks(out)  # distractors have their parent's
+    assert all(r.mask == f"{r.parent}m.png" for r in out.filter(role="distractor"))
+    with pytest.raises(ValueError, match="splits ask for 600 identities; there are 9"):
+        recipes.nearid(nearid_source())
+
+
+def test_nearid_names_what_took_the_identities_that_a_split_lacks() -> None:
+    with pytest.raises(ValueError, match="there are 9") as error:
+        recipes.nearid(nearid_source())
+    for part in (
+        '"deformable"}} took 4 identities',
+        "took 1 identities",
+        "2 identities repeat another's text",
+        "--split",
+    ):
+        assert part in str(error.value)
+
+
+def published(counts: dict[str | None, int]) -> Manifest:
+    """So many identities of two images in each split."""
+    splits = [s for s, count in counts.items() for _ in range(2 * count)]
+    return photos({"a": len(splits) // 2}).replace(split=splits)
+
+
+@pytest.mark.parametrize("recipe", [recipes.idsim, recipes.nearid])
+def test_published_splits_are_not_replaced_unasked(recipe: Any) -> None:
+    manifest = published({"train": 6, "test": 4})
+    options = {} if recipe is recipes.idsim else {"parts": {"train": 9, "test": 1}}
+    with pytest.raises(ValueError, match=r"has splits already \(test: 8 images, train: 12 images\)"):
+        recipe(manifest, **options)
+    assert len(recipe(manifest, **options, existing="overwrite").manifest) == 20
+    recipe(manifest.replace(split=None), **options)
+
+
+def test_nearid_can_keep_its_published_split() -> None:
+    manifest = published({"train": 6, "val": 2, "test": 3, None: 1})
+    result = recipes.nearid(manifest, existing="keep")
+    before = dict(zip(manifest.column("id"), manifest.column("split"), strict=True))
+    assert len(result.manifest) == len(manifest)
+    assert all(r.split == before[r.id or ""] for r in result.manifest)
+    assert "2 images have no split, and stay without" in result.notes
+    with pytest.raises(ValueError, match="choose one"):
+        recipes.nearid(manifest, parts={"train": -1}, existing="keep")
+
+
+def test_idsim_can_leave_held_out_images_alone() -> None:
+    manifest = published({"Train": 22, "val": 5, "test": 9, None: 11})
+    both = Manifest.from_rows([*manifest, Row("a/0", "a/0/held out.jpg", dataset="a", split="test")])
+    result = recipes.idsim(both, 33, existing="keep")
+    assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("Train", None)}
+    assert Counter(result.manifest.column("split")) == {"train": 60, "val": 6}
+    assert result.notes[0].startswith("29 images of other splits than train are left to these")
+    assert "1 identities have images both in split train and in others" in result.notes
+    with pytest.raises(ValueError, match="none of the images are of split train"):
+        recipes.idsim(published({"test": 3}), 2, existing="keep")
+
+
+def test_empty_texts_are_not_equal() -> None:
+    assert len(unique(photos({"a": 3}))) == 6
+    assert len(unique(photos({"a": 3}, text="same"))) == 2
+
+
+def test_identities_are_unique_by_parameters_and_filtered_by_them() -> None:
+    rows = [Row(f"o{k}", f"{k}.png", parameters={"objaverse_id": f"m{k % 3}", "partition": "rigid"}) for k in range(5)]
+    rows.append(Row("soft", "s.png", parameters={"objaverse_id": "m9", "partition": "deformable"}))
+    result = recipes.nearid(Manifest.from_rows([*rows, *(Row(r.identity, f"2-{r.path}") for r in rows)]),
+                            parts={"train": 1.0})  # fmt: skip
+    assert set(result.manifest.column("identity")) == {"o0", "o1", "o2"}
+
+
+def test_visme_caps_identities_and_images_and_leaves_singles_out() -> None:
+    rows = [Row(f"g{i}", f"{i}-{k}.jpg", dataset="GLDv2") for i in range(20) for k in range(1 + i % 7)]
+    out = recipes.visme(Manifest.from_rows(rows), identities=9).manifest
+    counts = Counter(out.column("identity"))
+    assert len(counts) == 9
+    assert all(2 <= c <= 4 for c in counts.values())
+    assert all(c == min(4, 1 + int(i[1:]) % 7) for i, c in counts.items())
+
+
+def test_ilgens_table_sums_to_twenty_thousand_instances() -> None:
+    for counts in recipes.ILGEN.values():
+        assert counts.categories * counts.per_category == counts.instances
+    assert recipes.ilgen_quotas() == {"generic": 10_000, "art": 3_000, "landmark": 4_000, "product": 3_000}
+    assert recipes.ilgen_quotas("generic", 5_000) == {"generic": 5_000}
+    assert sum(recipes.ilgen_quotas("all", 777).values()) == 777
+    with pytest.raises(ValueError, match="unknown variant 'food'"):
+        recipes.ilgen_quotas("food")
+
+
+def test_ilgen_shares_instances_out_over_categories_with_four_images_each() -> None:
+    rows = [Row(f"{d}/{c}/{i}", f"{d}/{c}/{i}/{k}.jpg", domain=d, category=f"c{c}")
+            for d in ("generic", "art", "landmark", "Product") for c in range(4) for i in range(12)
+            for k in range(5 if i else 3)]  # fmt: skip
+    result = recipes.ilgen(Manifest.from_rows(rows), count=40)
+    out = result.manifest
+    assert set(Counter(out.column("identity")).values()) == {4}
+    instances = {(r.domain, r.category, r.identity) for r in out}
+    assert Counter(d for d, _, _ in instances) == {"generic": 20, "art": 6, "landmark": 8, "Product": 6}
+    assert Counter(c for d, c, _ in instances if d == "generic") == {"c0": 5, "c1": 5, "c2": 5, "c3": 5}
+    short = recipes.ilgen(Manifest.from_rows(rows), "generic")
+    assert len({r.identity for r in short.manifest}) == 40  # ten of each category at most
+    assert short.notes == ["40 identities of domain generic where 20000 are wanted: there are no more"]
+
+
+# Masks
+
+
+def test_masking_is_drawn_with_the_papers_probabilities_for_each_role() -> None:
+    slots = ["anchor", "positive", "positive", "negative", "negative", "negative"]
+    draws = np.array([draw_masking(slots, (7, sample)) for sample in range(4000)])
+    expected = [0.5, 0.2, 0.2, 0.6, 0.6, 0.6]
+    for column, p in zip(draws.T, expected, strict=True):
+        assert abs(column.mean() - p) < 4 * math.sqrt(p * (1 - p) / 4000)
+    assert abs(np.corrcoef(draws.T)[0, 3]) < 0.07  # slots are drawn on their own
+    assert draw_masking(slots, (7, 3)) == draw_masking(slots, (7, 3))
+
+
+def test_the_gate_masks_whole_samples() -> None:
+    draws = np.array([draw_masking(["anchor", "distractor"], s, 0.25, (1.0, 0.0, 1.0)) for s in range(2000)])
+    assert (draws[:, 0] == draws[:, 1]).all()
+    assert abs(draws[:, 0].mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)
+    assert not any(draw_masking(["anchor"], s, 0.0)[0] for s in range(50))
+    assert MASK_PROB_APN == (0.5, 0.2, 0.6)
+
+
+def test_wrong_slots_and_probabilities_are_refused() -> None:
+    with pytest.raises(ValueError, match="slot 'query'"):
+        draw_masking(["query"], 0)
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
+        draw_masking(["anchor"], 0, 1.5)
+
+
+def test_missing_masks_are_named_by_row() -> None:
+    manifest = edits().replace(mask=["m.png", None, None, None, None, None, None])
+    assert missing_masks(manifest) == [1, 2, 3, 4, 5, 6]
+    inherited = inherit_masks(manifest)
+    # z through y through x's first photo; a context-edit may have moved the object
+    assert inherited.column("mask") == ["m.png", None, None, "m.png", "m.png", None, None]
+    with pytest.raises(ManifestError, match=r"4 of 7 rows lack a mask: row 2 \(x1.jpg\), row 3 \(xc.jpg\)"):
+        require_masks(inherited)
+    require_masks(inherited, ["identity-edit", "distractor"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(1, 4)), max_size=12),
+       st.integers(1, 12), st.integers(0, 3))  # fmt: skip
+def test_no_identity_crosses_the_split_and_none_comes_twice(
+    pools: Sequence[tuple[str, int, int]], count: int, seed: int
+) -> None:
+    rows = {f"{d}{i}": (d, n) for d, i, n in pools}
+    manifest = Manifest.from_rows(
+        Row(name, f"{name}-{k}.jpg", dataset=d) for name, (d, n) in rows.items() for k in range(n)
+    )
+    out = recipes.idsim(manifest, count, seed).manifest
+    assert not leaks(out)
+    eligible = Counter(d for d, n in rows.values() if n >= 2)
+    assert set(Counter(out.column("identity")).values()) <= {2}
+    assert len(out) == 2 * min(count, eligible.total())
+    assert Counter(out.filter(slot="anchor").column("dataset")) == Counter(balanced(eligible, count))
+    assert split(out, {"all": 1.0}).column("split") == ["all"] * len(out)

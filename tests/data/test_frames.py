@@ -1,0 +1,726 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from idmetric.data.frames import video
+from idmetric.data.frames.choose import SAMPLINGS, Sampling, Tally, blur_score, candidates, choose, places, plan
+from idmetric.data.frames.clips import Clip, ClipError, find_clips
+from idmetric.data.frames.extract import Settings, extract, finished, folder_name, to_manifest
+from idmetric.data.frames.footage import Frame, open_clip
+from idmetric.data.frames.video import Video
+from idmetric.data.manifest.table import read
+from idmetric.images.read import ImageReadError
+from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
+
+ALL = Sampling(fps=10, stride=1, annotated=10, parts=5, coverage=(0, 1), blur=0)
+
+
+def is_readable(frame: Frame) -> bool:
+    try:
+        frame.image()
+    except ImageReadError:
+        return False
+    return True
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# The plan
+
+
+def test_parameters_are_those_of_table_four() -> None:
+    table = {"lasot": (30, 5, 6, 30, 6), "got10k": (10, 5, 2, 10, 5), "youtubevis": (6, 5, 2, 10, 5),
+             "uco3d": (30, 1, 30, 30, 5)}  # fmt: skip
+    seconds = {"lasot": 1.0, "got10k": 1.0, "youtubevis": 1.7, "uco3d": 1.0}
+    for name, s in SAMPLINGS.items():
+        assert (s.fps, s.stride, s.annotated, s.window, s.parts) == table[name]
+        assert round(s.window / s.fps, 1) == seconds[name]
+        assert (s.coverage, s.blur, s.least, s.long) == ((0.1, 0.9), 50, 2, 6)
+    assert len(SAMPLINGS) == 4
+
+
+def test_long_clips_give_equal_parts_and_short_ones_windows() -> None:
+    got10k, lasot = SAMPLINGS["got10k"], SAMPLINGS["lasot"]
+    assert plan(60, got10k) == [range(i, i + 10) for i in range(0, 60, 10)]  # just 6 seconds
+    assert [len(w) for w in plan(61, got10k)] == [12, 12, 12, 12, 13]
+    assert [len(w) for w in plan(3000, lasot)] == [500] * 6
+    assert plan(25, got10k) == [range(10), range(10, 20), range(20, 25)]
+    assert plan(1, got10k) == [range(1)]
+    assert plan(0, got10k) == []
+
+
+@given(st.integers(1, 3000), st.sampled_from(sorted(SAMPLINGS)))
+def test_windows_hold_every_frame_once(count: int, name: str) -> None:
+    sampling = SAMPLINGS[name]
+    windows = plan(count, sampling)
+    assert [i for window in windows for i in window] == list(range(count))
+    sizes = [len(w) for w in windows]
+    if count > 6 * sampling.fps:
+        assert len(windows) == sampling.parts
+        assert max(sizes) - min(sizes) <= 1
+    else:
+        assert set(sizes[:-1]) <= {sampling.window}
+        assert sizes[-1] <= sampling.window
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 7))
+def test_annotated_frames_a_stride_apart_are_looked_at(annotated: list[bool], stride: int) -> None:
+    found = candidates(range(len(annotated)), annotated, stride)
+    assert all(annotated[i] for i in found)
+    assert all(b - a >= stride for a, b in pairwise(found))
+    for i in np.flatnonzero(annotated):  # what is left out lies within a stride of one that is not
+        assert any(0 <= i - f < stride for f in found)
+
+
+def test_sparse_and_dense_annotation_give_the_same_frames() -> None:
+    every = [True] * 40
+    fifth = [i % 5 == 0 for i in range(40)]
+    assert candidates(range(40), every, 5) == candidates(range(40), fifth, 5) == list(range(0, 40, 5))
+    sampling = SAMPLINGS["lasot"]
+    inside = [i for i in candidates(range(30), [True] * 30, sampling.stride) if i in plan(30, sampling)[0]]
+    assert len(inside) == sampling.annotated
+
+
+def test_times_become_places_at_the_samplings_rate() -> None:
+    lasot = SAMPLINGS["lasot"]
+    at, count = places(np.arange(150) / 25, lasot)  # six seconds at another rate
+    assert count == 180
+    assert at[:7] == [0, 1, 2, 4, 5, 6, 7]
+    assert places(np.zeros(1), lasot) == ([0], 1)
+    assert places(np.array([0, 1.0, 1.1]), lasot) == ([0, 30, 33], 50)  # the last lasts 0.55 s, as long as the mean
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"fps": 0}, {"fps": float("nan")}, {"stride": 0}, {"parts": 0}, {"coverage": (0.9, 0.1)},
+                  {"coverage": (10, 90)}, {"blur": -1}, {"least": 0}):  # fmt: skip
+        with pytest.raises(ValueError, match="must be"):
+            Sampling(**{"fps": 10, "stride": 1, "annotated": 1, "parts": 5, **wrong})  # type: ignore[arg-type]
+
+
+# Quality
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_blur_score_is_the_variance_of_opencvs_laplacian(width: int, height: int, seed: int) -> None:
+    grey = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    assert blur_score(Image.fromarray(grey)) == pytest.approx(cv2.Laplacian(grey, cv2.CV_64F).var(), rel=1e-12)
+
+
+def test_blur_score_of_colour_is_that_of_opencv_but_for_rounding() -> None:
+    photo = np.asarray(
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((240, 180))
+    )
+    expected = cv2.Laplacian(cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY), cv2.CV_64F).var()
+    assert blur_score(Image.fromarray(photo)) == pytest.approx(expected, rel=0.02)
+    assert blur_score(Image.fromarray(photo).resize((60, 45)).resize((240, 180))) < blur_score(Image.fromarray(photo))
+
+
+def test_limits_of_coverage_and_sharpness_are_valid_themselves(tmp_path: Path) -> None:
+    for name, share in (("least", 9 / 90), ("most", 81 / 90), ("less", 8 / 90), ("more", 82 / 90)):
+        for i in range(20):
+            (tmp_path / name / "masks").mkdir(parents=True, exist_ok=True)
+            picture(i, size=(90, 64)).save(tmp_path / name / f"{i}.png")
+            mask(share, (90, 64)).save(tmp_path / name / "masks" / f"{i}.png")
+    blur = blur_score(picture(0, size=(90, 64)))
+    found = {}
+    for clip in find_clips(tmp_path):
+        sampling = Sampling(fps=10, stride=1, annotated=10, parts=5, blur=0)
+        found[clip.name] = len(list(choose(open_clip(clip, 10), sampling, 0, Tally())))
+    assert found == {"least": 2, "most": 2, "less": 0, "more": 0}
+    clip = find_clips(tmp_path / "least")[0]
+    scores = {i: blur_score(picture(i, size=(90, 64))) for i in range(10)}
+    only = max(scores, key=lambda i: (scores[i], -i))
+    exact = Sampling(fps=10, stride=1, annotated=10, parts=5, blur=scores[only])
+    first = next(choose(open_clip(clip, 10), exact, 0, Tally()))
+    assert scores[first.index] == scores[only] >= blur
+
+
+# The choice
+
+
+def clip_with_faults(root: Path) -> tuple[Clip, set[int]]:
+    """Two seconds at 10 fps, annotated every second frame; and the frames that are valid."""
+    write_folder(root / "clip", 20, blurred=(2, 4, 14), first=95)
+    shares = dict.fromkeys(range(0, 20, 2), 0.5) | {0: 0.05, 6: 0.95, 12: 0.02}
+    write_masks(root / "masks" / "clip", shares, first=95)
+    return find_clips(root / "clip", root / "masks")[0], {8, 10, 16, 18}
+
+
+EVERY = Sampling(fps=10, stride=2, annotated=5, parts=5)
+
+
+def test_one_valid_frame_of_each_window_is_chosen_evenly(tmp_path: Path) -> None:
+    clip, valid = clip_with_faults(tmp_path)
+    assert clip.masks == tmp_path / "masks" / "clip"
+    counts = dict.fromkeys(valid, 0)
+    for seed in range(150):
+        picks = list(choose(open_clip(clip, 10), EVERY, seed, Tally()))
+        assert [p.window for p in picks] == [0, 1]
+        for p in picks:
+            assert p.index in valid
+            assert p.index // 10 == p.window
+            assert number_of(p.image) == p.index  # names sorted by number: 95, ..., 99, 100, ...
+            assert p.thing.coverage == 0.5
+            assert p.thing.mask is not None
+            assert p.thing.mask.mean() == 0.5
+            assert p.blur == blur_score(picture(p.index))
+            counts[p.index] += 1
+    assert counts[8] == 150  # the only one of its window
+    for index in (10, 16, 18):
+        assert abs(counts[index] - 50) <= 4 * (150 * 2 / 9) ** 0.5  # four standard deviations
+
+
+def test_windows_without_a_valid_frame_are_counted_by_the_furthest_hurdle(tmp_path: Path) -> None:
+    write_folder(tmp_path / "clip", 60, blurred=(10, 15, 20, 25, 30))
+    shares = {0: 0.05, 5: 0.02, 10: 0.5, 15: 0.01, 20: 0.5, 25: 0.95, 30: 0.5, 35: 0.5}
+    write_masks(tmp_path / "clip" / "masks", shares)
+    (tmp_path / "clip" / "masks" / "40.png").write_bytes(b"broken")
+    clip = find_clips(tmp_path / "clip")[0]
+    tally = Tally()
+    picks = list(choose(open_clip(clip, 10), SAMPLINGS["got10k"], 0, tally))
+    assert [p.index for p in picks] == [35]
+    assert tally.rejected(0) == {"object too small": 1, "blurred": 2, "unreadable": 1, "no annotation": 1}
+    assert len(tally.unreadable) == 1
+    assert "40.png" in tally.unreadable[0]
+    assert tally.seen
+
+
+def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
+    write_folder(tmp_path / "frames/clip", 20)
+    (tmp_path / "masks/clip").mkdir(parents=True)
+    for i in range(20):
+        numbers = np.zeros((64, 96), np.uint8)
+        numbers[:, :40] = 1
+        numbers[:, 50:52] = 3  # too thin
+        numbers[:, 60:90] = 255  # void
+        if i >= 10:
+            numbers[:, 40:50] = 7  # there in the second half
+        indexed = Image.fromarray(numbers)
+        indexed.putpalette([v for n in range(256) for v in (n, 255 - n, 7 * n % 256)])
+        assert indexed.mode == "P"
+        indexed.save(tmp_path / "masks/clip" / f"{i}.png")
+    record = extract(find_clips(tmp_path / "frames", tmp_path / "masks")[0], tmp_path / "out", Settings(EVERY))
+    found = {i["object"]: i for i in record["instances"]}
+    assert set(found) == {1, 3, 7}
+    assert [f["frame"] // 10 for f in found[1]["frames"]] == [0, 1]
+    assert found[3]["rejected"] == {"object too small": 2}
+    assert found[7]["rejected"] == {"object too small": 1}
+    manifest = to_manifest([record], tmp_path / "out", "davis")
+    assert set(manifest.column("identity")) == {"davis/clip/1"}  # 7 has one frame, and needs two
+    for i, frame in enumerate(manifest.column("x_frame")):
+        cover = manifest.mask(i)
+        assert cover is not None
+        assert cover[:, :40].all()
+        assert not cover[:, 40:].any()
+        assert number_of(manifest.image(i)) == frame
+    names = {p.name for p in (tmp_path / "out" / record["folder"]).iterdir()}
+    assert len(names) == 5  # frames of instances that are left out are not kept
+    one = list(
+        choose(open_clip(find_clips(tmp_path / "frames", tmp_path / "masks")[0], 10, objects="one"), EVERY, 0, Tally())
+    )
+    assert {p.thing.number for p in one} == {0}
+
+
+def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
+    write_folder(tmp_path / "clip", 10)
+    (tmp_path / "clip/masks").mkdir()
+    for i in range(10):
+        numbers = np.zeros((64, 96), np.uint16 if i % 2 else np.uint8)
+        numbers[:, :30], numbers[:, 30:60] = 2, 5
+        Image.fromarray(numbers).save(tmp_path / "clip/masks" / f"{i}.png")
+    clip = find_clips(tmp_path / "clip")[0]
+    frame = next(open_clip(clip, 10, objects="indexed").read([1]))
+    assert {t.number: t.coverage for t in frame.things()} == {2: 30 / 96, 5: 30 / 96}
+    mask(0.5).convert("RGB").save(tmp_path / "clip/masks/0.png")
+    with pytest.raises(ImageReadError, match=r"0\.png: its mode RGB holds no object numbers"):
+        next(open_clip(clip, 10, objects="indexed").read([0])).things()
+    tally = Tally()
+    list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a grey mask is of one object
+    assert any("it holds 2 values (2, 5)" in line and "--objects indexed" in line for line in tally.unreadable)
+    for i in range(10):
+        Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks" / f"{i}.png")
+    [thing] = next(open_clip(clip, 10).read([1])).things()
+    assert thing.coverage == 1
+
+
+# Sources
+
+
+def test_masks_are_found_where_datasets_have_them(tmp_path: Path) -> None:
+    write_folder(tmp_path / "lasot/cat/cat-1/img", 2)
+    (tmp_path / "lasot/cat/cat-1/groundtruth.txt").write_text("1,1,2,2\n1,1,2,2\n")
+    write_folder(tmp_path / "got/train/GOT-1", 2)
+    write_masks(tmp_path / "annotations/train/GOT-1", {0: 0.5})
+    write_folder(tmp_path / "beside/a", 2)
+    mask(0.5).save(tmp_path / "beside/a/0_mask.png")
+    write_folder(tmp_path / "within/b", 2)
+    write_masks(tmp_path / "within/b/masks", {1: 0.5})
+    write_folder(tmp_path / "within/c/rgb", 2)
+    write_masks(tmp_path / "within/c/masks", {1: 0.5})
+    for name in ("uco/animal/cat/1-2/rgb_video.mp4", "uco/animal/cat/1-2/mask_video.mkv", "films/x.mp4",
+                 "films/x_mask.mp4", "films/y.MOV", "films/.hidden.mp4", "more/d/z.mp4",
+                 "more_masks/d/z.mkv"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    write_masks(tmp_path / "films/y_masks", {0: 0.5})
+    (tmp_path / "notes.txt").touch()
+
+    def found(root: str, masks: str | None = None) -> dict[str, str | None]:
+        clips = find_clips(tmp_path / root, None if masks is None else tmp_path / masks)
+        return {c.name: c.masks and c.masks.relative_to(tmp_path).as_posix() for c in clips}
+
+    assert found("lasot") == {"cat/cat-1": None}
+    assert find_clips(tmp_path / "lasot")[0].boxes == tmp_path / "lasot/cat/cat-1/groundtruth.txt"
+    assert found("got", "annotations") == {"train/GOT-1": "annotations/train/GOT-1"}
+    assert found("got/train/GOT-1", "annotations/train/GOT-1") == {"GOT-1": "annotations/train/GOT-1"}
+    assert found("beside") == {"a": "beside/a"}
+    assert found("within") == {"b": "within/b/masks", "c": "within/c/masks"}
+    assert found("uco") == {"animal/cat/1-2": "uco/animal/cat/1-2/mask_video.mkv"}
+    assert found("films") == {"x": "films/x_mask.mp4", "y": "films/y_masks"}
+    assert found("films/x.mp4") == {"x": "films/x_mask.mp4"}
+    assert found("films/x.mp4", "films/y_masks") == {"x": "films/y_masks"}
+    assert found("more", "more_masks") == {"d/z": "more_masks/d/z.mkv"}
+    assert set(found(".", "annotations")) == {
+        "lasot/cat/cat-1", "got/train/GOT-1", "beside/a", "within/b", "within/c", "uco/animal/cat/1-2",
+        "films/x", "films/y", "more/d/z",
+    }  # fmt: skip  # masks below the same folder are no clips
+
+
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
+    write_folder(tmp_path / "store/b", 2)
+    write_folder(tmp_path / "in/own", 2)
+    write_masks(tmp_path / "masks/linked", {0: 0.5})
+    for link, target in (("in/linked", "store/b"), ("in/again", "store/b"), ("in/around", "in"), ("in/a", "in/own"),
+                         ("in/lost", "nowhere"), ("all", "in"), ("in/masks", "masks")):  # fmt: skip
+        (tmp_path / link).symlink_to(tmp_path / target)
+    for root in ("in", "all"):
+        assert [c.name for c in find_clips(tmp_path / root)] == ["again", "own"]  # its own name; else the first
+    (tmp_path / "in/again").unlink()
+    assert {c.name: c.masks for c in find_clips(tmp_path / "in", tmp_path / "masks")} == {
+        "linked": tmp_path / "masks/linked", "own": None}  # fmt: skip
+
+
+def test_clips_that_cannot_be_told_apart_or_found_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClipError, match="no such file or folder"):
+        find_clips(tmp_path / "nothing")
+    with pytest.raises(ClipError, match="no images"):
+        find_clips(tmp_path)
+    for name in ("a.mp4", "a.mov"):
+        (tmp_path / name).touch()
+    with pytest.raises(ClipError, match=r"a\.mov and .*a\.mp4 are both the clip 'a'"):
+        find_clips(tmp_path)
+    write_folder(tmp_path / "b", 2)
+    picture(0).save(tmp_path / "b/0.jpg")
+    with pytest.raises(ClipError, match=r"0\.jpg and .*0\.png are both the frame '0'"):
+        open_clip(find_clips(tmp_path / "b")[0], 10, "none")
+
+
+def test_missing_and_misfitting_masks_are_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "clip", 4)
+    clip = find_clips(tmp_path / "clip")[0]
+    with pytest.raises(ClipError, match="clip: no masks found; say where they are"):
+        open_clip(clip, 10)
+    write_masks(tmp_path / "other", {7: 0.5})
+    with pytest.raises(ClipError, match=r"other: no mask is named like a frame .*'7'.*'0'"):
+        open_clip(Clip("clip", tmp_path / "clip", tmp_path / "other"), 10)
+    (tmp_path / "clip/masks").mkdir()
+    mask(0.5, (48, 32)).save(tmp_path / "clip/masks/1.png")
+    tally = Tally()
+    list(choose(open_clip(find_clips(tmp_path / "clip")[0], 10), ALL, 0, tally))
+    assert "clip, frame 1: its mask has 48x32 pixels, the frame 96x64" in tally.unreadable[0]
+
+
+def test_boxes_give_coverage_but_no_masks(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "cat/cat-1/img", 6, first=1)
+    lines = ["0,0,48,64", "-48,0,96,64", "10,10,0,5", "nan,nan,nan,nan", "0,0,96,64", "0,0,48,64"]
+    boxes = tmp_path / "cat/cat-1/groundtruth.txt"
+    boxes.write_text("\r\n".join(lines) + "\r\n")
+    (tmp_path / "cat/cat-1/full_occlusion.txt").write_text("0,0,0,0,0,1")
+    clip = find_clips(tmp_path)[0]
+    assert clip.frames == folder
+    with pytest.raises(ClipError, match="choose the boxes"):
+        open_clip(clip, 10)
+    footage = open_clip(clip, 10, "boxes")
+    assert footage.annotated.tolist() == [True, True, False, False, True, False]
+    things = [frame.things()[0] for frame in footage.read([0, 1, 4])]
+    assert [t.coverage for t in things] == [0.5, 0.5, 1.0]  # within the frame
+    assert [t.mask for t in things] == [None, None, None]
+    sampling = Sampling(fps=1, stride=1, annotated=1, parts=5)
+    record = extract(clip, tmp_path / "out", Settings(sampling, annotation="boxes"))
+    assert [f["frame"] for f in record["instances"][0]["frames"]] == [0, 1]
+    assert record["instances"][0]["rejected"] == {"object too large": 1, "no annotation": 3}
+    assert to_manifest([record], tmp_path / "out").column("mask") == [None, None]
+    for text, message in (("1,2,3\n" * 6, "line 1 is not left"), ("1,2,3,4\n" * 5, "5 boxes for the 6 frames"),
+                          ("1,2,3,x\n" * 6, "line 1 is not left")):  # fmt: skip
+        boxes.write_text(text)
+        with pytest.raises(ClipError, match=message):
+            open_clip(clip, 10, "boxes")
+    boxes.write_text("1 2 3 4\n" * 6)
+    (tmp_path / "cat/cat-1/absence.label").write_text("0\n" * 5)
+    with pytest.raises(ClipError, match=r"absence\.label: 5 values for the 6 frames"):
+        open_clip(clip, 10, "boxes")
+
+
+def test_frames_can_be_chosen_without_annotation(tmp_path: Path) -> None:
+    write_folder(tmp_path / "clip", 20, blurred=range(10))
+    tally = Tally()
+    picks = list(choose(open_clip(find_clips(tmp_path)[0], 10, "none"), SAMPLINGS["got10k"], 0, tally))
+    assert [p.index in (10, 15) for p in picks] == [True]
+    assert picks[0].thing.coverage is None
+    assert tally.rejected(0) == {"blurred": 1}
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_videos_give_the_frames_that_were_written(tmp_path: Path, codec: str) -> None:
+    if codec not in av.codecs_available:
+        pytest.skip(f"FFmpeg here has no {codec}")
+    path = write_video(tmp_path / "a.mp4", [picture(i) for i in range(60)], codec=codec)
+    footage = open_clip(Clip("a", path), 30, "none")
+    assert len(footage.times) == 60
+    assert np.allclose(footage.times, np.arange(60) / 30)
+    for wanted in ([], [0], [59], [3, 17, 18, 40], list(range(60))):
+        frames = [(frame.index, number_of(frame.image())) for frame in footage.read(wanted)]
+        assert frames == [(i, i) for i in wanted]
+
+
+def test_a_varying_frame_rate_is_placed_by_time_stamps(tmp_path: Path) -> None:
+    stamps = [600 + i * 60 for i in range(20)] + [1800 + i * 300 for i in range(5)]  # 10 per second, then 2
+    path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(25)], stamps=stamps)
+    footage = open_clip(Clip("a", path), 30, "none")
+    assert np.allclose(footage.times, (np.array(stamps) - 600) / 600, atol=0.002)
+    at, count = places(footage.times, SAMPLINGS["uco3d"])
+    assert at == [i * 3 for i in range(20)] + [60, 75, 90, 105, 120]
+    assert count == 125
+    picks = list(choose(footage, SAMPLINGS["uco3d"], 0, Tally()))
+    assert [
+        p.index in group for p, group in zip(picks, (range(10), range(10, 20), (20, 21), (22, 23), (24,)), strict=True)
+    ] == [True] * 5
+    assert all(number_of(p.image) == p.index for p in picks)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_rotated_videos_are_turned_upright(tmp_path: Path, turns: int) -> None:
+    upright = picture(77)
+    stored = upright.rotate(90 * turns, expand=True)  # counter-clockwise, as the sensor had it
+    path = write_video(tmp_path / "a.mp4", [stored] * 3)
+    turn_video(path, turns)
+    image = next(open_clip(Clip("a", path), 30, "none").read([1])).image()
+    assert image.size == upright.size
+    assert number_of(image) == 77
+    assert np.abs(np.asarray(image).astype(int) - np.asarray(upright)).mean() < 12
+
+
+@pytest.mark.parametrize("kind", ["video", "folder of all", "folder of some"])
+def test_masks_of_a_video_lie_on_its_frames(tmp_path: Path, kind: str) -> None:
+    write_video(tmp_path / "rgb_video.mp4", [picture(i) for i in range(60)])
+    shares = {i: (i + 12) / 96 for i in range(60)}
+    if kind == "video":
+        write_video(tmp_path / "mask_video.mkv", [mask(s) for s in shares.values()], codec="ffv1")
+    elif kind == "folder of all":
+        write_masks(tmp_path / "rgb_video_masks", shares, first=1)
+    else:
+        write_masks(tmp_path / "rgb_video_masks", {i: s for i, s in shares.items() if i % 7 == 0})
+    clip = find_clips(tmp_path)[0]
+    footage = open_clip(clip, 30)
+    picks = list(choose(footage, SAMPLINGS["uco3d"], 3, Tally()))
+    assert [p.window for p in picks] == [0, 1]
+    for p in picks:
+        assert number_of(p.image) == p.index
+        assert p.thing.coverage == pytest.approx((p.index + 12) / 96)
+        assert kind != "folder of some" or p.index % 7 == 0
+
+
+def test_masks_of_another_length_than_their_video_are_named(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", [picture(i) for i in range(12)])
+    write_video(tmp_path / "a_mask.mkv", [mask(0.5)] * 11, codec="ffv1")
+    with pytest.raises(ClipError, match=r"a_mask\.mkv: 11 masks for the 12 frames"):
+        open_clip(find_clips(tmp_path)[0], 30)
+    (tmp_path / "a_mask.mkv").unlink()
+    write_masks(tmp_path / "a_masks", {3: 0.5, 12: 0.5})
+    with pytest.raises(ClipError, match=r"12\.png: its name does not end in a number of a frame .* from 0 to 11"):
+        open_clip(find_clips(tmp_path)[0], 30)
+
+
+def test_damaged_videos_are_named(tmp_path: Path) -> None:
+    good = write_video(tmp_path / "good.mp4", [picture(i) for i in range(60)]).read_bytes()
+    cases = {"empty.mp4": b"", "text.mp4": b"no video at all" * 50, "cut.mp4": good[: len(good) // 2]}
+    for name, data in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ClipError, match=name):
+            open_clip(Clip("x", tmp_path / name), 30, "none")
+    with av.open(str(tmp_path / "sound.mp4"), "w") as container:
+        stream = container.add_stream("aac", rate=44100)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 44100
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with pytest.raises(ClipError, match=r"sound\.mp4: there is no video in it"):
+        open_clip(Clip("x", tmp_path / "sound.mp4"), 30, "none")
+
+
+def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mov", [picture(i) for i in range(60)], codec="png")
+    with av.open(str(path)) as container:
+        packets = {round(p.pts * p.time_base * 30): (p.pos, p.size) for p in container.demux() if p.size}
+    data = bytearray(path.read_bytes())
+    for number in (33, 34):
+        start, size = packets[number]
+        data[start : start + size] = b"\xa5" * size
+    path.write_bytes(data)
+    footage = open_clip(Clip("a", path), 30, "none")
+    assert [f.index for f in footage.read(range(60))] == list(range(60))
+    readable = [i for i, f in zip(range(60), footage.read(range(60)), strict=True) if is_readable(f)]
+    assert readable == [i for i in range(60) if i not in (33, 34)]
+    tally = Tally()
+    picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, tally))
+    assert [number_of(p.image) for p in picks] == readable
+    assert len(tally.unreadable) == 2
+    assert "a.mov, frame 33: it does not decode" in tally.unreadable[0]
+
+
+def test_what_is_there_of_a_broken_download_is_used(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(60)], keyframes=10)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * 0.7)])
+    footage = open_clip(Clip("a", path), 30, "none")
+    assert 30 < len(footage.times) < 60
+    tally = Tally()
+    assert len(list(choose(footage, SAMPLINGS["uco3d"], 0, tally))) == 2
+    assert tally.unreadable == list(footage.problems)
+    settings = Settings(SAMPLINGS["uco3d"], annotation="none")
+    with pytest.raises(ClipError, match=r"a\.mkv: cut off after 1\.\d+ of 2\.00 seconds"):
+        extract(Clip("a", path), tmp_path / "out", settings)
+    record = extract(Clip("a", path), tmp_path / "out", settings, skip=True)
+    assert len(record["unreadable"]) == 1
+    assert len(record["instances"][0]["frames"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "varying"),
+    [("a.mkv", False), ("a.mkv", True), ("a.mp4", False), ("a.mp4", True), ("a.avi", False), ("a.webm", False)],
+)
+def test_videos_that_end_too_early_are_told_from_whole_ones(tmp_path: Path, name: str, varying: bool) -> None:
+    codec = "libvpx-vp9" if name.endswith("webm") else "mpeg4"
+    stamps = [600 + i * 60 for i in range(20)] + [1800 + i * 150 for i in range(15)]
+    if codec not in av.codecs_available:
+        pytest.skip(f"FFmpeg here has no {codec}")
+    options = {"movflags": "faststart"} if name.endswith("mp4") else None  # the table of frames comes first
+    images = [picture(i) for i in range(35 if varying else 90)]
+    path = write_video(tmp_path / name, images, stamps=stamps if varying else None, codec=codec, options=options)
+    assert Video(path).problems == ()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * 0.6)])
+    assert len(Video(path).problems) == 1
+    assert f"{name}: cut off after" in Video(path).problems[0]
+
+
+def test_sound_that_lasts_longer_than_the_picture_is_no_damage(tmp_path: Path) -> None:
+    for name in ("a.mp4", "a.mkv"):
+        with av.open(str(tmp_path / name), "w") as container:
+            film, sound = container.add_stream("mpeg4", rate=30), container.add_stream("aac", rate=44100)
+            film.width, film.height, film.pix_fmt = 96, 64, "yuv420p"
+            for i in range(20):
+                container.mux(film.encode(av.VideoFrame.from_image(picture(i))))
+            container.mux(film.encode())
+            for i in range(86):
+                silence = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+                silence.sample_rate, silence.pts = 44100, 1024 * i
+                container.mux(sound.encode(silence))
+            container.mux(sound.encode())
+        video = Video(tmp_path / name)
+        assert (len(video.times), video.problems) == (20, ())
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264", "libvpx-vp9"])
+def test_frames_after_a_damaged_one_wait_for_the_next_key_frame(tmp_path: Path, codec: str) -> None:
+    if codec not in av.codecs_available:
+        pytest.skip(f"FFmpeg here has no {codec}")
+    path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(60)], codec=codec, keyframes=10)
+    with av.open(str(path)) as container:
+        packets = {round(p.pts * p.time_base * 30): (p.pos, p.size) for p in container.demux() if p.size}
+    data = bytearray(path.read_bytes())
+    start, size = packets[33]
+    data[start + size // 4 : start + size] = b"\xa5" * (size - size // 4)
+    path.write_bytes(data)
+    footage = open_clip(Clip("a", path), 30, "none")
+    readable = [i for i, f in zip(range(60), footage.read(range(60)), strict=True) if is_readable(f)]
+    assert set(readable) >= {*range(31), *range(40, 60)}
+    assert not set(readable) & set(range(33, 40))
+    for frame in footage.read(readable):
+        assert number_of(frame.image()) == frame.index
+
+
+def test_a_video_is_decoded_once_and_not_beyond_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", [picture(i) for i in range(90)])
+    footage = open_clip(Clip("a", path), 30, "none")
+    opened: list[Path] = []
+    original = video._opened
+    monkeypatch.setattr(video, "_opened", lambda p: opened.append(p) or original(p))
+    assert len(list(choose(footage, SAMPLINGS["uco3d"], 0, Tally()))) == 3
+    assert len(opened) == 1
+    decoded = [index for index, _ in Video(path)._decoded(20)]
+    assert decoded == list(range(21))
+
+
+# Files
+
+
+def make_clips(root: Path, count: int = 3) -> list[Clip]:
+    for i in range(count):
+        write_folder(root / f"kind/clip {i}", 20, blurred=(i, i + 3))
+        write_masks(root / f"kind/clip {i}/masks", {k: 0.3 + 0.02 * k for k in range(0, 20, 2)})
+    return find_clips(root)
+
+
+def test_frames_masks_and_manifest_say_where_they_come_from(tmp_path: Path) -> None:
+    clips = make_clips(tmp_path / "in")
+    settings = Settings(EVERY, seed=5)
+    records = [extract(clip, tmp_path / "out", settings) for clip in clips]
+    to_manifest(records, tmp_path / "out", "films", category_level=1).write(tmp_path / "frames.parquet")
+    manifest = read(tmp_path / "frames.parquet")
+    assert len(manifest) == 6
+    assert set(manifest.column("identity")) == {f"films/kind/clip {i}" for i in range(3)}
+    for i, row in enumerate(manifest):
+        index = manifest.column("x_frame")[i]
+        source = picture(index, index not in (int(str(row.identity)[-1]), int(str(row.identity)[-1]) + 3))
+        assert manifest.image(i).tobytes() == source.tobytes()  # lossless
+        cover = manifest.mask(i)
+        assert cover is not None
+        assert manifest.column("x_coverage")[i] == pytest.approx(float(cover.mean()))
+        assert manifest.column("x_blur")[i] == blur_score(source)
+        assert manifest.column("x_time")[i] == index / 10
+        assert (row.dataset, row.category, row.role, row.seed) == ("films", "kind", "real", 5)
+        assert row.parameters is not None
+        assert row.parameters["sampling"]["stride"] == 2
+        assert row.parameters["window"] == index // 10
+        assert row.parameters["clip"] == str(row.identity).removeprefix("films/")
+
+
+def test_jpeg_frames_have_full_colour_resolution(tmp_path: Path) -> None:
+    clip = make_clips(tmp_path / "in", 1)[0]
+    record = extract(clip, tmp_path / "out", Settings(EVERY, form="jpg"))
+    path = tmp_path / "out" / record["folder"] / record["instances"][0]["frames"][0]["path"]
+    with Image.open(path) as image:
+        assert image.format == "JPEG"
+        assert {layer[1:3] for layer in image.layer} == {(1, 1)}  # type: ignore[attr-defined]
+
+
+def test_finished_clips_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = make_clips(tmp_path / "in")
+    settings = Settings(EVERY)
+    records = [extract(clip, tmp_path / "out", settings) for clip in clips]
+    before = files(tmp_path / "out")
+    monkeypatch.setattr("idmetric.data.frames.extract.open_clip", None)  # would fail
+    assert [extract(clip, tmp_path / "out", settings) for clip in clips] == records
+    assert files(tmp_path / "out") == before
+    with pytest.raises(ClipError, match=r"made with other settings \(seed\)"):
+        extract(clips[0], tmp_path / "out", Settings(EVERY, seed=1))
+    lost = tmp_path / "out" / records[0]["folder"] / records[0]["instances"][0]["frames"][0]["mask"]
+    lost.unlink()
+    with pytest.raises(ClipError, match=f"{lost.name}: missing; remove its folder"):
+        extract(clips[0], tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("record", [None, "", "{}", "[1]", "[" * 100_000, '{"settings": 5}', "\udcff", "lacking"])
+def test_damaged_folders_of_clips_are_named_with_the_way_out(tmp_path: Path, record: str | None) -> None:
+    clips = make_clips(tmp_path / "in", 2)
+    settings = Settings(EVERY)
+    for clip in clips:
+        extract(clip, tmp_path / "out", settings)
+    path = tmp_path / "out" / folder_name(clips[0].name) / "clip.json"
+    if record is None:
+        path.unlink()
+    elif record == "lacking":
+        found = json.loads(path.read_text())
+        del found["instances"][0]["frames"][0]["mask"]
+        path.write_text(json.dumps(found))
+    else:
+        path.write_bytes(record.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ClipError, match="remove it") as error:
+        extract(clips[0], tmp_path / "out", settings)
+    assert path.parent.name in str(error.value)
+    assert extract(clips[1], tmp_path / "out", settings)["clip"] == clips[1].name
+
+
+def test_an_empty_folder_of_a_clip_is_no_hindrance(tmp_path: Path) -> None:
+    clip = make_clips(tmp_path / "in", 1)[0]
+    (tmp_path / "out" / folder_name(clip.name)).mkdir(parents=True)
+    assert extract(clip, tmp_path / "out", Settings(EVERY))["instances"]
+
+
+def test_a_stop_leaves_no_half_written_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = make_clips(tmp_path / "in")
+    settings = Settings(EVERY)
+    for clip in clips:
+        extract(clip, tmp_path / "whole", settings)
+    save, calls = Image.Image.save, []
+
+    def stop_at_the_sixth(self: Image.Image, *args: object, **more: object) -> None:
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        save(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Image.Image, "save", stop_at_the_sixth)
+    extract(clips[0], tmp_path / "out", settings)
+    with pytest.raises(KeyboardInterrupt):
+        extract(clips[1], tmp_path / "out", settings)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [folder_name(clips[0].name)]
+    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial").mkdir()  # as a killed run leaves it
+    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial" / "old.png").touch()
+    for clip in clips:
+        extract(clip, tmp_path / "out", settings)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_choices_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
+    clips = make_clips(tmp_path / "in")
+    settings = Settings(EVERY)
+    forward = [extract(clip, tmp_path / "a", settings) for clip in clips]
+    backward = [extract(clip, tmp_path / "b", settings) for clip in reversed(clips)]
+    assert forward == backward[::-1]
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    frames = {json.dumps(extract(clips[0], tmp_path / str(s), Settings(EVERY, seed=s))["instances"]) for s in range(6)}
+    assert len(frames) > 1
+
+
+def test_unreadable_frames_stop_a_clip_or_are_passed_over(tmp_path: Path) -> None:
+    clip = make_clips(tmp_path / "in", 1)[0]
+    for i in (0, 2, 4, 6, 8):
+        data = (clip.frames / f"{i}.png").read_bytes()
+        (clip.frames / f"{i}.png").write_bytes(data[: len(data) // 2])
+    settings = Settings(EVERY)
+    with pytest.raises(ClipError, match="truncated") as caught:
+        extract(clip, tmp_path / "out", settings)
+    assert len(str(caught.value).splitlines()) == 5
+    assert not list((tmp_path / "out").iterdir())
+    record = extract(clip, tmp_path / "out", settings, skip=True)
+    assert len(record["unreadable"]) == 5
+    assert record["instances"][0]["rejected"] == {"unreadable": 1}
+    assert finished(clip, tmp_path / "out", settings) == record
+    with pytest.raises(ClipError, match="truncated"):  # also when a run that skipped them is followed by one that won't
+        extract(clip, tmp_path / "out", settings)
+
+
+def test_folder_names_are_unique_and_plain() -> None:
+    names = ["a/b", "a_b", "a b", "ä/..", "..", "/", "x" * 300, "-"]
+    found = [folder_name(name) for name in names]
+    assert len(set(found)) == len(names)
+    for name in found:
+        assert len(name) <= 90
+        assert name.isascii()
+        assert name[0] not in ".-"
+        assert "/" not in name

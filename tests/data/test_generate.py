@@ -1,0 +1,801 @@
+"""Jobs, resuming, sharding, and the command: with a quick engine, and with real pipelines of random weights."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from idmetric.cli.data import generate as command
+from idmetric.data.compose import ComposeError
+from idmetric.data.generate import (
+    ENGINES,
+    CleanBackground,
+    Engine,
+    GenerateError,
+    Place,
+    Request,
+    Task,
+    contextual_task,
+    distractor_task,
+    identity_task,
+    object_task,
+    open_engine,
+    read_wording,
+    relight_task,
+)
+from idmetric.data.generate import run as module
+from idmetric.data.generate.distractor import working_size
+from idmetric.data.generate.job import frame_seed
+from idmetric.data.generate.journal import Journals
+from idmetric.data.generate.run import collect, finished, run, sharded
+from idmetric.data.manifest.split import leaks, split
+from idmetric.data.manifest.table import Manifest, Row, read
+from tests import diffusion_parts as parts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORDS = read_wording()
+
+
+@dataclass(frozen=True)
+class Paint(Engine):
+    """Paints noise that depends on the whole request; logs each start to a file."""
+
+    tint: int = 0
+    guidance: float = 1.0
+    log: str = ""
+    pause: float = 0.0
+
+    name: ClassVar[str] = "paint"
+    native: ClassVar[int] = 64
+    multiple: ClassVar[int] = 8
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"tint": self.tint, "guidance": self.guidance}
+
+    def load(self) -> None:
+        pass
+
+    def edit(self, request: Request) -> Image.Image:
+        if self.log:
+            with open(self.log, "a") as file:
+                file.write("edit\n")
+        time.sleep(self.pause)
+        seen = [request.prompt, request.seed, request.strength, self.tint]
+        pixels = b"" if request.image is None else request.image.tobytes()
+        masked = b"" if request.mask is None else request.mask.tobytes()
+        digest = hashlib.sha256(repr(seen).encode() + pixels + masked).digest()
+        size = request.size or ((64, 64) if request.image is None else request.image.size)
+        rng = np.random.default_rng(list(digest))
+        return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+class Discs(Paint):
+    """Draws an object before a clean background; of "fog" nothing but noise."""
+
+    name: ClassVar[str] = "discs"
+
+    def edit(self, request: Request) -> Image.Image:
+        if "fog" in request.prompt:
+            return super().edit(request)
+        rng = np.random.default_rng(request.seed)
+        image = Image.new("RGB", (64, 64), (240, 240, 240))
+        x, y = rng.integers(4, 28, 2).tolist()
+        ImageDraw.Draw(image).ellipse((x, y, x + 30, y + 26), fill=tuple(rng.integers(0, 128, 3).tolist()))
+        return image
+
+
+def pictures(folder: Path, count: int = 6, size: tuple[int, int] = (56, 40), **columns: Any) -> Manifest:
+    """A manifest of noisy photos with an ellipse as mask, two photos of each identity."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i in range(count):
+        rng = np.random.default_rng(i)
+        Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)).save(folder / f"{i}.png")
+        mask = Image.new("L", size)
+        ImageDraw.Draw(mask).ellipse((8 + i, 6, 36 + i, 34), fill=255)
+        mask.save(folder / f"{i}_mask.png")
+        values = {"category": "mug" if i % 4 < 2 else "dog", "dataset": "d", **columns}
+        rows.append(Row(f"thing{i // 2}", f"{i}.png", mask=f"{i}_mask.png", **values))
+    return Manifest.from_rows(rows, folder)
+
+
+def engine(**settings: Any) -> Paint:
+    return Paint(Place("cpu", "float32"), **settings)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.png"))}
+
+
+def table_of(task: Task, folder: Path) -> list[Any]:
+    found = collect(task, folder)
+    assert not found.missing
+    return list(found.manifest.table.to_pylist())
+
+
+TASKS = {
+    "context": contextual_task,
+    "identity": identity_task,
+    "distractor": lambda *a, **k: distractor_task(*a, side=32, **k),
+    "relight": lambda *a, copies=1, **k: relight_task(*a, variants=copies, **k),
+}
+
+
+# Tasks
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_task_gives_images_masks_and_their_history(name: str, tmp_path: Path) -> None:
+    sources = pictures(tmp_path)
+    task = TASKS[name](sources, engine(), WORDS, seed=5, copies=2)
+    outcome = run(task, tmp_path / "out")
+    assert (outcome.made, outcome.kept) == (12, 0)
+    made = collect(task, tmp_path / "out").manifest
+    assert len(made) == len(set(made.column("path"))) == 12
+    own = name in ("identity", "distractor")
+    identities = made.column("identity")
+    assert len(set(identities)) == (12 if own else 3)
+    for i, row in enumerate(made):
+        parent = sources[i // 2]
+        assert (row.parent, row.dataset, row.category) == (parent.id, "d", parent.category)
+        assert (row.identity == parent.identity) == (not own)
+        role = {"context": "context-edit", "relight": "context-edit", "identity": "identity-edit"}.get(name, name)
+        assert (row.role, row.engine) == (role, "paint")
+        assert row.text
+        assert row.parameters is not None
+        assert row.parameters["task"] == name
+        image, mask = made.image(i), made.mask(i)
+        assert mask is not None
+        assert mask.shape == (image.height, image.width)
+        assert set(mask.unique().tolist()) == {0, 1}
+    assert not leaks(split(made, {"a": 0.5, "b": 0.5}))
+
+
+@pytest.mark.parametrize("name", ["identity", "distractor"])
+def test_pixels_outside_the_mask_are_unchanged(name: str, tmp_path: Path) -> None:
+    sources = pictures(tmp_path, size=(57, 43))
+    task = TASKS[name](sources, engine(), WORDS)
+    run(task, tmp_path / "out")
+    made = collect(task, tmp_path / "out").manifest
+    for i in range(len(made)):
+        before, after = np.asarray(sources.image(i)), np.asarray(made.image(i))
+        column = "part_mask" if name == "identity" else "mask"
+        repainted = made.mask(i, column=column)
+        mask = sources.mask(i)
+        assert repainted is not None
+        assert mask is not None
+        inside = repainted.numpy() > 0
+        assert (before[~inside] == after[~inside]).all()
+        assert (before[inside] != after[inside]).any(1).mean() > 0.9
+        if name == "distractor":
+            assert (inside == (mask.numpy() >= 0.5)).all()
+        else:  # ID-Sim, A.2.2: 40-60 % of the foreground is taken out of the mask
+            oracle = 1 - inside.sum() / (mask.numpy() >= 0.5).sum()  # NearID, 3.4
+            assert made[i].oracle == pytest.approx(oracle)
+            assert 0.4 <= 1 - inside.sum() / (mask.numpy() >= 0.5).sum() <= 0.6
+            assert not (inside & (mask.numpy() < 0.5)).any()
+
+
+def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 40)
+    task = identity_task(sources, engine(), WORDS, seed=100)
+    run(task, tmp_path / "out")
+    made = collect(task, tmp_path / "out").manifest
+    assert made.column("seed") == list(range(100, 140))  # "seed + row_id"
+    assert set(made.column("text")) == {"Photo of a mug", "Photo of a dog"}
+    found = [row.parameters or {} for row in made]
+    strengths = np.array([p["strength"] for p in found])
+    assert strengths.min() >= 0.5
+    assert strengths.max() <= 0.8
+    assert np.ptp(strengths) > 0.2
+    assert {p["generator_seed"] for p in found} == {0}
+    assert {p["guidance"] for p in found} == {2.5}
+    assert len({(p["partial_mask"]["axis"], p["partial_mask"]["side"]) for p in found}) == 4
+    assert len({frame_seed(5, row, copy) for row in range(50) for copy in range(50)}) == 2500
+
+
+def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 2)
+    many = Manifest.from_rows(
+        [Row(f"thing{i % 3}", "0.png", id=str(i), mask="0_mask.png", category="mug") for i in range(60)], tmp_path
+    )
+    task = contextual_task(many, engine(), WORDS, seed=1)
+    scenes: dict[str, list[tuple[str, str]]] = {}
+    modes: dict[str, set[str]] = {}
+    for job in task.jobs:
+        who = job.row["identity"]
+        scenes.setdefault(who, []).append((job.settings["background"], job.settings["lighting"]))
+        modes.setdefault(who, set()).add(job.settings["mode"])
+        assert job.settings["background"] in job.prompt
+        assert job.settings["lighting"] in job.prompt
+        assert job.row["background"] == job.name  # the same words give another picture each time
+    for who, found in scenes.items():
+        assert len(set(found)) == len(found) == 20
+        assert set(found) <= set(WORDS.scenes("mug"))
+        assert len(modes[who]) == 1
+    assert len({tuple(s) for s in scenes.values()}) == 3
+    assert len(sources) == 2
+
+
+def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Request] = []
+    original = Paint.edit
+    monkeypatch.setattr(Paint, "edit", lambda self, request: (seen.append(request), original(self, request))[1])
+    task = contextual_task(pictures(tmp_path), engine(), WORDS)
+    run(task, tmp_path / "out")
+    assert len(seen) == 6
+    for request in seen:
+        assert request.image is not None
+        assert request.mask is not None
+        inside = np.asarray(request.mask) > 0
+        assert (np.asarray(request.image)[~inside] == 255).all()
+        assert 0.09 < inside.mean() < 0.9
+        assert request.seed == 0
+        assert {request.image.width % 32, request.image.height % 32} == {0}
+
+
+def test_relit_objects_shrink_by_up_to_a_third(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 2)
+    task = relight_task(sources, engine(), WORDS, variants=12)
+    run(task, tmp_path / "out")
+    made = collect(task, tmp_path / "out").manifest
+    assert made.column("text") == ["mug"] * 24
+    for i in range(24):
+        before, after = sources.mask(i // 12), made.mask(i)
+        assert before is not None
+        assert after is not None
+        assert made.image(i).size == sources.image(i // 12).size
+        assert 0.4 < after.mean() / before.mean() < 1.02  # (2/3)^2 to 1 (ILGen, 4.1)
+    places = {json.dumps((row.parameters or {})["padded"]) for row in made}
+    assert len(places) == 24
+
+
+def test_large_images_come_out_at_512_and_small_ones_as_they_are(tmp_path: Path) -> None:
+    large, small = pictures(tmp_path / "l", 1, (900, 600)), pictures(tmp_path / "s", 1, (90, 60))
+    for sources, size in ((large, (768, 512)), (small, (90, 60))):
+        task = distractor_task(sources, engine(), WORDS, side=256)
+        run(task, tmp_path / "out")
+        assert collect(task, tmp_path / "out").manifest.image(0).size == size
+    task = distractor_task(large, engine(), WORDS, side=256, out_side=0)
+    run(task, tmp_path / "out")
+    assert collect(task, tmp_path / "out").manifest.image(0).size == (900, 600)
+
+
+def test_sizes_to_work_at() -> None:
+    assert working_size((512, 512), 512, 16) == (512, 512)  # NearID's
+    assert working_size((100, 100), 1328, 16) == (1328, 1328)
+    for size in ((640, 480), (480, 640), (1000, 300), (1, 1), (7, 1)):
+        width, height = working_size(size, 1024, 16)
+        assert width % 16 == height % 16 == 0
+        assert abs(width * height / 1024**2 - 1) < 0.05
+        assert abs(np.log(width / height) - np.log(size[0] / size[1])) < 0.05
+    with pytest.raises(ComposeError, match="1x1000 pixels is too long"):
+        working_size((1, 1000), 512, 16)
+
+
+def test_names_tell_all_that_decides_the_pixels(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 2)
+    base = distractor_task(sources, engine(), WORDS).jobs[0].name
+    assert base.startswith("paint/")
+    assert "-seed0-" in base
+    assert distractor_task(sources, engine(), WORDS).jobs[0].name == base
+    others = [
+        distractor_task(sources, engine(tint=1), WORDS),
+        distractor_task(sources, engine(), WORDS, seed=1),
+        distractor_task(sources, engine(), WORDS, side=64),
+        distractor_task(sources.replace(category="cup"), engine(), WORDS),
+        distractor_task(sources.replace(id=["x", "y"]), engine(), WORDS),
+        distractor_task(sources, Paint(Place("cpu", "bfloat16")), WORDS, out_side=9),
+    ]
+    assert len({base, *(task.jobs[0].name for task in others)}) == 7
+    moved = sources.at(tmp_path.parent).replace(id=sources.column("id"))
+    assert distractor_task(moved, engine(), WORDS).jobs[0].name == base
+
+
+def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 4)
+    bare = sources.replace(mask=["0_mask.png", None, "2_mask.png", None])
+    for task in TASKS.values():
+        with pytest.raises(GenerateError, match=r"column 'mask' is empty in 2 rows: row 2 \(1.png\), row 4 \(3.png\)"):
+            task(bare, engine(), WORDS)
+    for name in ("identity", "distractor", "relight"):
+        with pytest.raises(GenerateError, match="column 'category' is empty in 4 rows"):
+            TASKS[name](sources.replace(category=None), engine(), WORDS)
+        with pytest.raises(GenerateError, match="column 'text' is empty"):
+            TASKS[name](sources, engine(), WORDS, class_column="text")
+    described = distractor_task(sources.replace(text="chipped blue mug"), engine(), WORDS, class_column="text")
+    assert described.jobs[0].prompt == "Photo of a chipped blue mug"
+    assert len(contextual_task(sources.replace(category=None), engine(), WORDS).jobs) == 4
+
+
+# Doing jobs
+
+
+def test_finished_images_are_kept_and_damaged_ones_made_anew(tmp_path: Path) -> None:
+    task = TASKS["distractor"](pictures(tmp_path), engine(log=str(tmp_path / "log")), WORDS)
+    run(task, tmp_path / "out")
+    first = bytes_of(tmp_path / "out")
+    rows = table_of(task, tmp_path / "out")
+    assert run(task, tmp_path / "out").kept == 6
+    assert len((tmp_path / "log").read_text().splitlines()) == 6
+    names = sorted(first)
+    path = tmp_path / "out" / names[1]
+    path.write_bytes(path.read_bytes()[:-20])  # cut short: PIL would still open it
+    (tmp_path / "out" / names[-1]).unlink()
+    outcome = run(task, tmp_path / "out")
+    assert outcome.made == len({names[1].split(".")[0], names[-1].split(".")[0]})
+    assert bytes_of(tmp_path / "out") == first
+    assert table_of(task, tmp_path / "out") == rows
+
+
+def test_sources_that_changed_are_done_anew(tmp_path: Path) -> None:
+    task = TASKS["distractor"](pictures(tmp_path), engine(), WORDS)
+    run(task, tmp_path / "out")
+    Image.open(tmp_path / "2.png").rotate(180).resize((60, 44)).resize((56, 40)).save(tmp_path / "2.png")
+    assert [j.parent for j in task.jobs if j.name not in finished(task, tmp_path / "out")] == ["2.png"]
+    assert run(task, tmp_path / "out").made == 1
+    (tmp_path / "3.png").unlink()  # what is gone cannot be compared: finished images count on another machine too
+    assert not collect(task, tmp_path / "out").missing
+
+
+def test_a_stop_between_image_and_journal_loses_that_image_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TASKS["distractor"](pictures(tmp_path), engine(), WORDS)
+    run(task, tmp_path / "whole")
+    add, count = module.add, iter(range(100))
+
+    def dies(journal: Any, entry: dict[str, Any]) -> None:
+        if next(count) == 3:
+            journal.write(b'{"name": "half a li')  # what a kill may leave
+            journal.flush()
+            raise KeyboardInterrupt
+        add(journal, entry)
+
+    monkeypatch.setattr(module, "add", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(task, tmp_path / "out")
+    outcome = run(task, tmp_path / "out")
+    assert (outcome.made, outcome.kept) == (3, 3)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
+    assert len(Journals(tmp_path / "out")) == 6
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from tests.data.test_generate import TASKS, WORDS, engine, pictures, run
+root = Path(sys.argv[1])
+run(TASKS["distractor"](pictures(root, 20), engine(log=str(root / "log"), pause=0.03), WORDS), root / "out")
+"""
+
+
+def test_a_killed_run_loses_at_most_one_image(tmp_path: Path) -> None:
+    after, images = 4, 20
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path)], cwd=REPOSITORY)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and worker.poll() is None:
+        if sum(1 for _ in (tmp_path / "out").rglob("*-seed*[0-9a-f].png")) >= after:
+            break
+        time.sleep(0.002)
+    worker.send_signal(signal.SIGKILL)
+    assert worker.wait() == -signal.SIGKILL
+    started = len((tmp_path / "log").read_text().splitlines())
+    done = len(Journals(tmp_path / "out"))
+    assert after - 1 <= done < images
+    assert done >= started - 1
+    task = TASKS["distractor"](pictures(tmp_path, images), engine(log=str(tmp_path / "log")), WORDS)
+    outcome = run(task, tmp_path / "out")
+    assert (outcome.made, outcome.kept) == (images - done, done)
+    assert len((tmp_path / "log").read_text().splitlines()) <= images + 1
+    run(task, tmp_path / "whole")
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    collect(task, tmp_path / "out").manifest.write(tmp_path / "out" / "m.parquet")
+    collect(task, tmp_path / "whole").manifest.write(tmp_path / "whole" / "m.parquet")
+    assert (tmp_path / "out" / "m.parquet").read_bytes() == (tmp_path / "whole" / "m.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_shards_together_are_one_run(name: str, tmp_path: Path) -> None:
+    task = TASKS[name](pictures(tmp_path), engine(), WORDS, copies=2)
+    run(task, tmp_path / "whole")
+    for i in (3, 1, 2):
+        run(task, tmp_path / "out", shard=(i, 3))
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
+    assert run(task, tmp_path / "out").made == 0
+    dealt = [{job.name for job in sharded(task.jobs, (i, 3))} for i in (1, 2, 3)]
+    assert [len(d) for d in dealt] == [4, 4, 4]
+    assert len(set.union(*dealt)) == 12
+    with pytest.raises(GenerateError, match="shard 0/3"):
+        sharded(task.jobs, (0, 3))
+
+
+def broken(tmp_path: Path) -> Manifest:
+    """Eight sources: good, cut short, absent, mask of another size, empty mask, full mask, too thin, good."""
+    sources = pictures(tmp_path, 8)
+    (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:300])
+    (tmp_path / "2.png").unlink()
+    Image.new("L", (40, 56), 255).save(tmp_path / "3_mask.png")
+    Image.new("L", (56, 40), 0).save(tmp_path / "4_mask.png")
+    Image.new("L", (56, 40), 255).save(tmp_path / "5_mask.png")
+    thin = Image.new("L", (56, 40), 0)
+    thin.putpixel((20, 20), 255)
+    thin.save(tmp_path / "6_mask.png")
+    return sources
+
+
+def test_unusable_sources_stop_the_run_before_it_begins(tmp_path: Path) -> None:
+    task = TASKS["distractor"](broken(tmp_path), engine(log=str(tmp_path / "log")), WORDS)
+    with pytest.raises(GenerateError, match="5 sources cannot be used; mend them, or leave them out") as error:
+        run(task, tmp_path / "out")
+    for number, file in ((2, "1.png"), (3, "2.png"), (4, "3.png"), (5, "4.png"), (6, "5.png")):
+        assert f"row {number} ({file})" in str(error.value)
+    assert not (tmp_path / "log").exists()
+
+
+def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
+    sources = broken(tmp_path)
+    task = distractor_task(sources, engine(), WORDS, side=16)
+    outcome = run(task, tmp_path / "out", on_error="skip")
+    assert [name for name, _ in outcome.unusable] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
+    assert "too thin" in outcome.unusable[-1][1]
+    found = collect(task, tmp_path / "out")
+    assert found.manifest.column("parent") == ["0.png", "7.png"]
+    assert len(found.missing) == 6
+    good = pictures(tmp_path, 8)  # mended
+    outcome = run(distractor_task(good, engine(), WORDS, side=16), tmp_path / "out")
+    assert (outcome.made, outcome.kept) == (6, 2)
+
+
+def test_sources_that_turn_out_unusable_are_listed_at_the_end(tmp_path: Path) -> None:
+    sources = broken(tmp_path).take([0, 6, 7])
+    task = distractor_task(sources, engine(), WORDS, side=16)
+    with pytest.raises(GenerateError, match=r"1 sources cannot be used(.|\n)*row 2 \(6.png\): .*too thin"):
+        run(task, tmp_path / "out")
+    assert len(collect(task, tmp_path / "out").manifest) == 2  # the others are done
+
+
+def test_phone_photos_and_deep_images_are_read_upright(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    Image.fromarray(pixels).save(tmp_path / "phone.png", exif=exif)
+    Image.fromarray(rng.integers(0, 65536, (56, 40), dtype=np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray(rng.integers(0, 256, (56, 40, 4), dtype=np.uint8)).save(tmp_path / "alpha.png")
+    mask = Image.new("L", (40, 56))
+    mask.paste(255, (10, 10, 30, 40))
+    mask.save(tmp_path / "mask.png")
+    rows = [Row(n, f"{n}.png", mask="mask.png", category="mug") for n in ("phone", "deep", "alpha")]
+    sources = Manifest.from_rows(rows, tmp_path)
+    task = distractor_task(sources, engine(), WORDS, side=32)
+    run(task, tmp_path / "out")
+    made = collect(task, tmp_path / "out").manifest
+    outside = np.asarray(mask) == 0
+    for i in range(3):
+        assert (np.asarray(made.image(i))[outside] == np.asarray(sources.image(i))[outside]).all()
+
+
+# ILGen
+
+
+def test_objects_of_categories(tmp_path: Path) -> None:
+    turbo = Discs(Place("cpu", "float32"))
+    task = object_task(["mug", "fog", "clock"], 3, turbo, CleanBackground(), WORDS, seed=1)
+    assert task.jobs[0].prompt == "a mug in a clean background"
+    outcome = run(task, tmp_path)
+    assert (outcome.made, len(outcome.rejected)) == (6, 3)
+    assert all("not clean" in why for _, why in outcome.rejected)
+    found = collect(task, tmp_path)
+    assert (len(found.manifest), found.missing, len(found.rejected)) == (6, (), 3)
+    assert found.manifest.column("category") == ["mug"] * 3 + ["clock"] * 3
+    assert len(set(found.manifest.column("identity"))) == 6
+    again = run(task, tmp_path)
+    assert (again.made, again.kept) == (0, 9)  # what was rejected is not tried anew
+    longer = object_task(["sofa", "mug"], 4, turbo, CleanBackground(), WORDS, seed=1)
+    kept = {job.name for job in longer.jobs} & {job.name for job in task.jobs}
+    assert len(kept) == 3  # the mugs
+    other = object_task(["mug"], 1, turbo, CleanBackground(tolerance=20), WORDS, seed=1)
+    assert other.jobs[0].name != task.jobs[0].name
+
+
+# The command
+
+
+def call(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(w) for w in (*words, "--quiet")]))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick engines in the place of the real ones."""
+    here = "tests.data.test_generate"
+    for name in ENGINES:
+        monkeypatch.setitem(ENGINES, name, (here, "Discs" if name == "sd_turbo" else "Paint"))
+
+
+def saved_pictures(folder: Path, **more: Any) -> Path:
+    pictures(folder, **more).write(folder / "photos.csv")
+    return folder / "photos.csv"
+
+
+@pytest.mark.parametrize("task", ["context", "identity", "distractor", "ilgen"])
+def test_every_task_from_the_shell(quick: None, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = saved_pictures(tmp_path), tmp_path / "made" / "out.parquet"
+    assert call(source, "--task", task, "-o", out, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    count = 24 if task == "ilgen" else 6
+    assert f"{count} images, 0 of them finished, {count} to make" in shown
+    assert shown.count(".png: ") == 5
+    assert not (tmp_path / "made").exists()
+    assert call(source, "--task", task, "-o", out) == 0
+    made = read(out)
+    assert len(made) == count
+    assert made.image(0).size
+    assert made.column("path")[0].startswith("out_images/paint/")
+    both = tmp_path / "made" / "all.csv"
+    images = tmp_path / "made" / "out_images"
+    assert call(source, "--task", task, "-o", both, "--images", images, "--with-sources") == 0
+    whole = read(both)
+    assert len(whole) == count + 6
+    assert whole.image(0).size == (56, 40)
+    assert f"made 0 images, {count} were finished" in capsys.readouterr().out
+
+
+def test_shards_and_merging_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = saved_pictures(tmp_path), tmp_path / "out.parquet"
+    common = (source, "--task", "distractor", "--engine", "flux_fill", "-o", out)
+    assert call(*common, "--shard", "1/2") == 0
+    assert not out.exists()
+    with pytest.raises(GenerateError, match="3 of 6 images are not finished, first paint/"):
+        call(*common, "--merge")
+    assert call(*common, "--merge", "--on-error", "skip") == 4
+    assert len(read(out)) == 3
+    assert call(*common, "--shard", "2/2") == 0
+    assert call(*common, "--merge") == 0
+    merged = out.read_bytes()
+    assert call(source, "--task", "distractor", "--engine", "flux_fill", "-o", tmp_path / "whole.parquet",
+                "--images", tmp_path / "again" / "out_images") == 0  # fmt: skip
+    assert read(out).column("id") == read(tmp_path / "whole.parquet").column("id")
+    assert call(*common) == 0
+    assert out.read_bytes() == merged
+    with pytest.raises(GenerateError, match="leave --shard out"):
+        call(*common, "--merge", "--shard", "1/2")
+    with pytest.raises(SystemExit):
+        call(*common, "--shard", "3/2")
+    assert "'3/2' is not I/N" in capsys.readouterr().err
+
+
+def test_unusable_sources_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken(tmp_path).write(tmp_path / "photos.csv")
+    common = (tmp_path / "photos.csv", "--task", "distractor", "-o", tmp_path / "out.parquet")
+    assert call(*common, "--dry-run") == 1
+    assert capsys.readouterr().err.count("cannot be used: row") == 5
+    assert call(*common, "--dry-run", "--on-error", "skip") == 4
+    with pytest.raises(GenerateError, match="5 sources cannot be used"):
+        call(*common)
+    assert call(*common, "--on-error", "skip") == 4
+    assert capsys.readouterr().err.count("skipped: ") == 5
+    assert len(read(tmp_path / "out.parquet")) == 3
+
+
+def test_ilgen_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "objects.txt").write_text("mug\nfog\nclock\n")
+    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2)
+    whole = (*common, "-o", tmp_path / "whole.parquet", "--images", tmp_path / "a" / "images")
+    assert call(*whole, "--dry-run") == 0
+    assert "24 images" in capsys.readouterr().out
+    assert call(*whole) == 4  # fog was rejected
+    assert capsys.readouterr().err.count("rejected: ") == 2
+    made = read(tmp_path / "whole.parquet")
+    assert made.column("category") == ["mug"] * 8 + ["clock"] * 8
+    assert [made.column("identity").count(i) for i in dict.fromkeys(made.column("identity"))] == [4] * 4  # N
+    assert set(made.column("role")) == {"context-edit"}
+    sharded = (*common, "-o", tmp_path / "shards.parquet", "--images", tmp_path / "b" / "images")
+    for shard in ("2/2", "1/2"):
+        assert call(*sharded, "--shard", shard) in (0, 4)
+    assert call(*sharded, "--merge") == 4
+    assert read(tmp_path / "shards.parquet").column("id") == made.column("id")
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    assert call(*whole, "--with-sources") == 4
+    assert len(read(tmp_path / "whole.parquet")) == 16 + 4
+    with pytest.raises(GenerateError, match="exclude each other"):
+        call(saved_pictures(tmp_path / "p"), *whole)
+
+
+def test_categories_are_asked_for_once(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.data.test_generate_words import Server
+
+    server = Server([(200, "Here:", {})])
+    monkeypatch.setenv("SOME_KEY", "secret")
+    path = tmp_path / "list.txt"
+    common: tuple[Any, ...] = ("--task", "ilgen", "--categories", path, "--domain", "art", "--each", 1, "--copies", 1)
+    common = (*common, "--ask", server.url, "-o", tmp_path / "out.parquet")
+    with pytest.raises(GenerateError, match="--ask needs --ask-model"):
+        call(*common)
+    common = (*common, "--ask-model", "m", "--ask-count", 2)
+    with pytest.raises(GenerateError, match="NO_KEY is not set"):
+        call(*common, "--ask-key", "NO_KEY")
+    with pytest.raises(GenerateError, match="2 categories would be asked for"):
+        call(*common, "--dry-run")
+    assert not server.seen
+    monkeypatch.setenv("OPENAI_API_KEY", "for openai alone")
+    with pytest.raises(GenerateError, match="gave 0 different"):
+        call(*common)
+    assert "Authorization" not in server.seen[0][1]
+    server.seen.clear()
+    server.script[:] = [(200, "mug\nclock\nvase", {})]
+    assert call(*common, "--ask-key", "SOME_KEY") == 0
+    assert path.read_text() == "mug\nclock\n"
+    assert server.seen[0][1]["Authorization"] == "Bearer secret"
+    assert call(*common) == 0
+    assert len(server.seen) == 1
+    assert read(tmp_path / "out.parquet").column("domain") == ["art", "art"]
+    assert "secret" not in "".join(capsys.readouterr())
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_wrong_options_are_named(quick: None, tmp_path: Path) -> None:
+    source = saved_pictures(tmp_path)
+    out = ("-o", tmp_path / "out.parquet")
+    wrong: list[tuple[tuple[Any, ...], str]] = [
+        ((source, "--task", "distractor", "-o", tmp_path / "out.txt"), "a manifest ends in"),
+        (("--task", "distractor", *out), "name the manifest of sources"),
+        (("--task", "ilgen", *out), "or --categories"),
+        ((source, "--task", "distractor", "--engine", "powerpaint", *out), "no release of diffusers"),
+        ((source, "--task", "distractor", "--engine", "nothing", *out), "unknown engine 'nothing'"),
+        ((source, "--task", "identity", "--engine", "sd_turbo", *out), "identity is made by flux_fill"),
+        ((source, "--task", "distractor", "--resolution", "big", *out), "neither native nor a number"),
+        ((source, "--task", "distractor", "--copies", 0, *out), "--copies must be at least 1"),
+        ((source, "--task", "distractor", "--seed", -1, *out), "must not be negative"),
+        ((source, "--task", "distractor", "--weights", "sdxl_inpaint", *out), r"is not ENGINE\[.PART\]=PLACE"),
+        ((source, "--task", "distractor", "--set", "steps=3", *out), "is not ENGINE.SETTING=VALUE"),
+        ((source, "--task", "distractor", "--set", "sdlx.steps=3", *out), "unknown engine 'sdlx'"),
+        ((source, "--task", "distractor", "--set", "sdxl_inpaint.stesp=3", *out), "no setting 'stesp'"),
+        ((source, "--task", "distractor", "--prompts", tmp_path, *out), "none of templates.json"),
+    ]
+    for words, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            call(*words)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, argparse\nfrom idmetric.cli.data import generate\np = argparse.ArgumentParser()\n"
+        "generate.add_arguments(p)\np.format_help()\n"
+        "print({'torch', 'pyarrow', 'diffusers', 'numpy', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.strip() == "set()"
+    assert "idmetric-data generate photos.parquet" in (command.__doc__ or "")
+
+
+REAL = {
+    "sdxl_inpaint": ("sdxl_inpaint=sdxl_inpaint",),
+    "flux_fill": ("flux_fill=flux_fill",),
+    "flux_canny": ("flux_canny=flux_canny",),
+    "qwen_inpaint": ("qwen_inpaint=qwen_image", "qwen_inpaint.controlnet=qwen_image-controlnet",
+                     "qwen_inpaint.lora=lora.safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_num_threads(1)
+    source = saved_pictures(tmp_path, count=2, size=(50, 41))
+    weights = [w for given in REAL[name] for w in ("--weights", given.replace("=", f"={parts.saved()}/"))]
+    words = (source, "--task", "distractor", "--engine", name, *weights, "--set", f"{name}.steps=2",
+             "--resolution", 32, "--device", "cpu", "--dtype", "float32")  # fmt: skip
+    assert call(*words, "-o", tmp_path / "a.parquet") == 0
+    licence = open_engine(name).weights["base"].licence
+    assert f"licence {licence}" in capsys.readouterr().err
+    made, sources = read(tmp_path / "a.parquet"), read(source)
+    assert len(made) == 2
+    for i, row in enumerate(made):
+        before, after, mask = np.asarray(sources.image(i)), np.asarray(made.image(i)), sources.mask(i)
+        assert mask is not None
+        inside = mask.numpy() > 0
+        assert (before[~inside] == after[~inside]).all()
+        assert (before[inside] != after[inside]).any(1).mean() > 0.5
+        assert row.parameters is not None
+        assert licence in row.parameters["licences"].values()
+        assert set(row.parameters["versions"]) == set(open_engine(name).weights)
+    assert call(*words, "-o", tmp_path / "b.parquet") == 0  # anew, in another folder
+    assert bytes_of(tmp_path / "a_images") == bytes_of(tmp_path / "b_images")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_identity_edits(tmp_path: Path) -> None:
+    source = saved_pictures(tmp_path, count=1)
+    words = (source, "--task", "identity", "--weights", f"flux_fill={parts.saved()}/flux_fill", "--set",
+             "flux_fill.steps=4", "--device", "cpu", "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made, sources = read(tmp_path / "out.parquet"), read(source)
+    part = made.mask(0, column="part_mask")
+    assert part is not None
+    inside = part.numpy() > 0
+    before, after = np.asarray(sources.image(0)), np.asarray(made.image(0))
+    assert (before[~inside] == after[~inside]).all()
+    assert (before[inside] != after[inside]).any()
+    parameters = made[0].parameters
+    assert parameters is not None
+    assert parameters["guidance"] == 2.5  # ID-Sim, A.2.2, and not FLUX's own 30
+    assert [side % 16 for side in parameters["size"]] == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_contextual_edits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as qwen
+
+    original = qwen.calculate_dimensions  # the area of 64 x 64, not of 1024 x 1024
+    monkeypatch.setattr(qwen, "calculate_dimensions", lambda area, ratio: original(area / 256, ratio))
+    source = saved_pictures(tmp_path, count=1)
+    weights = [f"qwen_edit={parts.saved()}/qwen_edit", f"qwen_edit.lora={parts.saved()}/lora.safetensors"]
+    words = (source, "--task", "context", "--weights", weights[0], "--weights", weights[1], "--device", "cpu",
+             "--set", "qwen_edit.steps=2", "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made = read(tmp_path / "out.parquet")
+    row, mask = made[0], made.mask(0)
+    assert mask is not None
+    assert row.parameters is not None
+    assert list(made.image(0).size) == row.parameters["canvas"]["canvas"]
+    assert mask.mean().item() == pytest.approx(row.parameters["canvas"]["covered"], abs=1e-6)
+    assert row.identity == "thing0"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_relighting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from idmetric.data.generate.iclight import ICLight
+
+    monkeypatch.setattr(ICLight, "native", 32)
+    source = saved_pictures(tmp_path, count=1)
+    words = (source, "--task", "ilgen", "--weights", f"iclight={parts.saved()}/stable_diffusion", "--weights",
+             f"iclight.offset={parts.saved()}/offset.safetensors", "--set", "iclight.steps=4", "--device", "cpu",
+             "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made = read(tmp_path / "out.parquet")
+    assert [made.image(i).size for i in range(4)] == [(56, 40)] * 4
+    assert len(set(bytes_of(tmp_path / "out_images").values())) == 8
+    assert set(made.column("identity")) == {"thing0"}
+
+
+def test_images_within_the_manifest_are_sources_too(tmp_path: Path) -> None:
+    files = pictures(tmp_path, 2)
+    held = Manifest.from_rows(
+        [
+            Row(row.identity, image_bytes=(tmp_path / f"{i}.png").read_bytes(), category="mug",
+                mask_bytes=(tmp_path / f"{i}_mask.png").read_bytes(), id=row.id)
+            for i, row in enumerate(files)
+        ]
+    )  # fmt: skip
+    for name, sources in (("files", files), ("held", held)):
+        run(distractor_task(sources, engine(), WORDS, side=32), tmp_path / name)
+    assert bytes_of(tmp_path / "files") == bytes_of(tmp_path / "held")
+
+
+def test_an_empty_manifest_gives_an_empty_one(quick: None, tmp_path: Path) -> None:
+    Manifest.from_rows([]).write(tmp_path / "none.parquet")
+    assert call(tmp_path / "none.parquet", "--task", "distractor", "-o", tmp_path / "out.parquet") == 0
+    assert len(read(tmp_path / "out.parquet")) == 0

@@ -1,0 +1,643 @@
+"""The real pipelines of diffusers with tiny random weights, loaded as published weights are."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import ndimage
+
+from idmetric.data.generate import (
+    ENGINES,
+    Engine,
+    Flat,
+    GenerateError,
+    Place,
+    Rejected,
+    Request,
+    WeightsError,
+    open_engine,
+    open_remover,
+)
+from idmetric.data.generate.iclight import conditioned, on_grey
+from tests import diffusion_parts as parts
+from tests.hub_server import COMMIT, HubServer
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+CPU = Place("cpu", "float32")
+WEIGHTS = {
+    "sdxl_inpaint": {"base": "sdxl_inpaint"},
+    "flux_fill": {"base": "flux_fill"},
+    "flux_canny": {"base": "flux_canny"},
+    "qwen_inpaint": {"base": "qwen_image", "controlnet": "qwen_image-controlnet", "lora": "lora.safetensors"},
+    "qwen_edit": {"base": "qwen_edit", "lora": "lora.safetensors"},
+    "sd_turbo": {"base": "stable_diffusion"},
+    "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
+}
+QUICK: dict[str, dict[str, Any]] = {name: {"steps": 2} for name in WEIGHTS}
+QUICK |= {"sd_turbo": {"side": 32}, "iclight": {"steps": 4}}
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    """All pipelines, saved."""
+    return parts.saved()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """So small models are quicker on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def engine(folder: Path) -> Callable[[str], Engine]:
+    """Opens an engine with its tiny weights, once."""
+    opened: dict[str, Engine] = {}
+
+    def get(name: str) -> Engine:
+        if name not in opened:
+            weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
+            opened[name] = open_engine(name, CPU, weights, **QUICK[name])
+        return opened[name]
+
+    return get
+
+
+@pytest.fixture(autouse=True)
+def small_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen-Image-Edit works at the area of 1024 x 1024 whatever it is given: of 64 x 64 here."""
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as module
+
+    original = module.calculate_dimensions
+    monkeypatch.setattr(module, "calculate_dimensions", lambda area, ratio: original(area / 256, ratio))
+
+
+def request(seed: int = 3, prompt: str = "a red mug", size: tuple[int, int] = (48, 32)) -> Request:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    mask = np.zeros((size[1], size[0]), np.uint8)
+    mask[8:24, 16:40] = 255
+    return Request(prompt, seed, image, Image.fromarray(mask))
+
+
+def same(a: Image.Image, b: Image.Image) -> bool:
+    return bool(np.array_equal(np.asarray(a), np.asarray(b)))
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_images_depend_on_the_request_alone(engine: Callable[[str], Engine], name: str) -> None:
+    made = engine(name).edit(request())
+    assert (made.size, made.mode) == ((48, 32), "RGB")
+    before = torch.random.get_rng_state()
+    torch.manual_seed(99)  # some pipelines draw from the global generator too
+    assert same(engine(name).edit(request()), made)
+    torch.random.set_rng_state(before)
+    assert not same(engine(name).edit(request(seed=4)), made)
+    assert not same(engine(name).edit(request(prompt="two blue cats")), made)
+
+
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "qwen_edit"])
+def test_the_global_generator_is_given_back_as_it_was(engine: Callable[[str], Engine], name: str) -> None:
+    torch.manual_seed(5)
+    engine(name).edit(request())
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.rand(1).equal(after)
+
+
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"])
+def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: str) -> None:
+    asked = request()
+    assert asked.image is not None
+    made = engine(name).edit(asked)
+    other = Image.fromarray(255 - np.asarray(asked.image))
+    full = Image.new("L", asked.image.size, 255)
+    assert not same(engine(name).edit(Request(asked.prompt, asked.seed, other, asked.mask)), made)
+    assert not same(engine(name).edit(Request(asked.prompt, asked.seed, asked.image, full)), made)
+    with pytest.raises(GenerateError, match=f"{name} needs a mask"):
+        engine(name).edit(Request("a mug", 1, asked.image))
+
+
+def test_strength_of_the_request_goes_first(engine: Callable[[str], Engine]) -> None:
+    asked = request()
+    fill = engine("flux_fill")
+    given = Request(asked.prompt, asked.seed, asked.image, asked.mask, strength=0.5)
+    assert not same(fill.edit(given), fill.edit(asked))
+    own = Request(asked.prompt, asked.seed, asked.image, asked.mask, strength=fill.settings["strength"])
+    assert same(fill.edit(own), fill.edit(asked))
+
+
+def test_settings_are_the_papers() -> None:
+    expected = {
+        "sdxl_inpaint": {"steps": 30, "guidance": 8.0, "strength": 0.99},  # NearID, 0.B.1
+        "flux_fill": {"steps": 50, "guidance": 30.0},
+        "flux_canny": {"steps": 28, "guidance": 7.0, "strength": 0.99, "low": 50, "high": 200},
+        "qwen_inpaint": {"steps": 8, "guidance": 1.0},
+        "qwen_edit": {"steps": 8, "guidance": 1.0},  # ID-Sim, A.2.1
+        "sd_turbo": {"steps": 1, "guidance": 0.0},  # ILGen, 4.1
+        "iclight": {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5},
+    }
+    for name, settings in expected.items():
+        assert open_engine(name).settings.items() >= settings.items(), name
+        assert open_engine(name).settings["dtype"] == "bfloat16"
+    assert open_engine("qwen_inpaint").weights["lora"].file == "Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors"
+
+
+def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {
+        "sdxl_inpaint": {"num_inference_steps": 2, "guidance_scale": 8.0, "strength": 0.99, "negative_prompt": "text"},
+        "flux_fill": {"num_inference_steps": 2, "guidance_scale": 30.0, "strength": 1.0},
+        "flux_canny": {"num_inference_steps": 2, "guidance_scale": 7.0, "strength": 0.99},
+        "qwen_inpaint": {"num_inference_steps": 2, "true_cfg_scale": 1.0, "controlnet_conditioning_scale": 1.0},
+        "qwen_edit": {"num_inference_steps": 2, "true_cfg_scale": 1.0},
+        "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},
+    }
+    asked = request()
+    for name, settings in wanted.items():
+        pipe = engine(name).pipe
+        seen: dict[str, Any] = {}
+        original = type(pipe).__call__
+        monkeypatch.setattr(type(pipe), "__call__", lambda s, o=original, k=seen, **kw: (k.update(kw), o(s, **kw))[1])
+        engine(name).edit(Request(asked.prompt, 1, asked.image, asked.mask, negative="text"))
+        assert seen.items() >= settings.items(), name
+
+
+def test_no_watermark_is_added(engine: Callable[[str], Engine]) -> None:
+    assert engine("sdxl_inpaint").pipe.watermark is None
+
+
+def test_lightning_is_fused_and_scheduled(engine: Callable[[str], Engine], folder: Path) -> None:
+    from diffusers import QwenImageTransformer2DModel
+    from safetensors.torch import load_file
+
+    lora = load_file(folder / "lora.safetensors")
+    for name, base in (("qwen_edit", "qwen_edit"), ("qwen_inpaint", "qwen_image")):
+        pipe = engine(name).pipe
+        plain = QwenImageTransformer2DModel.from_pretrained(folder / base, subfolder="transformer").state_dict()
+        fused = pipe.transformer.state_dict()
+        assert fused.keys() == plain.keys()
+        changed = 0
+        for key, weight in plain.items():
+            stem = key.removesuffix(".weight")
+            expected = weight
+            if f"{stem}.lora_up.weight" in lora:  # W + alpha / rank * up @ down
+                change = lora[f"{stem}.lora_up.weight"] @ lora[f"{stem}.lora_down.weight"]
+                expected = weight + lora[f"{stem}.alpha"] / 2 * change
+                changed += 1
+            torch.testing.assert_close(fused[key], expected, atol=1e-5, rtol=1e-5)
+        assert changed == 3
+        config = pipe.scheduler.config
+        assert config.base_shift == config.max_shift == math.log(3)
+        assert config.shift_terminal is None
+        pipe.scheduler.set_timesteps(sigmas=np.linspace(1, 1 / 8, 8), mu=math.log(3))
+        sigma = np.linspace(1, 1 / 8, 8)
+        shifted = 3 * sigma / (1 + 2 * sigma)  # a shift of 3, whatever the resolution
+        np.testing.assert_allclose(pipe.scheduler.sigmas[:8], shifted, rtol=1e-6)
+
+
+def test_iclight_adds_its_file_to_a_wider_unet(engine: Callable[[str], Engine], folder: Path) -> None:
+    from diffusers import UNet2DConditionModel
+    from safetensors.torch import load_file
+
+    light: Any = engine("iclight")
+    offset = load_file(folder / "offset.safetensors")
+    plain = UNet2DConditionModel.from_pretrained(folder / "stable_diffusion", subfolder="unet").state_dict()
+    found = light.pipes[0].unet.state_dict()
+    assert found["conv_in.weight"].shape[1] == 8
+    for key, value in plain.items():
+        if key == "conv_in.weight":
+            torch.testing.assert_close(found[key][:, :4], value + offset[key][:, :4])
+            torch.testing.assert_close(found[key][:, 4:], offset[key][:, 4:])
+        else:
+            torch.testing.assert_close(found[key], value + offset[key])
+
+
+def test_iclight_with_an_empty_file_is_stable_diffusion(folder: Path, tmp_path: Path) -> None:
+    from diffusers import UNet2DConditionModel
+    from safetensors.torch import load_file, save_file
+
+    offset = {k: torch.zeros_like(v) for k, v in load_file(folder / "offset.safetensors").items()}
+    save_file(offset, tmp_path / "zero.safetensors")
+    weights = {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path / "zero.safetensors")}
+    light: Any = open_engine("iclight", CPU, weights)
+    plain = UNet2DConditionModel.from_pretrained(folder / "stable_diffusion", subfolder="unet")
+    x, context = torch.randn(2, 4, 8, 8), torch.randn(2, 5, 16)
+    with torch.no_grad(), conditioned(light.pipes[0].unet, torch.randn(1, 4, 8, 8)):
+        found = light.pipes[0].unet(x, 10, encoder_hidden_states=context).sample
+        torch.testing.assert_close(found, plain(x, 10, encoder_hidden_states=context).sample)
+    with pytest.raises(RuntimeError):  # outside, the other four channels are missing
+        light.pipes[0].unet(x, 10, encoder_hidden_states=context)
+
+
+def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine]) -> None:
+    asked = request()
+    assert asked.image is not None
+    assert asked.mask is not None
+    inside = np.asarray(asked.mask)[..., None] > 0
+    pixels = np.asarray(asked.image)
+    grey = on_grey(asked.image, asked.mask)
+    assert (np.asarray(grey) == np.where(inside, pixels, 127)).all()
+    light: Any = engine("iclight")
+    made = light.edit(asked)
+    elsewhere = Image.fromarray(np.where(inside, pixels, 255 - pixels))
+    assert same(light.edit(Request(asked.prompt, asked.seed, elsewhere, asked.mask)), made)
+    changed = Image.fromarray(np.where(inside, 255 - pixels, pixels))
+    assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
+
+
+def test_grey_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    light: Any = engine("iclight")
+    vae = light.pipes[0].vae
+    seen = []
+    encode = vae.encode
+    monkeypatch.setattr(vae, "encode", lambda x: (seen.append(x), encode(x))[1])
+    with torch.no_grad():
+        light._latent(Image.new("RGB", (16, 16), (127, 127, 127)))
+    assert (seen[0] == 0).all()
+
+
+def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
+    cases = [
+        ("flux_fill", {"base": str(folder / "clipseg")}, "cannot load clipseg as FluxFillPipeline"),
+        ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(folder / "lora.safetensors")}, "not fit"),
+        ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
+        ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "neither a folder, nor a file"),
+        ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is a file; .* give the folder"),
+        ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path)}, "iclight_sd15_.* is missing"),
+    ]  # fmt: skip
+    for name, weights, message in cases:
+        with pytest.raises(WeightsError, match=message):
+            open_engine(name, CPU, weights).edit(request())
+
+
+def test_pickled_weights_are_not_opened(folder: Path, tmp_path: Path) -> None:
+    for name in ("stable_diffusion", "sdxl_inpaint"):
+        shutil.copytree(folder / name, tmp_path / name)
+        for part, stem in (("unet", "diffusion_pytorch_model"), ("text_encoder", "model")):
+            path = tmp_path / name / part / f"{stem}.safetensors"
+            renamed = "pytorch_model.bin" if part == "text_encoder" else f"{stem}.bin"
+            torch.save({}, path.with_name(renamed))
+            path.unlink()
+    with pytest.raises(WeightsError, match=r"cannot load .*safetensors"):
+        open_engine("sd_turbo", CPU, {"base": str(tmp_path / "stable_diffusion")}).edit(Request("a mug", 1))
+    with pytest.raises(WeightsError, match=r"cannot load .*safetensors"):
+        open_engine("sdxl_inpaint", CPU, {"base": str(tmp_path / "sdxl_inpaint")}).edit(request())
+
+
+def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("flux_fill", "sdxl_inpaint"):
+        with pytest.raises(WeightsError, match=r"accept its licence at https://huggingface.co/.*--weights") as error:
+            open_engine(name, CPU).edit(request())
+        assert open_engine(name).weights["base"].repo in str(error.value)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(GenerateError, match="no release of diffusers"):
+        open_engine("powerpaint")
+    with pytest.raises(GenerateError, match="unknown engine 'dalle'; there are sdxl_inpaint"):
+        open_engine("dalle")
+    with pytest.raises(GenerateError, match="sd_turbo has no setting 'strength'; it has"):
+        open_engine("sd_turbo", strength=1)
+    with pytest.raises(GenerateError, match="sd_turbo has no weights 'lora'; it has base"):
+        open_engine("sd_turbo", weights={"lora": "a/b"})
+    assert str(open_engine("sd_turbo", weights={"base": "some/one@v2"}).weights["base"]) == "some/one@v2"
+
+
+def test_numbers_that_overflow_are_told(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    turbo = engine("sd_turbo")
+    vae = turbo.pipe.vae
+    decode = vae.decode
+    monkeypatch.setattr(vae, "decode", lambda *a, **k: tuple(x * float("nan") for x in decode(*a, **k)))
+    with pytest.raises(Flat, match="--dtype float32"), np.errstate(invalid="ignore"):
+        turbo.edit(Request("a mug", 1))
+
+
+def test_image_tokens_get_rows_and_columns(engine: Callable[[str], Engine]) -> None:
+    """As transformers' own `get_rope_index` numbers them, not in a line."""
+    pipe = engine("qwen_edit").pipe
+    seen: list[dict[str, Any]] = []
+    model = pipe.text_encoder.model
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+        for module in (pipe.text_encoder, model.language_model)
+    ]
+    engine("qwen_edit").edit(request(seed=8))
+    for hook in hooks:
+        hook.remove()
+    outer, inner = seen[:2]
+    ids = outer["input_ids"]
+    image = (ids == pipe.text_encoder.config.image_token_id).int()
+    assert image.sum() > 1
+    expected, _ = model.get_rope_index(
+        ids, mm_token_type_ids=image, image_grid_thw=outer["image_grid_thw"], attention_mask=outer["attention_mask"]
+    )
+    assert (expected[1] != expected[2]).any()  # rows differ from columns
+    assert torch.equal(inner["position_ids"][-3:], expected)
+    assert engine("qwen_edit").settings["positions"] == "rows and columns"
+
+
+def test_other_weights_of_equal_size_have_another_name(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    def name(place: Path) -> str:
+        return str(open_engine("sd_turbo", CPU, {"base": str(place)}).settings["base"])
+
+    first, second = tmp_path / "a" / "tuned", tmp_path / "b" / "tuned"
+    for place in (first, second):
+        shutil.copytree(folder / "stable_diffusion", place)
+    assert name(first) == name(second)
+    assert name(first).startswith("tuned#")
+    file = second / "unet" / "diffusion_pytorch_model.safetensors"
+    size = file.stat().st_size
+    state = load_file(file)
+    state[max(state)] = state[max(state)] + 1
+    save_file(state, file, metadata={"format": "pt"})
+    assert file.stat().st_size == size
+    assert name(first) != name(second)
+    shutil.copy(first / "unet" / file.name, file)
+    config = second / "scheduler" / "scheduler_config.json"
+    config.write_text(config.read_text().replace("trailing", "leading "))
+    assert name(first) != name(second)
+    lora = tmp_path / "lora.safetensors"
+    names = []
+    for value in (0.0, 1.0):
+        save_file({"x": torch.full((100_000,), value)}, lora)
+        opened = open_engine("qwen_edit", CPU, {"base": str(first), "lora": str(lora)})
+        names.append(opened.settings["lora"])
+    assert names[0] != names[1]
+
+
+def test_loras_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(folder / "lora.safetensors")
+    elsewhere = {k.replace("blocks.0", "blocks.7"): v for k, v in state.items()}
+    half = {k.replace("blocks.0", "blocks.7") if "to_q" in k else k: v for k, v in state.items()}
+    for number, (given, found) in enumerate(((elsewhere, 0), (half, 2))):
+        file = tmp_path / f"{number}.safetensors"
+        save_file(given, file)
+        with pytest.raises(WeightsError, match=f"does not fit .*{found} of its 3 layers" if found else "not fit"):
+            open_engine("qwen_edit", CPU, {"base": str(folder / "qwen_edit"), "lora": str(file)}).load()
+
+
+def test_code_in_a_folder_of_weights_is_not_run(folder: Path, tmp_path: Path) -> None:
+    bad = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+
+    def tampered(name: str, change: Callable[[dict[str, Any]], object], file: str | None = None) -> Path:
+        place = tmp_path / name
+        shutil.copytree(folder / "stable_diffusion", place)
+        index = json.loads((place / "model_index.json").read_text())
+        change(index)
+        (place / "model_index.json").write_text(json.dumps(index))
+        if file:
+            (place / file).write_text(bad)
+        return place
+
+    cases = [
+        (tampered("own", lambda i: i.update(unet=["mine", "UNet"]), "unet/mine.py"), "'unet' from 'mine'"),
+        (tampered("named", lambda i: None, "unet/diffusers.py"), "unet/diffusers.py"),
+        (tampered("class", lambda i: i.update(_class_name=["mine", "Pipe"]), "mine.py"), "no class of diffusers"),
+        (tampered("none", lambda i: None, "None.py"), "None.py"),
+        (tampered("os", lambda i: i.update(unet=["os", "system"])), "'unet' from 'os'"),
+        (tampered("odd", lambda i: i.update(unet=["diffusers"])), "'unet'"),
+    ]
+    for place, message in cases:
+        with pytest.raises(WeightsError, match=message):
+            open_engine("sd_turbo", CPU, {"base": str(place)}).load()
+    assert not (tmp_path / "ran").exists()
+    checker = {"safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
+    open_engine("sd_turbo", CPU, {"base": str(tampered("fine", lambda i: i.update(checker)))}).load()
+
+
+def test_settings_have_types_and_ranges() -> None:
+    for given in (30, 30.0, "30", "30.0"):
+        assert repr(open_engine("sdxl_inpaint", guidance=given).settings["guidance"]) == "30.0"
+        assert repr(open_engine("sdxl_inpaint", steps=given).settings["steps"]) == "30" if given != "30.0" else True
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("sdxl_inpaint", {"steps": "many"}, "sdxl_inpaint.steps must be a whole number, not 'many'"),
+        ("sdxl_inpaint", {"steps": 2.5}, "steps must be a whole number"),
+        ("sdxl_inpaint", {"steps": True}, "steps must be a whole number"),
+        ("sdxl_inpaint", {"steps": "0"}, "steps must be within 1..1000"),
+        ("sdxl_inpaint", {"strength": 1.5}, "strength must be within 0.01..1"),
+        ("sdxl_inpaint", {"guidance": "nan"}, "guidance must be a number"),
+        ("iclight", {"added": 3}, "added must be text"),
+        ("sd_turbo", {"side": 513}, "side must be divisible by 8"),
+        ("flux_canny", {"low": 201}, "low must not exceed"),
+        ("qwen_edit", {"positions": "line"}, "no setting 'positions'; it has guidance, steps"),
+    ]
+    for name, settings, message in wrong:
+        with pytest.raises(GenerateError, match=message):
+            open_engine(name, **settings)
+
+
+def test_guidance_of_the_request_goes_first(engine: Callable[[str], Engine]) -> None:
+    asked = request()
+    fill = engine("flux_fill")
+    assert not same(fill.edit(replace(asked, guidance=2.5)), fill.edit(asked))
+    assert same(fill.edit(replace(asked, guidance=30.0)), fill.edit(asked))
+
+
+def test_results_have_the_size_asked_for(engine: Callable[[str], Engine]) -> None:
+    """Enlarged ones are resized once, from what the model made."""
+    light: Any = engine("iclight")
+    asked = request()
+    large = light.edit(replace(asked, size=(64, 64)))  # what the model makes is 64 x 64
+    assert large.size == (64, 64)
+    assert same(large.resize((48, 32), Image.Resampling.LANCZOS), light.edit(asked))
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
+    weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
+    opened = open_engine(name, Place("cpu", "bfloat16"), weights, **QUICK[name])
+    made = opened.edit(request())
+    assert (made.size, made.mode) == ((48, 32), "RGB")
+    parts = opened.pipes[0] if name == "iclight" else opened.pipe  # type: ignore[attr-defined]
+    assert parts.vae.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_offloading_changes_no_pixel(
+    name: str, folder: Path, engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hooks that move parts to a device and back; here both are the CPU."""
+    plain = engine(name).edit(request())
+    moved: list[Any] = []
+
+    def settle(self: Place, pipe: Any) -> Any:
+        pipe.set_progress_bar_config(disable=True)
+        pipe.enable_model_cpu_offload(device="cpu")
+        moved.append(pipe)
+        return pipe
+
+    monkeypatch.setattr(Place, "settle", settle)
+    weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
+    opened = open_engine(name, CPU, weights, **QUICK[name])
+    made = [opened.edit(request()) for _ in range(2)]
+    assert moved[0]._all_hooks
+    assert all(same(image, plain) for image in made)
+
+
+class Accelerator:
+    """What torch has for a kind of device: a generator for each, and a current one."""
+
+    def __init__(self) -> None:
+        self.states = {0: "a", 1: "b"}
+        self.current = 1
+
+    def get_rng_state(self, device: torch.device) -> str:
+        return self.states[self.current if device.index is None else device.index]
+
+    def set_rng_state(self, state: str, device: torch.device) -> None:
+        self.states[self.current if device.index is None else device.index] = state
+
+    def manual_seed(self, seed: int) -> None:
+        self.states[self.current] = f"seeded {seed}"
+
+
+@pytest.mark.parametrize("name", ["mps", "cuda", "cuda:1"])
+def test_generators_of_devices_are_given_back_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from idmetric.data.generate.engine import drawing
+
+    module = Accelerator()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    with drawing(Request("a mug", 7), Place(name)) as generator:
+        assert module.states == {0: "a", 1: "seeded 7"}
+        assert generator.initial_seed() == 7
+        torch.rand(3)
+    assert module.states == {0: "a", 1: "b"}
+    assert torch.rand(1).equal(expected)
+
+
+def test_versions_follow_the_weights(folder: Path, tmp_path: Path) -> None:
+    base = {"base": str(folder / "stable_diffusion")}
+    first = open_engine("sd_turbo", CPU, base).versions
+    shutil.copytree(folder / "stable_diffusion", tmp_path / "elsewhere")
+    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions == first
+    (tmp_path / "elsewhere" / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
+    assert open_engine("sd_turbo", CPU, {"base": str(tmp_path / "elsewhere")}).versions != first
+
+
+def test_clipseg_gives_a_mask_of_the_pictures_size(folder: Path) -> None:
+    remover = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")})
+    picture = request().image
+    assert picture is not None
+    with pytest.raises(Rejected, match=r"found as mug covers 0\.0%"):
+        replace(remover, threshold=1.1).mask(picture, "mug")  # type: ignore[type-var]
+    with pytest.raises(Rejected, match=r"found as mug covers 100\.0%"):
+        replace(remover, threshold=0.0).mask(picture, "mug")  # type: ignore[type-var]
+    everything = replace(remover, threshold=0.0, most=1.0).mask(picture, "mug")  # type: ignore[type-var]
+    assert (everything.size, everything.mode, everything.getextrema()) == (picture.size, "L", (255, 255))
+    likely = _likely(remover, picture)
+    for share in (0.3, 0.5, 0.7):  # the largest region, without holes
+        threshold = float(np.quantile(likely, share))
+        found = replace(remover, threshold=threshold, least=0.0, most=1.0)  # type: ignore[type-var]
+        label, _ = ndimage.label(likely >= threshold)
+        largest = label == np.bincount(label[label > 0]).argmax()
+        assert ((np.asarray(found.mask(picture, "mug")) > 0) == ndimage.binary_fill_holes(largest)).all()
+
+
+def test_removers_take_settings_and_weights_of_their_own(folder: Path) -> None:
+    assert open_remover("clean", CPU, tolerance="20").settings["tolerance"] == 20.0
+    opened = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")}, most=0.5)
+    assert opened.settings["most"] == 0.5
+    assert list(opened.licences.values()) == ["apache-2.0"]
+    assert opened.settings["base"] == f"clipseg#{opened.versions['base']}"
+    for weights, settings, message in (
+        ({"lora": "a/b"}, {}, "clipseg has no weights 'lora'; it has base"),
+        ({}, {"tolerance": 3}, "clipseg has no setting 'tolerance'; it has least, most, threshold"),
+        ({}, {"most": 2}, r"clipseg.most must be within 0..1, not 2"),
+    ):
+        with pytest.raises(GenerateError, match=message):
+            open_remover("clipseg", CPU, weights, **settings)  # type: ignore[arg-type]
+
+
+def _likely(remover: Any, picture: Image.Image) -> Any:
+    """CLIPSeg's probabilities, (H, W)."""
+    processor, model = remover.model
+    with torch.no_grad():
+        logits = model(**processor(text=["mug"], images=[picture], return_tensors="pt", padding=True)).logits
+    size = (picture.height, picture.width)
+    logits = logits.reshape(1, 1, *logits.shape[-2:])
+    return torch.nn.functional.interpolate(logits, size, mode="bilinear")[0, 0].sigmoid().numpy()
+
+
+FETCH = """
+import json, os
+from idmetric.data.generate import Place, Request, WeightsError, open_engine
+from tests.data.test_generate_engines import request
+place = Place("cpu", "float32")
+weights = {"base": "owner/sd@main", "offset": "owner/light"}
+light = open_engine("iclight", place, {"base": "owner/sd@main"}, steps=4)
+light = type(light)(place, light.weights["base"], light.weights["offset"].at("owner/light"), steps=4)
+said = []
+for name, given in {"sd_turbo": {"base": "owner/gated"}, "flux_fill": {"base": "owner/absent"}}.items():
+    try:
+        open_engine(name, place, given).load()
+    except WeightsError as error:
+        said.append(str(error))
+inpaint = open_engine("qwen_inpaint", place, {"base": "owner/qwen", "controlnet": "owner/controlnet"}, steps=2)
+inpaint = type(inpaint)(place, *(w for k, w in inpaint.weights.items() if k != "lora"),
+                        inpaint.weights["lora"].at("owner/lora"), steps=2)
+sizes = [e.edit(request()).size for e in (light, inpaint)]
+print(json.dumps([sizes, {**light.versions, **inpaint.versions}, said]))
+"""
+
+
+def test_weights_are_fetched_from_the_hub(folder: Path, tmp_path: Path) -> None:
+    for name, source in {"sd": "stable_diffusion", "qwen": "qwen_image", "controlnet": "qwen_image-controlnet"}.items():
+        shutil.copytree(folder / source, tmp_path / name)
+    (tmp_path / "sd" / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"pickle")
+    checker = tmp_path / "sd" / "safety_checker"  # a part that is not used needs no safetensors
+    checker.mkdir()
+    (checker / "config.json").write_text("{}")
+    (checker / "pytorch_model.bin").write_bytes(b"pickle")
+    index = json.loads((tmp_path / "sd" / "model_index.json").read_text())
+    index["safety_checker"] = ["stable_diffusion", "StableDiffusionSafetyChecker"]
+    (tmp_path / "sd" / "model_index.json").write_text(json.dumps(index))
+    (tmp_path / "sd" / "sd.safetensors").write_bytes(b"all in one, as older programs want it")
+    for name, file in {
+        "light": ("offset.safetensors", open_engine("iclight").weights["offset"].file),
+        "lora": ("lora.safetensors", open_engine("qwen_inpaint").weights["lora"].file),
+    }.items():
+        (tmp_path / name).mkdir()
+        shutil.copy(folder / file[0], tmp_path / name / str(file[1]))
+    repos = {f"owner/{name}": tmp_path / name for name in ("sd", "light", "qwen", "controlnet", "lora")}
+    with HubServer({**repos, "owner/gated": tmp_path / "sd"}, gated={"owner/gated": "token"}) as server:
+        home = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", FETCH], cwd=Path(__file__).resolve().parents[2], text=True,
+            capture_output=True, env={**os.environ, **home},
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    sizes, versions, said = json.loads(done.stdout.splitlines()[-1])
+    assert sizes == [[48, 32], [48, 32]]
+    assert versions == dict.fromkeys(("base", "offset", "controlnet", "lora"), COMMIT)
+    assert "cannot fetch owner/gated from the Hub" in said[0]
+    assert "accept its licence at https://huggingface.co/owner/gated" in said[0]
+    assert "cannot fetch owner/absent" in said[1]
+    assert not server.downloads(".bin")
+    assert not server.downloads("sd.safetensors")

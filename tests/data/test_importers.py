@@ -1,0 +1,1150 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from idmetric.data.importers import KINDS
+from idmetric.data.importers.images import Images, safe
+from idmetric.data.importers.mtg import oracle_score
+from idmetric.data.importers.run import import_dataset, make_job, run
+from idmetric.data.importers.source import Source, SourceError, open_source
+from idmetric.data.importers.subjects import split_composite
+from idmetric.data.manifest.check import faults
+from idmetric.data.manifest.split import leaks
+from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.images.masks import read_mask
+from idmetric.images.read import read_image
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def png(value: int, size: tuple[int, int] = (6, 4), kind: str = "PNG") -> bytes:
+    """An image of one colour, which says which it is."""
+    file = io.BytesIO()
+    Image.new("RGB", size, (value % 256, value // 256, 7)).save(file, kind)
+    return file.getvalue()
+
+
+def value_of(manifest: Manifest, row: int) -> int:
+    red, green, _ = manifest.image(row).getpixel((0, 0))  # type: ignore[misc]
+    return int(red + 256 * green)
+
+
+def box(share: float, side: int = 10) -> bytes:
+    """A mask whose first rows are white."""
+    pixels = np.zeros((side, side), np.uint8)
+    pixels[: round(share * side)] = 255
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def table(columns: dict[str, list[Any]], images: tuple[str, ...] = ()) -> datasets.Dataset:
+    """A dataset as the Hub's are written; cells of image columns are bytes."""
+    cells = {
+        name: [None if v is None else {"bytes": v, "path": None} for v in values] if name in images else values
+        for name, values in columns.items()
+    }
+    made = datasets.Dataset.from_dict(cells)
+    for name in images:
+        made = made.cast_column(name, datasets.Image())
+    return made
+
+
+def by_id(manifest: Manifest) -> dict[str, tuple[int, Row]]:
+    return {row.id: (k, row) for k, row in enumerate(manifest)}
+
+
+# Folders
+
+
+def test_a_folder_per_identity(tmp_path: Path) -> None:
+    root = tmp_path / "toys"
+    put(root / "mug" / "1.jpg", png(1, kind="JPEG"))
+    put(root / "mug" / "1_mask.png", box(0.5))
+    put(root / "mug" / "2.PNG", png(2))
+    put(root / "mug" / "masks" / "2.png", box(1))
+    put(root / "dogs" / "rex" / "1.webp", png(3, kind="WEBP"))
+    put(root / "masks" / "dogs" / "rex" / "1.png", box(1))
+    put(root / ".hidden" / "1.jpg", b"")
+    put(root / "mug" / ".DS_Store", b"")
+    put(root / "mug" / "notes.txt", b"")
+    manifest = import_dataset("folder", root)
+    assert manifest.column("identity") == ["toys/dogs/rex", "toys/mug", "toys/mug"]
+    assert manifest.column("id") == ["toys/dogs/rex/1.webp", "toys/mug/1.jpg", "toys/mug/2.PNG"]
+    assert manifest.column("category") == ["dogs", None, None]
+    assert manifest.column("dataset") == ["toys"] * 3
+    assert manifest.column("split") == [None] * 3
+    manifest.write(tmp_path / "m.csv")
+    again = read(tmp_path / "m.csv")
+    assert again.column("path") == ["toys/dogs/rex/1.webp", "toys/mug/1.jpg", "toys/mug/2.PNG"]
+    assert again.column("mask") == ["toys/masks/dogs/rex/1.png", "toys/mug/1_mask.png", "toys/mug/masks/2.png"]
+    assert again.image(1).size == (6, 4)
+
+
+def test_top_folders_that_are_splits_are_taken_as_such(tmp_path: Path) -> None:
+    for name in ("train/a/1.png", "train/b/1.png", "validation/a/2.png"):
+        put(tmp_path / "set" / name, png(1))
+    put(tmp_path / "set" / "train_masks" / "a" / "1.png", box(1))
+    manifest = import_dataset("folder", tmp_path / "set")
+    assert manifest.column("split") == ["train", "train", "val"]
+    assert manifest.column("identity") == ["set/a", "set/b", "set/a"]
+    assert [m is not None for m in manifest.column("mask")] == [True, False, False]
+    assert leaks(manifest) == {"set/a": ("train", "val")}  # as it is: the user sees it
+    kept = import_dataset("folder", tmp_path / "set", options={"splits": "no"})
+    assert kept.column("identity") == ["set/train/a", "set/train/b", "set/validation/a"]
+    put(tmp_path / "set" / "other" / "a" / "1.png", png(1))
+    assert import_dataset("folder", tmp_path / "set").column("split") == [None] * 4
+    with pytest.raises(SourceError, match="not all top folders are splits: other"):
+        import_dataset("folder", tmp_path / "set", options={"splits": "yes"})
+
+
+def test_folders_that_say_no_identity_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"empty: no images"):
+        import_dataset("folder", tmp_path / "empty")
+    put(tmp_path / "flat" / "1.png", png(1))
+    with pytest.raises(SourceError, match=r"flat/1\.png.*no identity's folder.*flat/NAME/1\.png"):
+        import_dataset("folder", tmp_path / "flat")
+    put(tmp_path / "two" / "a" / "1.png", png(1))
+    put(tmp_path / "two" / "a" / "1_mask.png", box(1))
+    put(tmp_path / "two" / "a" / "masks" / "1.png", box(1))
+    with pytest.raises(SourceError, match="two masks of one image"):
+        import_dataset("folder", tmp_path / "two")
+    (tmp_path / "two" / "a" / "masks" / "1.png").rename(tmp_path / "two" / "a" / "masks" / "9.png")
+    with pytest.warns(UserWarning, match=r"1 masks belong to no image: a/masks/9\.png"):
+        assert len(import_dataset("folder", tmp_path / "two")) == 1
+    with pytest.raises(SourceError, match="no such folder"):
+        import_dataset("folder", tmp_path / "none")
+
+
+def test_links_to_folders_are_followed_and_circles_left(tmp_path: Path) -> None:
+    put(tmp_path / "store" / "rex" / "2.png", png(2))
+    put(tmp_path / "store" / "rex" / "masks" / "2.png", box(1))
+    put(tmp_path / "toys" / "mug" / "1.png", png(1))
+    (tmp_path / "toys" / "dog").symlink_to(tmp_path / "store" / "rex")
+    (tmp_path / "toys" / "mug" / "up").symlink_to(tmp_path / "toys")
+    (tmp_path / "toys" / "mug" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    manifest = import_dataset("folder", tmp_path / "toys")
+    ids = ["toys/dog/2.png", "toys/mug/1.png", "toys/mug/gone.png"]
+    assert manifest.column("id") == ids
+    assert [m is not None for m in manifest.column("mask")] == [True, False, False]
+    assert [(f.row, f.missing) for f in faults(manifest, decode=False)] == [
+        (2, True)
+    ]  # the check names what leads nowhere
+    (tmp_path / "tables" / "here").mkdir(parents=True)
+    table({"image": [png(1)], "label": ["a"]}, ("image",)).save_to_disk(tmp_path / "elsewhere")
+    (tmp_path / "tables" / "here" / "train").symlink_to(tmp_path / "elsewhere")
+    assert len(import_dataset("pods", tmp_path / "tables")) == 1
+
+
+def test_an_identity_may_be_called_masks(tmp_path: Path) -> None:
+    for name in ("masks/1.png", "masks/2.png", "hats/1.png", "hats/masks/1.png"):
+        put(tmp_path / "shop" / name, png(1))
+    manifest = import_dataset("folder", tmp_path / "shop")
+    assert manifest.column("identity") == ["shop/hats", "shop/masks", "shop/masks"]
+    assert [m is not None for m in manifest.column("mask")] == [True, False, False]
+
+
+def test_real_folders_are_imported(photo_root: Path) -> None:
+    manifest = import_dataset("folder", photo_root / "dev" / "eth80")
+    assert len(manifest) == 320
+    assert len(set(manifest.column("identity"))) == 40
+    assert None not in manifest.column("mask")
+    mask = manifest.mask(5)
+    assert mask is not None
+    assert tuple(mask.shape) == manifest.image(5).size[::-1]
+
+
+def test_dreambooth(tmp_path: Path) -> None:
+    for name in ("dog6/00.jpg", "dog6/02.jpg", "rc_car/00.jpg", "new/00.jpg"):
+        put(tmp_path / "dreambooth" / "dataset" / name, png(1, kind="JPEG"))
+    text = "Classes\n\nsubject_name,class\ndog6,dog\nrc_car,toy\n\nPrompts\n\nprompt_list = [\n'a {0} {1}, wet'\n]\n"
+    put(tmp_path / "dreambooth" / "dataset" / "prompts_and_classes.txt", text.encode())
+    for source in (tmp_path / "dreambooth", tmp_path / "dreambooth" / "dataset"):
+        manifest = import_dataset("dreambooth", source)
+        assert [(r.identity, r.category, r.domain) for r in manifest] == [
+            ("dreambooth/dog6", "dog", "animals"), ("dreambooth/dog6", "dog", "animals"),
+            ("dreambooth/new", None, None), ("dreambooth/rc_car", "toy", "objects"),
+        ]  # fmt: skip
+        assert manifest[0].id == "dreambooth/dog6/00.jpg"
+
+
+def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:
+    for name in ("apple_01/in_the_wild/1.jpg", "apple_01/studio/lighting_2/1.jpg", "apple_02/studio/lighting_2/1.jpg"):
+        put(tmp_path / "cute" / name, png(1, kind="JPEG"))
+    manifest = import_dataset("cute", tmp_path / "cute")
+    assert manifest.column("identity") == ["cute/apple_01", "cute/apple_01", "cute/apple_02"]
+    assert manifest.column("background") == ["in_the_wild", "studio/lighting_2", "studio/lighting_2"]
+    assert manifest.column("category") == ["apple"] * 3
+    put(tmp_path / "cute" / "pear" / "pear_1" / "x" / "1.jpg", png(1, kind="JPEG"))
+    with pytest.raises(SourceError, match=r"pear_1/x/1\.jpg.*depth=1"):
+        import_dataset("cute", tmp_path / "cute")
+    deep = import_dataset("cute", tmp_path / "cute" / "pear", options={"depth": "1"})
+    assert (deep[0].identity, deep[0].background) == ("cute/pear_1", "x")
+    with pytest.raises(SourceError, match="only 2 folders"):
+        import_dataset("cute", tmp_path / "cute", options={"depth": "9"})
+
+
+# NearID
+
+
+def nearid(rows: int = 3, card: bool = False, split: bool = True) -> datasets.Dataset:
+    """Positives: row k has the id 10 + 3 k, views of colour 10 k + view, the last row two views."""
+    name = "img" if card else "images"
+    columns: dict[str, list[Any]] = {
+        "id": [10 + 3 * k for k in range(rows)],
+        "category": ["mug"] * rows,
+        "objaverse_id": [f"o{k}" for k in range(rows)],
+    }
+    for view in (1, 2, 3):
+        gone = [view == 3 and k == rows - 1 for k in range(rows)]
+        columns[f"{name}{view}"] = [None if gone[k] else png(10 * k + view) for k in range(rows)]
+        columns[f"masks{view}"] = [None if gone[k] else box(view / 10) for k in range(rows)]
+        columns[f"prompts{view}"] = [None if gone[k] else f"view {view} of {k}" for k in range(rows)]
+    if split:
+        columns["split"] = [*["train"] * (rows - 1), "test"]
+    return table(columns, tuple(f"{c}{v}" for c in (name, "masks") for v in (1, 2, 3)))
+
+
+def distractors(rows: int = 3, start: int = 100) -> datasets.Dataset:
+    columns: dict[str, list[Any]] = {"id": [10 + 3 * k for k in range(rows)]}
+    columns |= {f"nimg{v}": [png(start + 10 * k + v) for k in range(rows)] for v in (1, 2, 3)}
+    return table(columns, ("nimg1", "nimg2", "nimg3"))
+
+
+def check_nearid(manifest: Manifest) -> None:
+    rows = by_id(manifest)
+    assert len(manifest) == 8 + 8  # nine views less one; its distractor has no scene and is left out
+    at, positive = rows["nearid/13/view2"]
+    assert (positive.identity, positive.role, positive.category) == ("nearid/13", "real", "mug")
+    assert (positive.text, positive.split) == ("view 2 of 1", "train")
+    assert value_of(manifest, at) == 12
+    assert float(manifest.mask(at).mean()) == pytest.approx(0.2)  # type: ignore[union-attr]
+    at, other = rows["nearid/13/view2/Flux_1024"]
+    assert (other.identity, other.role) == ("nearid/13/view2/Flux_1024", "distractor")
+    assert (other.parent, other.background, other.engine) == ("nearid/13/view2", positive.background, "Flux_1024")
+    assert value_of(manifest, at) == 112
+    assert other.mask == positive.mask
+    assert manifest.column("x_view").count(3) == 4
+    assert "nearid/16/view3/Flux_1024" not in rows
+    parameters = positive.parameters or {}
+    assert (parameters["source"], parameters["row"], parameters["objaverse_id"]) == ("NearID", 1, "o1")
+
+
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
+@pytest.mark.parametrize("card", [False, True])
+def test_nearid_from_parquet(tmp_path: Path, card: bool) -> None:
+    nearid(card=card).to_parquet(put(tmp_path / "NearID/data/train-00000-of-00001.parquet", b""))
+    (tmp_path / "NearID-Flux_1024").mkdir()
+    distractors().to_parquet(tmp_path / "NearID-Flux_1024" / "train.parquet")
+    sources = [tmp_path / "NearID-Flux_1024", tmp_path / "NearID"]  # in any order
+    manifest = import_dataset("nearid", sources, images=tmp_path / "images")
+    check_nearid(manifest)
+    names = sorted(p.relative_to(tmp_path / "images").as_posix() for p in (tmp_path / "images").rglob("*.png"))
+    assert len(names) == 8 + 8 + 8
+    assert "nearid/13/view2.png" in names
+    assert f"{safe('nearid/13/view2/Flux_1024')}.png" in names
+
+
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
+def test_nearid_from_arrow_shards_of_save_to_disk(tmp_path: Path) -> None:
+    nearid().save_to_disk(tmp_path / "NearID" / "train", num_shards=2)
+    datasets.DatasetDict({"train": distractors()}).save_to_disk(tmp_path / "NearID-Flux_1024")
+    check_nearid(import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-Flux_1024"], images=tmp_path / "i"))
+    check_nearid(import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-Flux_1024"]))  # bytes
+
+
+def test_nearid_splits_by_row_positions(tmp_path: Path) -> None:
+    nearid(split=False).save_to_disk(tmp_path / "NearID")
+    assert set(import_dataset("nearid", tmp_path / "NearID").column("split")) == {None}
+    for name, positions in (("train", [2]), ("val", [0]), ("test", [1])):  # positions, not ids
+        put(tmp_path / "splits" / f"{name}.json", json.dumps(positions).encode())
+    manifest = import_dataset("nearid", tmp_path / "NearID", options={"splits": str(tmp_path / "splits")})
+    found = {row.identity: row.split for row in manifest}
+    assert found == {"nearid/10": "val", "nearid/13": "test", "nearid/16": "train"}
+    put(tmp_path / "splits" / "val.json", b"[3]")
+    with pytest.raises(SourceError, match=r"val\.json: 3 is not the position of one of 3 rows"):
+        import_dataset("nearid", tmp_path / "NearID", options={"splits": str(tmp_path / "splits")})
+    put(tmp_path / "splits" / "val.json", b"[1]")
+    with pytest.raises(SourceError, match=r"row 1 is in val as well"):
+        import_dataset("nearid", tmp_path / "NearID", options={"splits": str(tmp_path / "splits")})
+
+
+@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
+def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None:
+    nearid(2).save_to_disk(tmp_path / "NearID")
+    distractors(4).save_to_disk(tmp_path / "NearID-SDXL")
+    sources = [tmp_path / "NearID", tmp_path / "NearID-SDXL"]
+    with pytest.raises(
+        SourceError, match=r"2 rows cannot be imported.*\n.*NearID-SDXL: row 3: no positive 'nearid/16'"
+    ):
+        import_dataset("nearid", sources)
+    with pytest.warns(UserWarning, match="NearID-SDXL: 1 distractors of views without a positive are left out"):
+        assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5
+    alone = import_dataset("nearid", tmp_path / "NearID-SDXL")  # nothing to match
+    assert (len(alone), alone[0].parent) == (12, "nearid/10/view1")
+
+
+def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
+    nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
+    distractors().save_to_disk(tmp_path / "NearID-SDXL")
+    sources = [tmp_path / "NearID", tmp_path / "NearID-SDXL"]
+    with pytest.raises(SourceError, match=r"NearID has no column 'id', but NearID-SDXL has.*--map id=NAME"):
+        import_dataset("nearid", sources)
+    nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
+    with pytest.raises(SourceError, match="holes: row 2: column 'id' is empty"):
+        import_dataset("nearid", tmp_path / "holes")
+
+
+@pytest.mark.filterwarnings("ignore:.*distractors of views without a positive")
+@pytest.mark.parametrize("ids", [False, True])
+def test_nearid_stored_in_parts_keeps_them_apart(tmp_path: Path, ids: bool) -> None:
+    """Two parts whose rows count from 0 each, and no column of splits: the part is the split."""
+    whole, other = nearid(4, split=False), distractors(4)
+    if not ids:
+        whole, other = whole.remove_columns("id"), other.remove_columns("id")
+    for made, name in ((whole, "NearID"), (other, "NearID-SDXL")):
+        datasets.DatasetDict({"train": made.select([0, 1, 2]), "test": made.select([3])}).save_to_disk(tmp_path / name)
+    manifest = import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-SDXL"], images=tmp_path / "images")
+    assert len(manifest) == 11 + 11
+    positive = {row.id: (value_of(manifest, k), row.split) for k, row in enumerate(manifest) if row.role == "real"}
+    for k, row in enumerate(manifest):
+        if row.role == "distractor":
+            value, split = positive[str(row.parent)]
+            assert (value_of(manifest, k), row.split) == (value + 100, split)
+    assert {v // 10: split for v, split in positive.values()} == {0: "train", 1: "train", 2: "train", 3: "test"}
+
+
+def test_nearid_in_one_part_has_no_split_by_that(tmp_path: Path) -> None:
+    nearid(split=False).to_parquet(put(tmp_path / "NearID" / "data" / "train-00000-of-00001.parquet", b""))
+    assert set(import_dataset("nearid", tmp_path / "NearID").column("split")) == {None}  # the Hub's "train" is all
+
+
+def test_nearid_refuses_rows_it_cannot_tell_apart(tmp_path: Path) -> None:
+    datasets.concatenate_datasets([nearid(), nearid()]).save_to_disk(tmp_path / "NearID")
+    with pytest.raises(SourceError, match=r"row 4, column 'id': 10 occurs twice"):
+        import_dataset("nearid", tmp_path / "NearID")
+    table({"photo": [png(1)]}, ("photo",)).save_to_disk(tmp_path / "other")
+    with pytest.raises(SourceError, match=r"no column 'images1'; there are photo.*--map images1=NAME"):
+        import_dataset("nearid", tmp_path / "other")
+
+
+# Pairs and triplets
+
+
+def test_mtg_has_parents_parts_and_oracles(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {}
+    for view in (1, 2):
+        columns[f"image_{view}_original"] = [png(view), png(10 + view)]
+        columns[f"image_{view}_inpainted"] = [png(100 + view), png(110 + view)]
+        columns[f"image_{view}_object_mask"] = [box(0.8), box(0.5)]
+        columns[f"image_{view}_part_mask"] = [box(0.2 * view), box(0)]
+    images = tuple(columns)
+    made = table(columns | {"prompt": ["a mug", "a boot"]}, images)
+    datasets.DatasetDict({"train": made, "test": made.select([0])}).save_to_disk(tmp_path / "mtg")
+    manifest = import_dataset("mtg", tmp_path / "mtg", images=tmp_path / "images")
+    rows = by_id(manifest)
+    assert len(manifest) == 12
+    at, edit = rows["mtg/train/00000/view2/edit"]
+    _, original = rows["mtg/train/00000/view2"]
+    assert (edit.role, edit.parent, edit.engine) == ("part-edit", original.id, "SDXL")
+    assert edit.oracle == pytest.approx(1 - 4 / 8)
+    assert edit.identity != original.identity == "mtg/train/00000"
+    assert value_of(manifest, at) == 102
+    assert float(manifest.mask(at, column="part_mask").mean()) == pytest.approx(0.4)  # type: ignore[union-attr]
+    assert edit.mask == original.mask
+    assert rows["mtg/train/00001/view1/edit"][1].oracle == 1  # no part: nothing was changed
+    assert (original.parameters or {})["prompt"] == "a mug"
+    assert {row.split for row in manifest} == {"train", "test"}
+    assert not leaks(manifest)
+
+
+def test_the_oracle_is_the_share_of_the_object_that_is_left() -> None:
+    thing, part = read_mask(box(0.8)), read_mask(box(0.3))
+    slow = 1 - sum(v >= 0.5 for v in part.flatten().tolist()) / sum(v >= 0.5 for v in thing.flatten().tolist())
+    assert oracle_score(thing, part) == pytest.approx(slow) == pytest.approx(0.625)
+    assert oracle_score(part, thing) == 0
+    with pytest.raises(ValueError, match="empty"):
+        oracle_score(read_mask(box(0)), part)
+
+
+def write_nights(root: Path, header: str, rows: list[str]) -> None:
+    for k in range(len(rows)):
+        put(root / f"ref/000/{k:03d}.png", png(k))
+        for side in (0, 1):
+            put(root / f"distort/000/{k:03d}_{side}.png", png(100 + 10 * k + side))
+    put(root / "data.csv", "\n".join([header, *rows, ""]).encode())
+
+
+def test_nights_votes_become_labels_of_left_and_right(tmp_path: Path) -> None:
+    path = "ref/000/{0}.png,distort/000/{0}_0.png,distort/000/{0}_1.png"
+    rows = [
+        f"0,0,1,6,{path.format('000')},An image of a cat,True,train",
+        f"1,1,0,5,{path.format('001')},An image of a dog,False,train",
+        f'2,1,0,10,{path.format("002")},"An image of a car, red",False,test',
+    ]
+    header = "id,left_vote,right_vote,votes,ref_path,left_path,right_path,prompt,is_imagenet,split"
+    write_nights(tmp_path / "nights", header, rows)
+    manifest = import_dataset("nights", tmp_path / "nights")
+    assert manifest.column("slot") == ["anchor", "left", "right"] * 2  # five votes are too few
+    assert manifest.column("label") == [None, 0, 1, None, 1, 0]
+    assert manifest.column("group") == ["nights/0"] * 3 + ["nights/2"] * 3
+    assert manifest.column("identity") == [None] * 6
+    assert manifest.column("split") == ["train"] * 3 + ["test"] * 3
+    assert manifest.column("x_imagenet") == ["true"] * 3 + ["false"] * 3
+    assert manifest[4].text == "An image of a car, red"
+    assert [value_of(manifest, k) for k in range(3)] == [0, 100, 101]
+    assert len(import_dataset("nights", tmp_path / "nights", options={"min_votes": "0"})) == 9
+    with pytest.raises(SourceError, match="min_votes=many"):
+        import_dataset("nights", tmp_path / "nights", options={"min_votes": "many"})
+
+
+def test_triplets_like_nights_name_their_columns(tmp_path: Path) -> None:
+    write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,distort/000/000_0.png,distort/000/000_1.png,0.25"])
+    names = {"ref_path": "a", "left_path": "b", "right_path": "c", "right_vote": "right_share"}
+    manifest = import_dataset("nights", tmp_path / "data.csv", columns=names)
+    assert manifest.column("label") == [None, 0.75, 0.25]
+    with pytest.raises(SourceError, match=r"no column 'ref_path'; there are a, b, c, right_share"):
+        import_dataset("nights", tmp_path / "data.csv")
+    write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,,distort/000/000_1.png,0.25", "x"])
+    with pytest.raises(SourceError, match=r"data\.csv: row 2 has 1 fields, the header 4"):
+        import_dataset("nights", tmp_path / "data.csv", columns=names)
+
+
+def test_subjects2k(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "reference_image": [png(1), png(2)], "test_image": [png(11), png(12)], "pair_id": ["000028", "000088"],
+        "human_votes": [[1, 1, 1], [1, 0, 0]], "human_agreement": [1.0, 1 / 3], "binary_label": [1, 0],
+        "gpt_score": [3, 5],
+    }  # fmt: skip
+    table(columns, ("reference_image", "test_image")).to_parquet(tmp_path / "test-00000-of-00001.parquet")
+    manifest = import_dataset("subjects2k", tmp_path, images=tmp_path / "images")
+    assert manifest.column("slot") == ["anchor", "candidate"] * 2
+    assert manifest.column("label") == [None, 1, None, 0]
+    one, two, three, four = manifest.column("identity")
+    assert one == two == "subjects2k/000028"
+    assert three == "subjects2k/000088" != four
+    assert manifest.column("group") == ["subjects2k/000028"] * 2 + ["subjects2k/000088"] * 2
+    assert [value_of(manifest, k) for k in range(4)] == [1, 11, 2, 12]
+    assert (manifest[3].parameters or {})["human_votes"] == [1, 0, 0]
+    assert manifest[3].split == "test"
+
+
+def composite(side: int, padding: int) -> bytes:
+    """Two squares of different colours in white padding."""
+    whole = Image.new("RGB", (2 * side + 3 * padding, side + 2 * padding), "white")
+    whole.paste((200, 0, 0), (padding, padding, padding + side, padding + side))
+    whole.paste((0, 0, 200), (2 * padding + side, padding, 2 * padding + 2 * side, padding + side))
+    file = io.BytesIO()
+    whole.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("side", "padding"), [(512, 16), (1024, 16), (40, 16), (40, 8), (40, 0)])
+def test_composites_are_cut_at_their_padding(side: int, padding: int) -> None:
+    for data, colour in zip(split_composite(composite(side, padding)), ((200, 0, 0), (0, 0, 200)), strict=True):
+        image = read_image(data)
+        if padding:
+            assert image.size == (side, side)
+        assert image.getcolors() == [(image.width * image.height, colour)]
+
+
+def test_composites_whose_squares_have_frames_of_their_own_lose_them() -> None:
+    whole = Image.new("RGB", (2 * 48, 48), "white")
+    for left, colour in ((8, (200, 0, 0)), (56, (0, 0, 200))):
+        whole.paste(colour, (left, 8, left + 32, 40))
+    file = io.BytesIO()
+    whole.save(file, "PNG")
+    for data, colour in zip(split_composite(file.getvalue()), ((200, 0, 0), (0, 0, 200)), strict=True):
+        assert read_image(data).getcolors() == [(32 * 32, colour)]
+    with pytest.raises(SourceError, match="100 x 90 pixels are no two squares"):
+        split_composite(png(1, (100, 90)))
+
+
+def test_subjects200k_keeps_good_pairs(tmp_path: Path) -> None:
+    quality = [{"compositeStructure": 5, "objectConsistency": c, "imageQuality": 5} for c in (5, 3, 5)]
+    about = [{"item": "chair", "description_0": f"left {k}", "description_1": f"right {k}", "category": "Furniture",
+              "description_valid": True} for k in range(3)]  # fmt: skip
+    made = table(
+        {"image": [composite(32, 16)] * 3, "collection": ["collection_1", "collection_2", "collection_2"],
+         "quality_assessment": quality, "description": about}, ("image",),
+    )  # fmt: skip
+    made.to_parquet(tmp_path / "train.parquet")
+    manifest = import_dataset("subjects200k", tmp_path / "train.parquet", images=tmp_path / "images")
+    assert manifest.column("group") == ["subjects200k/000000"] * 2 + ["subjects200k/000002"] * 2
+    assert manifest[1].identity == manifest[0].identity == "subjects200k/000000"
+    assert (manifest[0].text, manifest[1].text, manifest[1].label) == ("left 0", "right 0", 5)
+    assert manifest.image(1).getcolors() == [(32 * 32, (0, 0, 200))]
+    assert (manifest[0].category, (manifest[0].parameters or {})["item"]) == ("Furniture", "chair")
+    everything = import_dataset("subjects200k", tmp_path / "train.parquet", options={"min_quality": "0"})
+    assert everything.column("identity")[2:4] == ["subjects200k/000001", None]
+    chosen = import_dataset("subjects200k", tmp_path / "train.parquet", options={"collection": "collection_2"})
+    assert len(chosen) == 2
+
+
+# Evaluation sets
+
+
+def test_pods_parts_are_not_splits(tmp_path: Path) -> None:
+    labels = ["mug_1", "shoe_2"]
+    for part, value in (("train", 0), ("test_dense", 50)):
+        columns: dict[str, list[Any]] = {
+            "image": [png(value + 1), png(value + 2)], "mask": [box(0.3), box(0.4)], "label": labels,
+            "scene_type": ["pose", "distractors"],
+        }  # fmt: skip
+        made = table(columns, ("image", "mask"))
+        made.to_parquet(put(tmp_path / "pods" / "data" / f"{part}-00000-of-00001.parquet", b""))
+    info = {"class_to_sc": {"mug_1": "mug"}, "class_to_split": {"mug_1": "val", "shoe_2": "test"}}
+    put(tmp_path / "pods" / "pods_info.json", json.dumps(info).encode())
+    manifest = import_dataset("pods", tmp_path / "pods", images=tmp_path / "images")
+    assert manifest.column("x_part") == ["test_dense"] * 2 + ["train"] * 2
+    assert manifest.column("identity") == ["pods/mug_1", "pods/shoe_2"] * 2
+    assert manifest.column("split") == ["val", "test"] * 2
+    assert manifest.column("category") == ["mug", None] * 2
+    assert not leaks(manifest)
+    assert (manifest[0].parameters or {})["scene_type"] == "pose"
+    assert value_of(manifest, 0) == 51
+    assert float(manifest.mask(3).mean()) == pytest.approx(0.4)  # type: ignore[union-attr]
+
+
+def test_pods_folders(tmp_path: Path) -> None:
+    for name in ("train/mug_1/0.jpg", "test/mug_1/0.jpg"):
+        put(tmp_path / name, png(1, kind="JPEG"))
+    put(tmp_path / "test_masks" / "mug_1" / "0.png", box(1))
+    manifest = import_dataset("pods", tmp_path)
+    assert manifest.column("x_part") == ["test", "train"]
+    assert manifest.column("identity") == ["pods/mug_1"] * 2
+    assert [m is None for m in manifest.column("mask")] == [False, True]
+    put(tmp_path / "train" / "lost.jpg", png(1))
+    with pytest.raises(SourceError, match=r"train/lost\.jpg: expected"):
+        import_dataset("pods", tmp_path)
+
+
+def test_a_class_without_a_name_is_named(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
+    made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"])).to_parquet(tmp_path / "p.parquet")
+    whole = pq.read_table(tmp_path / "p.parquet")
+    pq.write_table(whole.set_column(1, whole.schema.field("label"), pa.array([1, 7])), tmp_path / "p.parquet")
+    with pytest.raises(SourceError, match=r"p\.parquet, column 'label': class 7, but it names only 2"):
+        import_dataset("pods", tmp_path / "p.parquet")
+
+
+def test_class_labels_are_names(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
+    made = made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"]))
+    made.to_parquet(put(tmp_path / "p" / "train.parquet", b""))
+    made.save_to_disk(tmp_path / "a")
+    for source in (tmp_path / "p", tmp_path / "a"):
+        assert import_dataset("pods", source).column("identity") == ["pods/mug", "pods/shoe"]
+
+
+def make_dreambench(root: Path) -> None:
+    for category, number, subject in (("object", "00", "Motorcycle"), ("animal", "03", "Magic cube")):
+        put(root / "images" / category / f"{number}.jpg", png(1, kind="JPEG"))
+        lines = [subject, *(f"prompt {k}" for k in range(9))]
+        put(root / "captions" / category / f"{number}.txt", "\n".join(lines).encode())
+
+
+def test_dreambench_references_samples_and_ratings(tmp_path: Path) -> None:
+    make_dreambench(tmp_path / "data")
+    run = tmp_path / "samples" / "emu2_seed42" / "tgt_image"
+    put(run / "object_00_motorcycle" / "4_0.jpg", png(9, kind="JPEG"))
+    put(run / "object_00_motorcycle" / "4_1.jpg", png(9, kind="JPEG"))
+    put(run / "live_subject_animal_03_rubik's_cube" / "0_0.jpg", png(9, kind="JPEG"))  # another name, the same number
+    for rater, value in (("group1", 3), ("group2", 2)):
+        ratings = {"object_00_motorcycle-4": value, "live_subject_animal_03_magic_cube-0": value + 1}
+        put(tmp_path / "ratings" / rater / "emu2-cp.json", json.dumps(ratings).encode())
+        put(tmp_path / "ratings" / rater / "emu2-pf.json", b'{"object_00_motorcycle-4": 0}')
+    put(tmp_path / "ratings" / "gpt" / "emu2.json", b'{"object_00_motorcycle-4": 4}')
+    options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
+    manifest = import_dataset("dreambench_pp", tmp_path / "data", options=options)
+    rows = by_id(manifest)
+    _, reference = rows["dreambench_pp/object_00"]
+    assert (reference.domain, reference.category) == ("object", "Motorcycle")
+    assert (reference.parameters or {})["prompts"][4] == "prompt 4"
+    _, candidate = rows["dreambench_pp/object_00/emu2_seed42/4_0/candidate"]
+    assert (candidate.label, candidate.text, candidate.parent) == (2.5, "prompt 4", reference.id)
+    assert (candidate.parameters or {})["ratings"] == {"group1": 3, "group2": 2, "gpt": 4}
+    assert candidate.engine == "emu2_seed42"
+    assert candidate.identity is None
+    _, anchor = rows["dreambench_pp/object_00/emu2_seed42/4_0/anchor"]
+    assert (anchor.path, anchor.group, anchor.identity) == (reference.path, candidate.group, reference.identity)
+    assert rows["dreambench_pp/object_00/emu2_seed42/4_1/candidate"][1].label is None  # ratings are of the first image
+    assert rows["dreambench_pp/live_subject_animal_03/emu2_seed42/0_0/candidate"][1].label == 3.5
+    assert len(import_dataset("dreambench_pp", tmp_path / "data")) == 2
+
+
+def test_dreambench_errors_name_the_file(tmp_path: Path) -> None:
+    make_dreambench(tmp_path / "data")
+    put(tmp_path / "samples" / "m" / "tgt_image" / "object_77_x" / "0_0.jpg", png(1))
+    with pytest.raises(SourceError, match=r"object_77_x.*no reference"):
+        import_dataset("dreambench_pp", tmp_path / "data", options={"samples": str(tmp_path / "samples")})
+    put(tmp_path / "ratings" / "group1" / "m-cp.json", b'{"object_00_motorcycle-0": "good"}')
+    with pytest.raises(SourceError, match=r"m-cp\.json: 'object_00_motorcycle-0': 'good' is not a rating"):
+        import_dataset("dreambench_pp", tmp_path / "data", options={"ratings": str(tmp_path / "ratings")})
+    with pytest.raises(SourceError, match="no folder images/"):
+        import_dataset("dreambench_pp", tmp_path)
+
+
+def test_published_ratings_reach_the_manifest_in_their_order(tmp_path: Path, photo_root: Path) -> None:
+    published = json.loads((photo_root / "dreambench_pp" / "emu2_object.json").read_text())
+    picture = put(tmp_path / "one.jpg", png(1, kind="JPEG"))
+    keys = [(f"object_{k:02d}", prompt) for k in range(65) for prompt in range(9)]
+    for name, prompt in keys:
+        sample = tmp_path / "samples" / "emu2_x" / "tgt_image" / f"{name}_thing" / f"{prompt}_0.jpg"
+        sample.parent.mkdir(parents=True, exist_ok=True)
+        sample.hardlink_to(picture)
+    for k in range(65):
+        put(tmp_path / "data" / "images" / "object" / f"{k:02d}.jpg", picture.read_bytes())
+    for group in ("group1", "group2"):
+        values = dict(zip((f"{n}_thing-{p}" for n, p in keys), published[f"human_{group}"], strict=True))
+        put(tmp_path / "ratings" / group / "emu2-cp.json", json.dumps(values).encode())
+    options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
+    manifest = import_dataset("dreambench_pp", tmp_path / "data", options=options).filter(slot="candidate")
+    given = [(row.parameters or {})["ratings"] for row in manifest]
+    groups = np.array([[g["group1"], g["group2"]] for g in given])
+    assert groups.shape == (585, 2)
+    assert round(float(np.corrcoef(groups.T)[0, 1]), 3) == 0.763  # NearID, Table 2: Emu2, H-H
+    assert manifest.column("label") == groups.mean(1).tolist()
+
+
+# MVEB
+
+
+def test_mveb_queries_targets_and_negatives(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "qry": ["Find the same car.", "Find the same car."], "qry_image_path": [png(1), png(2)],
+        "pos_text": ["Represent the image."] * 2, "pos_image_path": [png(11), png(12)],
+        "neg_image_path": [png(21), png(1)],
+    }  # fmt: skip
+    made = table(columns, ("qry_image_path", "pos_image_path", "neg_image_path"))
+    made.to_parquet(put(tmp_path / "MVEB" / "sample" / "Cars196.parquet", b""))
+    manifest = import_dataset("mveb", tmp_path / "MVEB", images=tmp_path / "images")
+    assert manifest.column("slot") == ["query", "positive", "negative"] * 2
+    assert manifest.column("dataset") == ["mveb/Cars196"] * 6
+    assert manifest.column("group") == ["mveb/Cars196/all/000000"] * 3 + ["mveb/Cars196/all/000001"] * 3
+    assert manifest.column("identity") == [None] * 6
+    assert manifest[0].text == "Find the same car."
+    assert manifest[1].text == "Represent the image."
+    assert [value_of(manifest, k) for k in range(6)] == [1, 11, 21, 2, 12, 1]
+    assert manifest[5].path == manifest[0].path  # equal images are one file
+    assert len(list((tmp_path / "images").rglob("*.png"))) == 5
+
+
+def test_mveb_candidates_are_ranked_and_the_first_is_right(tmp_path: Path) -> None:
+    for k in range(4):
+        put(tmp_path / "pics" / f"{k}.png", png(k))
+    columns = {
+        "qry_inst": ["Find it:"], "qry_text": ["in red"], "qry_img_path": ["pics/0.png"],
+        "tgt_text": [["a", "b", "c"]], "tgt_img_path": [["pics/1.png", "pics/2.png", "pics/3.png"]], "label": [7],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "IDMR.parquet")
+    manifest = import_dataset("mveb", tmp_path / "IDMR.parquet")
+    assert manifest.column("slot") == ["query"] + ["candidate"] * 3
+    assert manifest.column("label") == [None, 1, 0, 0]
+    assert manifest.column("text") == ["Find it: in red", "a", "b", "c"]
+    assert [value_of(manifest, k) for k in range(4)] == [0, 1, 2, 3]
+    assert manifest.column("identity") == [None] * 4  # `label` may be anything beside queries
+
+
+def test_mveb_images_with_identities(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "pid": [7, 7], "instruction": ["same person"] * 2}, ("image",))
+    made.to_parquet(tmp_path / "DukeMTMC.parquet")
+    manifest = import_dataset("mveb", tmp_path / "DukeMTMC.parquet")
+    assert manifest.column("identity") == ["mveb/DukeMTMC/7"] * 2
+    assert manifest[0].text == "same person"
+
+
+def test_mveb_with_unknown_columns_says_how_to_name_them(tmp_path: Path) -> None:
+    made = table({"foto": [png(1)], "wer": ["a"]}, ("foto",))
+    made.to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(SourceError, match=r"unknown columns: foto, wer.*--map image=NAME --map identity=NAME"):
+        import_dataset("mveb", tmp_path / "x.parquet")
+    manifest = import_dataset("mveb", tmp_path / "x.parquet", columns={"image": "foto", "identity": "wer"})
+    assert (manifest[0].identity, value_of(manifest, 0)) == ("mveb/x/a", 1)
+    with pytest.raises(SourceError, match="'nix'"):
+        import_dataset("mveb", tmp_path / "x.parquet", columns={"image": "nix", "identity": "wer"})
+
+
+# Any table
+
+
+def write_table(columns: dict[str, list[Any]], path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".csv":
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
+def test_any_table_with_named_columns(tmp_path: Path, ending: str) -> None:
+    for k in range(2):
+        put(tmp_path / "pics" / f"{k}.png", png(k))
+    columns = {"photo": ["pics/0.png", "pics/1.png"], "who": ["ann", "bob"], "label": ["x", "y"], "seed": [3, 4]}
+    path = write_table(columns, tmp_path / f"things{ending}")
+    manifest = import_dataset("table", path, columns={"path": "photo", "identity": "who"})
+    assert manifest.column("identity") == ["things/ann", "things/bob"]
+    assert manifest.column("dataset") == ["things"] * 2
+    assert manifest.column("seed") == [3, 4]
+    assert [value_of(manifest, k) for k in range(2)] == [0, 1]
+    assert (manifest[1].parameters or {})["label"] == "y"  # a name is no number: kept aside
+    with pytest.raises(SourceError, match=r"which column holds the image\? There are photo, who"):
+        import_dataset("table", path)
+    with pytest.raises(SourceError, match=r"which column says what an image shows\?.*--map identity=NAME"):
+        import_dataset("table", path, columns={"path": "photo"})
+    with pytest.raises(SourceError, match="no column 'nobody'"):
+        import_dataset("table", path, columns={"path": "photo", "identity": "nobody"})
+    with pytest.raises(SourceError, match="--map colour"):
+        import_dataset("table", path, columns={"path": "photo", "identity": "who", "colour": "label"})
+    with pytest.raises(SourceError, match="row 1, column 'oracle': 'x' is no number"):
+        import_dataset("table", path, columns={"path": "photo", "identity": "who", "oracle": "label"})
+
+
+def test_any_table_of_datasets(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "identity": ["a", "b"], "mask": [box(0.5), None]}, ("image", "mask"))
+    datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "set")
+    manifest = import_dataset("table", tmp_path / "set", images=tmp_path / "images")
+    assert manifest.column("split") == ["test", "test", "train", "train"]
+    assert manifest.column("id")[0] == "set/test/000000"
+    assert [m is None for m in manifest.column("mask")] == [False, True] * 2
+    assert value_of(manifest, 3) == 2
+
+
+def write_joined(tmp_path: Path) -> Path:
+    """A table in the layout of WildlifeReID-10k, which names its subsets in the column `dataset`."""
+    header = "image_id,identity,path,date,orientation,species,split,dataset"
+    rows = [header, "0,Dog_1,images/0.png,,left,dog,train,DogFaceNet", "1,Beluga_1,images/1.png,,,whale,test,BelugaID"]
+    for k in range(2):
+        put(tmp_path / "images" / f"{k}.png", png(k))
+    return put(tmp_path / "metadata.csv", "\n".join([*rows, ""]).encode())
+
+
+def test_a_name_given_wins_over_the_column_dataset(tmp_path: Path) -> None:
+    path = write_joined(tmp_path)
+    manifest = import_dataset("table", path, name="WildlifeReID10k")
+    assert manifest.column("dataset") == ["WildlifeReID10k"] * 2
+    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
+    assert manifest.column("identity") == ["WildlifeReID10k/Dog_1", "WildlifeReID10k/Beluga_1"]
+    plain = import_dataset("table", path)
+    assert plain.column("dataset") == ["DogFaceNet", "BelugaID"]
+    assert "x_subset" not in plain.table.column_names
+    asked = import_dataset("table", path, name="W", columns={"dataset": "species"})  # said outright
+    assert asked.column("dataset") == ["dog", "whale"]
+
+
+def test_any_column_can_be_mapped_to_a_free_one(tmp_path: Path) -> None:
+    columns = {"x_subset": "dataset", "x_animal": "species", "category": "species"}
+    manifest = import_dataset("table", write_joined(tmp_path), columns=columns)
+    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
+    assert manifest.column("x_animal") == manifest.column("category") == ["dog", "whale"]
+    assert manifest.column("dataset") == ["metadata"] * 2
+    path = write_table({"path": ["1.png"], "identity": ["a"], "tags": [["b", "c"]]}, tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="row 1, column 'x_tags': a list; a free column holds"):
+        import_dataset("table", path, columns={"x_tags": "tags"})
+
+
+def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of docs/data-idsim.md, on FORB, GLDv2 and DeepFashion2 in small."""
+    forb = [("logos/query/1", ["logos/database/a", "logos/database/b"]), ("logos/query/2", ["logos/database/a"])]
+    lines = [json.dumps({"query_image": f"{q}.jpg", "groundtruth_images": [f"{g}.jpg" for g in gs]}) for q, gs in forb]
+    put(tmp_path / "forb/metadata/logos_gt.ndjson", "\n".join(lines).encode())
+    put(tmp_path / "gldv2/train_clean.csv", b"landmark_id,images\n7,01234 abcde\n8,fffff\n")
+    put(tmp_path / "gldv2/train_label_to_hierarchical.csv", b"landmark_id,category,hierarchical_label\n7,x,tower\n")
+    for k, styles in enumerate(([0, 1], [1], [2], [1, 2], [0])):
+        about: dict[str, Any] = {"source": "shop", "pair_id": 5}
+        about |= {f"item{n}": {"style": style, "category_name": "skirt"} for n, style in enumerate(styles, 1)}
+        put(tmp_path / f"deepfashion2/train/annos/00000{k}.json", json.dumps(about).encode())
+    script = (Path(__file__).parents[2] / "docs/data-idsim.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(script.split("```python\n")[1].split("```")[0], {})
+    forb_made = import_dataset("table", "forb/forb.csv", name="FORB")
+    assert len(forb_made) == 4
+    assert set(forb_made.column("identity")) == {"FORB/logos/database/a.jpg"}
+    assert set(forb_made.column("category")) == {"logos"}
+    assert Path(str(forb_made.source(0))) == tmp_path / "forb/logos/database/a.jpg"
+    gldv2 = import_dataset("table", "gldv2/gldv2.csv", name="GLDv2")
+    assert [Path(str(p)).relative_to(tmp_path).as_posix() for p in gldv2.sources()] == [
+        "gldv2/train/0/1/2/01234.jpg", "gldv2/train/a/b/c/abcde.jpg", "gldv2/train/f/f/f/fffff.jpg"
+    ]  # fmt: skip
+    assert gldv2.column("category") == ["tower", "tower", None]
+    clothes = import_dataset("table", "deepfashion2/df2.csv", name="DeepFashion2")
+    assert clothes.column("identity") == ["DeepFashion2/5_1", "DeepFashion2/5_1", "DeepFashion2/5_2"]
+
+
+def test_numbers_that_are_none_stay_away_from_parameters(tmp_path: Path) -> None:
+    columns = {"path": ["1.png", "2.png"], "identity": ["a", "b"], "size": [float("nan"), 2.5]}
+    manifest = import_dataset("table", write_table(columns, tmp_path / "t.parquet"))
+    assert [(row.parameters or {}).get("size") for row in manifest] == [None, 2.5]
+
+
+def test_the_photos_table_is_imported(photo_root: Path) -> None:
+    manifest = import_dataset("table", photo_root / "manifest.csv", limit=300, name="shots")
+    assert manifest[0].identity == "shots/grocery_Bravo-Apple-Juice"
+    assert manifest[0].dataset == "shots"
+    assert manifest.column("x_subset")[0] == "grocery"
+    assert manifest.image(299).size[0] > 10
+
+
+# What all share
+
+
+def test_rows_without_an_image_stop_with_the_list_or_are_left_out(tmp_path: Path) -> None:
+    made = table({"image": [png(1), None, png(3), None], "label": ["a", "b", None, "d"]}, ("image",))
+    made.to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(SourceError) as caught:
+        import_dataset("pods", tmp_path)
+    assert "3 rows cannot be imported" in str(caught.value)
+    assert "row 2 of train: no image" in str(caught.value)
+    assert "row 3 of train: no label" in str(caught.value)
+    assert "--on-error skip" in str(caught.value)
+    assert len(import_dataset("pods", tmp_path, on_error="skip")) == 1
+
+
+def test_a_stopped_import_writes_only_what_is_missing(tmp_path: Path) -> None:
+    nearid().save_to_disk(tmp_path / "NearID")
+    images = Images(tmp_path / "images")
+    first = import_dataset("nearid", tmp_path / "NearID", images=images)
+    assert (images.written, images.reused) == (16, 0)
+    kept = tmp_path / "images/nearid/10/view1.png"
+    time = kept.stat().st_mtime_ns
+    (tmp_path / "images/nearid/10/view2.png").write_bytes(b"half")
+    (tmp_path / "images/nearid/13/view1.png").unlink()
+    again = Images(tmp_path / "images")
+    second = import_dataset("nearid", tmp_path / "NearID", images=again)
+    assert (again.written, again.reused) == (2, 14)
+    assert kept.stat().st_mtime_ns == time
+    assert list(second) == list(first)
+    assert value_of(second, 1) == 2
+    assert not list((tmp_path / "images").rglob(".*"))
+
+
+def bmp(value: int) -> bytes:
+    return png(value, (32, 32), "BMP")  # of one size in bytes, whatever it shows
+
+
+def test_images_that_are_there_are_compared_by_content(tmp_path: Path) -> None:
+    for k in range(2):
+        made = table({"image": [bmp(10 * k), bmp(10 * k + 1)], "identity": ["a", "b"]}, ("image",))
+        made.to_parquet(put(tmp_path / str(k) / "set.parquet", b""))
+    first = import_dataset("table", tmp_path / "0" / "set.parquet", images=tmp_path / "images")
+    assert [value_of(first, k) for k in range(2)] == [0, 1]
+    images = Images(tmp_path / "images")
+    second = import_dataset("table", tmp_path / "1" / "set.parquet", images=images)
+    assert [value_of(second, k) for k in range(2)] == [10, 11]
+    assert (images.written, images.reused, images.replaced) == (2, 0, 2)
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    images = Images(tmp_path)
+    images.keep(bmp(1), "a/x", Path)
+    with pytest.raises(SourceError, match="two images are called 'a/x'"):
+        images.keep(bmp(2), "a/x", Path)
+    paths = {images.keep(bmp(k), name, Path)["path"] for k, name in enumerate(["A/x", "a/X", "a//x", "/a/x", "con"])}
+    assert len({path.lower() for path in paths}) == 5
+    assert images.keep(bmp(1), None, Path) == images.keep(bmp(1), None, Path)  # named by content: one file for both
+
+
+def test_images_have_the_users_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        kept = Images(tmp_path).keep(bmp(1), "a", Path)["path"]
+    finally:
+        os.umask(before)
+    assert Path(kept).stat().st_mode & 0o777 == 0o600
+
+
+def test_urls_are_named_not_searched_for_as_files(tmp_path: Path) -> None:
+    for address in ("https://x.org/1.jpg", "s3://bucket/1.jpg", "data:image/png;base64,AAAA"):
+        path = write_table({"path": [address], "identity": ["a"]}, tmp_path / "t.parquet")
+        with pytest.raises(SourceError, match=r"t\.parquet: .*URLs are not fetched; download"):
+            import_dataset("table", path)
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    nearid().save_to_disk(tmp_path / "NearID")
+    images = Images(tmp_path / "images", dry=True)
+    assert len(import_dataset("nearid", tmp_path / "NearID", images=images)) == 8
+    assert images.written == 16
+    assert not (tmp_path / "images").exists()
+
+
+def test_names_of_files_are_safe_and_differ() -> None:
+    names = ["a b", "a_b", "a/b", "a?b", "../x", "x", "A\u0301", "c" * 300, "c" * 299, "con.", "", "d.jpg", "/a/b",
+             "a//b", "a/b/", "A/b", "Ab", "aB", "con", "CON", "nul", "com1", "lpt9", "udc\udcff"]  # fmt: skip
+    names += [safe("a b"), safe("Ab")]  # what one turns into, as a name of its own
+    made = [safe(name) for name in names]
+    assert len({name.lower() for name in made}) == len(names)  # also where case does not count
+    for part in (part for name in made for part in name.split("/")):
+        assert part not in ("", ".", "..", "con", "nul", "com1", "lpt9")
+        assert len(part) < 130
+        assert part.isascii()
+    assert safe("nearid/00012/view1") == "nearid/00012/view1"
+
+
+def test_only_rows_asked_for_are_read(tmp_path: Path) -> None:
+    nearid(5).save_to_disk(tmp_path / "NearID")
+    assert {row.identity for row in import_dataset("nearid", tmp_path / "NearID", limit=2)} == {
+        "nearid/10",
+        "nearid/13",
+    }
+
+
+def test_rows_become_columns_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are let go again: at no time are many of them objects."""
+    import gc
+
+    monkeypatch.setattr("idmetric.data.manifest.table._CHUNK", 64)
+    names = [f"{k}.png" for k in range(2000)]
+    write_table({"path": names, "identity": names, "x_late": [None] * 1999 + ["z"]}, tmp_path / "t.parquet")
+    alive = []
+
+    def watch(items: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if number % 500 == 499:
+                alive.append(sum(type(o) is Row for o in gc.get_objects()))
+            yield item
+
+    manifest = run(make_job("table", tmp_path / "t.parquet", progress=watch))
+    assert len(manifest) == 2000
+    assert manifest.column("x_late") == [None] * 1999 + ["z"]
+    assert len(alive) == 4
+    assert max(alive) < 200
+
+
+def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0)
+    cells = [{"bytes": noise.bytes(400_000), "path": None} for _ in range(160)]
+    made = datasets.Dataset.from_dict({"image": cells, "label": ["a"] * 160}).cast_column("image", datasets.Image())
+    made.to_parquet(tmp_path / "train.parquet", batch_size=8)  # 64 MB in row groups of 3
+    program = (
+        "import sys, pyarrow as pa\nfrom idmetric.data.importers.run import import_dataset\n"
+        "manifest = import_dataset('pods', sys.argv[1], images=sys.argv[2])\n"
+        "print(len(manifest), pa.default_memory_pool().max_memory())"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "train.parquet"), str(tmp_path / "images")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, memory = map(int, done.stdout.split())
+    assert count == 160
+    assert memory < 32e6  # more than the whole table, were row groups read ahead
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="unknown importer 'x'; there are folder, "):
+        import_dataset("x", tmp_path)
+    with pytest.raises(SourceError, match=r"folder: 2 sources.*--name.*merge"):
+        import_dataset("folder", [tmp_path, tmp_path])
+    with pytest.raises(SourceError, match="unknown option 'depth' of nearid; there are engine, splits"):
+        import_dataset("nearid", tmp_path, options={"depth": "1"})
+    with pytest.raises(SourceError, match=r"no \.parquet, .*unpack archives"):
+        import_dataset("nearid", tmp_path)
+    with pytest.raises(SourceError, match="which has no revision"):
+        import_dataset("nearid", tmp_path, revision="main")
+    with pytest.raises(SourceError, match="no such file or folder, and no dataset of the Hub"):
+        import_dataset("nearid", tmp_path / "none")
+    put(tmp_path / "x.parquet", b"PAR1 no")
+    with pytest.raises(SourceError, match=r"x\.parquet: not readable"):
+        import_dataset("nearid", tmp_path)
+
+
+def test_every_kind_has_its_module() -> None:
+    import importlib
+
+    for kind in KINDS.values():
+        assert callable(importlib.import_module(f"idmetric.data.importers.{kind.module}").rows)
+
+
+def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
+    names = {
+        "data/train-00000-of-00002.parquet": "train", "data/train-00001-of-00002.parquet": "train",
+        "data/test_dense-00000-of-00001-0a1b2c3d.parquet": "test_dense",
+        "default/validation/0000.parquet": "validation",
+        "sample/Cars196.parquet": None, "test.parquet": "test",
+    }  # fmt: skip
+    for name in names:
+        write_table({"a": [1]}, tmp_path / name)
+    found = {s.path.relative_to(tmp_path).as_posix(): s.split for s in open_source(tmp_path).shards}
+    assert found == names
+    only = open_source(tmp_path, files="data/train-*")
+    assert [s.split for s in only.shards] == ["train", "train"]
+    with pytest.raises(SourceError, match=r"that matches 'none\*'"):
+        open_source(tmp_path, files="none*")
+
+
+# The Hub
+
+
+@dataclass
+class Hub:
+    """Serves one dataset repository, as the Hub's client asks for it."""
+
+    folder: Path
+    endpoint: str = ""
+
+    def answer(self, request: BaseHTTPRequestHandler, body: bool) -> None:
+        parts = request.path.partition("?")[0].strip("/").split("/")
+        if parts[:4] == ["api", "datasets", "owner", "set"]:
+            if len(parts) > 5 and parts[5] not in ("main", COMMIT):
+                return self.send(request, 404, b"", {"X-Error-Code": "RevisionNotFound"}, body)
+            files = [p for p in sorted(self.folder.rglob("*")) if p.is_file()]
+            listed = [
+                {"type": "file", "oid": "0" * 40, "size": p.stat().st_size, name: p.relative_to(self.folder).as_posix()}
+                for p in files
+                for name in ["path" if "tree" in parts else "rfilename"]
+            ]
+            answer: Any = listed if "tree" in parts else {"id": "owner/set", "sha": COMMIT, "siblings": listed}
+            return self.send(request, 200, json.dumps(answer).encode(), {}, body)
+        if parts[:4] == ["datasets", "owner", "set", "resolve"]:
+            data = (self.folder / "/".join(parts[5:])).read_bytes()
+            return self.send(request, 200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{len(data):040x}"'}, body)
+        return self.send(request, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
+
+    def send(
+        self, request: BaseHTTPRequestHandler, status: int, data: bytes, headers: dict[str, str], body: bool
+    ) -> None:
+        request.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        if body:
+            request.wfile.write(data)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    served = Hub(tmp_path / "served")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            served.answer(self, body=False)
+
+        def do_GET(self) -> None:
+            served.answer(self, body=True)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    served.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr(constants, "ENDPOINT", served.endpoint)
+    template = served.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield served
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Hub, tmp_path: Path) -> None:
+    nearid().save_to_disk(hub.folder / "train", num_shards=2)  # as NearID-PowerPaint is stored
+    put(hub.folder / "README.md", b"---\ndataset_info: broken: [\n---\n")
+    source = open_source("owner/set")
+    assert source.revision == COMMIT
+    assert source.count == 3
+    manifest = import_dataset("nearid", "owner/set", images=tmp_path / "images", revision="main")
+    assert len(manifest) == 8
+    assert (manifest[0].parameters or {})["source"] == f"owner/set@{COMMIT}"
+    assert not list((tmp_path / "cache").rglob("README.md"))
+
+
+@pytest.mark.parametrize("kind", ["table", "pods", "mtg", "subjects200k"])
+def test_tables_of_the_hub_name_no_files_outside(hub: Hub, kind: str) -> None:
+    columns: dict[str, list[Any]] = {"image": ["../../secret.png"], "identity": ["a"], "label": ["a"]}
+    for view in (1, 2):
+        parts = ("original", "inpainted", "object_mask", "part_mask")
+        columns |= {f"image_{view}_{part}": ["../../secret.png"] for part in parts}
+    write_table(columns, hub.folder / "train.parquet")
+    with pytest.raises(SourceError, match=r"owner/set: '\.\./\.\./secret\.png' leads out of the dataset's folder"):
+        import_dataset(kind, "owner/set", options={"min_quality": "0"} if kind == "subjects200k" else None)
+
+
+def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Path) -> None:
+    online, local = Source("owner/set", tmp_path, (), COMMIT), Source("set", tmp_path, ())
+    outside = ("/etc/hostname", "..", "a/../../b.png", "\\\\server\\share\\a.png", "//server/share/a", "C:\\a", "..\\a")
+    for path in outside:
+        with pytest.raises(SourceError, match="leads out of the dataset's folder"):
+            online.locate(path)
+        assert local.locate(path) == tmp_path / path  # the user's own table
+    for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
+        assert online.locate(path) == tmp_path / path
+
+
+def test_tables_of_the_hub_name_files_within(hub: Hub) -> None:
+    write_table({"image": ["pics/./1.png"], "identity": ["a"]}, hub.folder / "data.parquet")
+    source = open_source("owner/set")
+    assert source.locate("pics/./1.png") == source.root / "pics/1.png"
+    assert len(import_dataset("table", "owner/set")) == 1
+
+
+MISSING: dict[str, Callable[[Hub], str]] = {
+    "neither a local path nor a dataset": lambda hub: "owner/none",
+    "no .parquet": lambda hub: str(put(hub.folder / "data.zip", b"zip")) and "owner/set",
+}
+
+
+@pytest.mark.parametrize("message", MISSING)
+def test_errors_of_the_hub_say_what_to_do(hub: Hub, message: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_source(MISSING[message](hub))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_revision_and_an_absent_hub_are_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    put(hub.folder / "a.parquet", b"")
+    with pytest.raises(SourceError, match="no such revision"):
+        open_source("owner/set", revision="v9")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"cannot be reached.*import the folder"):
+        open_source("owner/set")
+
+
+def test_a_dry_run_says_what_it_would_download(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from idmetric.cli.data import main
+
+    put(hub.folder / "data" / "train.parquet", bytes(3_000_000))
+    put(hub.folder / "data" / "test.parquet", bytes(20_000_000))
+    put(hub.folder / "video.mp4", b"x")
+    arguments = ["import", "nearid", "owner/set", "-o", str(tmp_path / "m.csv"), "--dry-run"]
+    assert main(arguments) == 0
+    assert f"would download 2 files of owner/set@{COMMIT}, 0.02 GB" in capsys.readouterr().out
+    assert main([*arguments, "--files", "data/train*"]) == 0
+    assert "would download 1 files" in capsys.readouterr().out
+    assert not list(tmp_path.glob("m*"))
+    assert not list((tmp_path / "cache").rglob("*.parquet"))

@@ -1,0 +1,505 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import os
+import string
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from idmetric.data.manifest.table import COLUMNS, FORMATS, ROLES, SLOTS, Manifest, ManifestError, Row, merge, read
+from idmetric.images.read import ImageReadError
+
+
+def three(root: Path | str = ".") -> Manifest:
+    return Manifest.from_rows(
+        [
+            Row("mug", "a/1.jpg", dataset="toys", split="train", category="mug", seed=3, parameters={"steps": 8}),
+            Row("mug", "a/2.jpg", dataset="toys", mask="a/2_mask.png", role="context-edit", parent="a/1.jpg"),
+            Row("cup", "b/1.jpg", dataset="toys", role="part-edit", oracle=0.25, text="a cup, „blue“\nand round"),
+        ],
+        root,
+    )
+
+
+def wrong(tmp_path: Path, text: str, name: str = "m.csv") -> str:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ManifestError) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+# Reading and writing
+
+# no surrogates, and no control characters: neither CSV nor the paths of a file system take NUL
+texts = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")) | st.sampled_from("\n\t,;\"'"), max_size=12
+)
+names = st.text(string.ascii_letters + "äß€ 0123456789,\"'", min_size=1, max_size=8).filter(lambda s: s.strip())
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | numbers | texts
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Row]:
+    count = draw(st.integers(0, 6))
+    made = []
+    for i in range(count):
+        grouped = draw(st.booleans())
+        made.append(
+            Row(
+                identity=draw(st.none() | names),
+                path=f"{draw(names).replace('/', '_')}/{i}.png",
+                id=f"row {i}",
+                dataset=draw(st.none() | names),
+                split=draw(st.sampled_from([None, "train", "test"])),
+                mask=draw(st.none() | st.just(f"masks/{i}.png")),
+                role=draw(st.sampled_from(ROLES)),
+                oracle=draw(st.none() | st.floats(0, 1)),
+                label=draw(st.none() | numbers),
+                text=draw(st.none() | texts.filter(bool)),
+                group=f"g{i}" if grouped else None,
+                slot=draw(st.sampled_from(SLOTS)) if grouped else None,
+                seed=draw(st.none() | st.integers(0, 2**63 - 1)),
+                parameters=draw(st.none() | st.dictionaries(texts, plain | st.lists(plain, max_size=2), max_size=3)),
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@given(made=rows())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_format_gives_back_every_row(tmp_path: Path, ending: str, made: list[Row]) -> None:
+    path = tmp_path / f"m{ending}"
+    Manifest.from_rows(made, tmp_path).write(path)
+    again = read(path)
+    assert list(again) == made
+    assert again.root == tmp_path
+    again.write(path)
+    assert list(read(path)) == made
+
+
+def test_no_file_is_left_when_writing_fails(tmp_path: Path) -> None:
+    held = Manifest.from_rows([Row("a", image_bytes=b"x", id="1")])
+    (tmp_path / "m.csv").write_text("identity,path\nold,1.jpg\n")
+    with pytest.raises(ManifestError, match=r"image_bytes.*\.parquet"):
+        held.write(tmp_path / "m.csv")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.csv"]
+    assert read(tmp_path / "m.csv").column("identity") == ["old"]
+    held.write(tmp_path / "deep" / "m.parquet")
+    assert read(tmp_path / "deep" / "m.parquet")[0].image_bytes == b"x"
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["m.parquet"]
+    with pytest.raises(ManifestError, match="ends in"):
+        held.write(tmp_path / "m.xlsx")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_an_empty_table_stays_one(tmp_path: Path, ending: str) -> None:
+    Manifest.from_rows([]).write(tmp_path / f"m{ending}")
+    again = read(tmp_path / f"m{ending}")
+    assert len(again) == 0
+    assert list(again) == []
+    assert tuple(again.table.column_names) == COLUMNS
+    assert len(again.filter(role="real")) == 0
+
+
+def test_csv_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    text = '\ufeff"identity","path","text","label"\r\n007,ä/ß 1.jpg,"two\r\nlines, ""quoted""",0.5\r\n,2.jpg,,\r\n'
+    (tmp_path / "m.csv").write_bytes(text.encode("utf-8"))
+    first, second = read(tmp_path / "m.csv")
+    assert (first.identity, first.path, first.label) == ("007", "ä/ß 1.jpg", 0.5)  # leading zeros stay
+    assert first.text == 'two\r\nlines, "quoted"'
+    assert first.id == "ä/ß 1.jpg"
+    assert (second.identity, second.text, second.label, second.role) == (None, None, None, "real")
+
+
+def test_empty_text_is_an_empty_value_in_every_format(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text('{"identity": "a", "path": "1", "text": "", "split": "", "role": "", "id": ""}\n')
+    pq.write_table(pa.table({"identity": ["a"], "path": ["1"], "text": [""], "role": [""]}), tmp_path / "m.parquet")
+    (tmp_path / "m.csv").write_text("identity,path,text,role\na,1,,\n")
+    assert list(read(tmp_path / "m.jsonl")) == list(read(tmp_path / "m.parquet")) == list(read(tmp_path / "m.csv"))
+    assert read(tmp_path / "m.csv")[0] == Row("a", "1", id="1")
+
+
+def test_json_lines_may_differ_in_their_columns_and_start_with_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text(
+        '\ufeff{"identity": "a", "path": "1"}\n\n{"path": "2", "parameters": {"k": [1]}, "x_n": 2}\n', encoding="utf-8"
+    )
+    manifest = read(tmp_path / "m.jsonl")
+    assert manifest.column("identity") == ["a", None]
+    assert manifest[1].parameters == {"k": [1]}
+    assert manifest.column("x_n") == [None, 2]
+
+
+def test_parameters_may_be_structs_and_maps_of_parquet(tmp_path: Path) -> None:
+    given = [{"steps": 8, "words": ["a"]}, None, {"steps": None, "words": None}]
+    struct = pa.array(given, pa.struct({"steps": pa.int64(), "words": pa.list_(pa.string())}))
+    table = {"identity": ["a"] * 3, "path": ["1", "2", "3"]}
+    pq.write_table(pa.table({**table, "parameters": struct}), tmp_path / "m.parquet")
+    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"steps": 8, "words": ["a"]}, None, {}]
+    pairs = pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table({**table, "parameters": pairs}), tmp_path / "m.parquet")
+    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"k": 1.5}, None, {}]
+
+
+def test_whole_numbers_are_names_in_every_format_and_others_in_none(tmp_path: Path) -> None:
+    for value, taken in ((1, "1"), (1.0, "1"), (1.5, None), (True, None)):
+        (tmp_path / "m.jsonl").write_text(json.dumps({"identity": value, "path": "1"}) + "\n")
+        pq.write_table(pa.table({"identity": [value], "path": ["1"]}), tmp_path / "m.parquet")
+        for name in ("m.jsonl", "m.parquet"):
+            if taken is None:
+                with pytest.raises(ManifestError, match=rf"{name}: row 1, column 'identity': {value} is not text"):
+                    read(tmp_path / name)
+            else:
+                assert read(tmp_path / name).column("identity") == [taken]
+
+
+def test_headers_of_csv_may_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text('identity,path,"x_a, b","x_""c"""\n1,2,007,1.0\n')
+    manifest = read(tmp_path / "m.csv")
+    assert manifest.column("x_a, b") == ["007"]  # free columns stay text
+    assert manifest.column('x_"c"') == ["1.0"]
+
+
+def test_free_columns_of_dates_are_written_as_text(tmp_path: Path) -> None:
+    day = datetime.datetime(2024, 5, 6, 7, 8)
+    values = [day, day.date(), day.time(), decimal.Decimal("1.50"), datetime.timedelta(hours=1)]
+    for k, value in enumerate(values):
+        manifest = Manifest.from_rows([Row("a", "1")], tmp_path).replace(x_v=[value])
+        manifest.write(tmp_path / "m.jsonl")
+        text = str(value) if k > 2 else value.isoformat()  # type: ignore[attr-defined]
+        assert read(tmp_path / "m.jsonl").column("x_v") == [text]
+
+
+def test_what_a_format_cannot_hold_is_named(tmp_path: Path) -> None:
+    plain = Manifest.from_rows([Row("a", "1")], tmp_path)
+    for ending in ("csv", "jsonl"):
+        with pytest.raises(ManifestError, match=rf"m\.{ending}: text formats hold no bytes \(column 'x_b'\)"):
+            plain.replace(x_b=[b"x"]).write(tmp_path / f"m.{ending}")
+    with pytest.raises(ManifestError, match=r"CSV holds no lists or objects \(column 'x_l'\); write \.jsonl"):
+        plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.csv")
+    plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.jsonl")
+    assert read(tmp_path / "m.jsonl").column("x_l") == [["a", "b"]]
+    plain.replace(x_n=[float("nan")]).write(tmp_path / "m.jsonl")
+    assert "NaN" not in (tmp_path / "m.jsonl").read_text()
+    for value in (float("inf"), [b"x"]):
+        with pytest.raises(ManifestError, match=r"m\.jsonl: row 1: a free column holds no JSON"):
+            plain.replace(x_n=[value]).write(tmp_path / "m.jsonl")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+def test_other_types_of_parquet_are_taken(tmp_path: Path) -> None:
+    table = pa.table({
+        "identity": pa.array(["a", "b"]).dictionary_encode(), "path": pa.array(["1", "2"], pa.large_string()),
+        "label": pa.array([1, 2], pa.int8()), "seed": pa.array([5.0, None]),
+        "oracle": pa.array([0.5, None], pa.float32()),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "m.parquet")
+    assert read(tmp_path / "m.parquet")[0] == Row("a", "1", id="1", label=1.0, seed=5, oracle=0.5)
+
+
+def test_folder_names_do_not_become_columns(tmp_path: Path) -> None:
+    three().write(tmp_path / "split=test" / "dataset=x" / "m.parquet")
+    again = read(tmp_path / "split=test" / "dataset=x" / "m.parquet")
+    assert again.column("split") == ["train", None, None]
+    assert again.column("dataset") == ["toys"] * 3
+
+
+def test_free_columns_are_kept(tmp_path: Path) -> None:
+    manifest = three(tmp_path).replace(x_view=[1, 2, 3])
+    manifest.write(tmp_path / "m.parquet")
+    manifest.write(tmp_path / "m.csv")
+    assert read(tmp_path / "m.parquet").column("x_view") == [1, 2, 3]
+    assert read(tmp_path / "m.csv").column("x_view") == ["1", "2", "3"]
+    assert len(read(tmp_path / "m.parquet").filter(x_view=2)) == 1
+
+
+def test_large_tables_are_quick(tmp_path: Path) -> None:
+    count = 200_000
+    table = pa.table({"identity": [f"i{k % 20_000}" for k in range(count)], "path": [f"{k}.jpg" for k in range(count)]})
+    start = time.perf_counter()
+    manifest = Manifest(table, tmp_path)
+    for ending in FORMATS:
+        manifest.write(tmp_path / f"m{ending}")
+        assert len(read(tmp_path / f"m{ending}")) == count
+    wanted = [f"i{k}" for k in range(10_000)]
+    assert len(manifest.filter(identity=wanted)) == count // 2
+    assert time.perf_counter() - start < 60  # about 10 s alone on a slow machine
+
+
+# What is refused
+
+REFUSED = {
+    "identity,path\na,1\n ,2\n": ["row 2", "'identity'", "blank"],
+    "path\n1.jpg\n": ["'identity' is missing"],
+    "identity,path,colour\na,1,red\n": ["unknown column 'colour'", "x_"],
+    "identity,path,path\na,1,2\n": ["'path'", "twice"],
+    "identity,path\na,1\nb,\n": ["row 2", "neither path nor image_bytes"],
+    "identity,path\na,1\nb,https://x.org/1.jpg\n": ["row 2", "'path'", "not a file's path"],
+    "identity,path,role\na,1,real\nb,2,fake\n": ["row 2", "'role'", "'fake'", "distractor"],
+    "identity,path,group,slot\na,1,g,front\n": ["row 1", "'slot'", "'front'", "anchor"],
+    "identity,path,group\na,1,g\n": ["row 1", "'slot'", "go together"],
+    "identity,path,oracle\na,1,0.5\nb,2,1.5\n": ["row 2", "'oracle'", "1.5", "0..1"],
+    "identity,path,oracle\na,1,half\n": ["row 1", "'oracle'", "'half' is not a number"],
+    "identity,path,label\na,1,nan\n": ["row 1", "'label'", "nan"],
+    "identity,path,seed\na,1,7\nb,2,1.5\n": ["row 2", "'seed'", "'1.5' is not a whole number"],
+    "identity,path,seed\na,1,-1\n": ["row 1", "'seed'", "-1"],
+    "identity,path,parameters\na,1,[1]\n": ["row 1", "'parameters'", "JSON object"],
+    'identity,path,parameters\na,1,"{""k"": NaN}"\n': ["row 1", "'parameters'", "JSON object"],
+    "identity,path,parameters\na,1," + "[" * 100_000 + "\n": ["row 1", "'parameters'", "JSON object"],
+    "identity,path,id\na,1,x\nb,2,x\n": ["row 2", "'id'", "'x'", "row 1"],
+    "identity,path\na,1\na,1\n": ["row 2", "'id'", "row 1"],
+    "identity,path,mask_bytes\na,1,abc\n": ["row 1", "'mask_bytes'", "not bytes"],
+    "identity,path\na,1,extra\n": ["3", "csv"],
+    "": ["csv"],
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_errors_name_file_row_and_column(tmp_path: Path, text: str) -> None:
+    message = wrong(tmp_path, text)
+    for part in REFUSED[text]:
+        assert part in message
+
+
+def test_errors_list_ten_rows_and_count_the_rest(tmp_path: Path) -> None:
+    message = wrong(tmp_path, "identity,path,role\n" + "".join(f"a,{k},x\n" for k in range(25)))
+    assert message.count("row ") == 10
+    assert "and 15 more" in message
+
+
+def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
+    assert "line 2 is not JSON" in wrong(tmp_path, '{"identity": "a", "path": "1"}\n{"identity"\n', "m.jsonl")
+    assert "line 1 is not JSON: nested too deeply" in wrong(tmp_path, "[" * 100_000 + "\n", "m.jsonl")
+    assert "line 1 is not an object" in wrong(tmp_path, "[1]\n", "m.jsonl")
+    assert "'x_k'" in wrong(tmp_path, '{"identity":"a","path":"1","x_k":1}\n{"path":"2","x_k":"b"}\n', "m.jsonl")
+    wrong(tmp_path, "identity", "m.parquet")
+    three().write(tmp_path / "cut.parquet")
+    whole = (tmp_path / "cut.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ManifestError, match=r"cut\.parquet"):
+        read(tmp_path / "cut.parquet")
+    for name in ("u.csv", "u.jsonl"):
+        (tmp_path / name).write_text('identity,path\nä,1\n{"identity": "ä"}', encoding="utf-16")
+        with pytest.raises(ManifestError, match=rf"{name}.*UTF-8"):
+            read(tmp_path / name)
+    (tmp_path / "latin.csv").write_bytes("identity,path\nä,1\n".encode("latin-1"))
+    with pytest.raises(ManifestError, match=r"latin\.csv"):
+        read(tmp_path / "latin.csv")
+    with pytest.raises(ManifestError, match="no such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(ManifestError, match="ends in"):
+        read(tmp_path / "m.txt")
+
+
+def test_rows_of_wrong_types_are_named() -> None:
+    with pytest.raises(ManifestError, match=r"row 2, column 'oracle': 'x' is not a number"):
+        Manifest.from_rows([Row("a", "1"), Row("a", "2", oracle="x")])  # type: ignore[arg-type]
+    with pytest.raises(ManifestError, match=r"row 1, column 'image_bytes'.*not bytes"):
+        Manifest.from_rows([Row("a", image_bytes="text", id="1")])  # type: ignore[arg-type]
+    with pytest.raises(ManifestError, match=r"row 1, column 'parameters'.*object"):
+        Manifest.from_rows([Row("a", "1", parameters={"f": object()})])
+    with pytest.raises(ManifestError, match=r"row 1.*both given"):
+        Manifest.from_rows([Row("a", "1", image_bytes=b"x")])
+    with pytest.raises(ManifestError, match=r"row 1, column 'mask'.*both given"):
+        Manifest.from_rows([Row("a", "1", mask="m", mask_bytes=b"x")])
+
+
+def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")  # as listing a folder gives it
+    said = r"m: row 2, column 'path': 'caf\\udce9\.jpg' is not UTF-8 text; rename"
+    with pytest.raises(ManifestError, match=said):
+        Manifest.from_rows([Row("a", "1.jpg"), Row("a", name)], name="m")
+    with pytest.raises(ManifestError, match=r"row 1, column 'parameters'.*is not UTF-8"):
+        Manifest.from_rows([Row("a", "1.jpg", parameters={"from": name})])
+    for column in ("text", "x_note"):
+        with pytest.raises(ManifestError, match=rf"row 2, column '{column}'.*is not UTF-8"):
+            three().replace(**{column: ["a", "\ud800", None]})
+        message = wrong(tmp_path, f'{{"identity": "a", "path": "1", "{column}": "\\ud800"}}\n', "m.jsonl")
+        assert f"row 1, column '{column}'" in message
+
+
+def test_numbers_that_json_lacks_are_refused_in_parameters() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (float("nan"), float("inf"), deep):
+        with pytest.raises(ManifestError, match="row 1, column 'parameters': no JSON"):
+            Manifest.from_rows([Row("a", "1", parameters={"k": value})])
+    while deep:  # from outside in: freeing it at once would go as deep
+        deep = deep[0]  # type: ignore[assignment]
+
+
+def test_rows_far_down_are_named_by_their_number() -> None:
+    rows = [Row("a", f"{k}") for k in range(9000)]
+    one = {"oracle": Row("a", "x", oracle="x"), "parameters": Row("a", "x", parameters={"k": {1}})}  # type: ignore[arg-type]
+    for column, wrong_one in one.items():
+        with pytest.raises(ManifestError, match=rf"row 9001, column '{column}'"):
+            Manifest.from_rows(iter([*rows, wrong_one]))
+    assert Manifest.from_rows(iter(rows)).column("path") == [f"{k}" for k in range(9000)]
+
+
+def test_numpy_values_and_paths_are_taken() -> None:
+    row = Row("a", Path("x/1.jpg"), oracle=np.float32(0.5), seed=np.int64(3),  # type: ignore[arg-type]
+              parameters={"s": np.float64(0.5), "n": np.arange(2), "p": Path("y")})  # fmt: skip
+    got = Manifest.from_rows([row])[0]
+    assert (got.path, got.oracle, got.seed) == ("x/1.jpg", 0.5, 3)
+    assert got.parameters == {"s": 0.5, "n": [0, 1], "p": "y"}
+
+
+def test_ids_name_rows_by_group_slot_and_image() -> None:
+    made = Manifest.from_rows([
+        Row("a", "1.jpg", group="g", slot="anchor"), Row("a", "1.jpg", group="g", slot="positive"), Row("a", "1.jpg"),
+        Row("b", image_bytes=b"one"), Row("b", image_bytes=b"two"),
+    ])  # fmt: skip
+    ids = made.column("id")
+    assert ids[:3] == ["g/anchor/1.jpg", "g/positive/1.jpg", "1.jpg"]
+    assert len(set(ids)) == 5
+    assert Manifest.from_rows(list(made)[::-1]).column("id") == ids[::-1]
+
+
+# Choosing and changing
+
+
+def test_filter_by_values_several_values_and_none() -> None:
+    manifest = three()
+    assert manifest.filter(role=("context-edit", "part-edit")).column("path") == ["a/2.jpg", "b/1.jpg"]
+    assert manifest.filter(mask=None, identity="mug").column("path") == ["a/1.jpg"]
+    assert manifest.filter(lambda row: row.oracle is not None and row.oracle < 0.5).column("identity") == ["cup"]
+    with pytest.raises(KeyError, match="colour"):
+        manifest.filter(colour="red")
+
+
+def test_take_and_index() -> None:
+    manifest = three()
+    assert manifest.take([2, 0]).column("path") == ["b/1.jpg", "a/1.jpg"]
+    assert manifest.take(np.array([True, False, True])).column("path") == ["a/1.jpg", "b/1.jpg"]
+    assert manifest[-1].path == "b/1.jpg"
+    with pytest.raises(IndexError):
+        manifest[3]
+    with pytest.raises(ValueError, match="2 values"):
+        manifest.take(np.array([True, False]))
+
+
+def test_replace_takes_one_value_for_all_or_one_for_each() -> None:
+    manifest = three()
+    assert manifest.replace(split="val").column("split") == ["val"] * 3
+    assert manifest.replace(split=None).column("split") == [None] * 3
+    for values in (["a", "b", None], ("a", "b", None), pa.array(["a", "b", None]), np.array(["a", "b", None])):
+        assert manifest.replace(split=values).column("split") == ["a", "b", None]
+    assert manifest.replace(seed=range(3)).column("seed") == [0, 1, 2]
+    assert manifest.replace(parameters={"k": 1})[2].parameters == {"k": 1}
+    assert manifest.column("split") == ["train", None, None]  # the first one is as it was
+    with pytest.raises(ValueError, match="2 values of split for 3 rows"):
+        manifest.replace(split=["a", "b"])
+    with pytest.raises(ManifestError, match="'role'"):
+        manifest.replace(role="fake")
+    with pytest.raises(ManifestError, match="unknown column"):
+        manifest.replace(colour="red")
+
+
+# Paths
+
+
+def save_image(path: Path, value: int = 200, mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (6, 4), value if mode == "L" else (value, 0, 0)).save(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_paths_follow_the_file_to_another_folder(tmp_path: Path, ending: str) -> None:
+    image, mask = save_image(tmp_path / "data" / "a" / "1.png"), save_image(tmp_path / "data" / "a" / "1_mask.png")
+    (tmp_path / "data" / f"m{ending}").write_text("")
+    Manifest.from_rows([Row("a", "a/1.png", mask="a/1_mask.png")], tmp_path / "data").write(
+        tmp_path / f"data/m{ending}"
+    )
+    moved = read(tmp_path / f"data/m{ending}")
+    moved.write(tmp_path / "other" / "deep" / f"n{ending}")
+    again = read(tmp_path / "other" / "deep" / f"n{ending}")
+    assert again.column("path") == ["../../data/a/1.png"]
+    assert again.column("id") == ["a/1.png"]  # names stay
+    assert again.image(0).size == (6, 4)
+    assert os.path.samefile(str(again.source(0)), image)
+    assert os.path.samefile(str(again.source(0, "mask")), mask)
+    (tmp_path / "data").rename(tmp_path / "renamed")  # with its images, the manifest still works
+    assert read(tmp_path / f"renamed/m{ending}").image(0).size == (6, 4)
+
+
+def test_absolute_paths_become_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = save_image(tmp_path / "a" / "1.png")
+    monkeypatch.chdir(tmp_path)
+    for root in (".", tmp_path, "elsewhere"):
+        Manifest.from_rows([Row("a", str(image))], root).write(tmp_path / "m.csv")
+        assert read(tmp_path / "m.csv").column("path") == ["a/1.png"]
+
+
+def test_images_and_masks_are_read(tmp_path: Path) -> None:
+    image = save_image(tmp_path / "1.png")
+    mask = save_image(tmp_path / "m.png", 255, "L")
+    manifest = Manifest.from_rows(
+        [Row("a", "1.png", mask="m.png"), Row("a", image_bytes=image.read_bytes(), mask_bytes=mask.read_bytes()),
+         Row("a", "none.png")], tmp_path,
+    )  # fmt: skip
+    for row in (0, 1):
+        assert manifest.image(row).getpixel((0, 0)) == (200, 0, 0)
+        cover = manifest.mask(row, (2, 3))
+        assert cover is not None
+        assert tuple(cover.shape) == (2, 3)
+        assert cover.min() == 1
+    assert manifest.mask(2) is None
+    assert manifest.sources()[1] == image.read_bytes()
+    with pytest.raises(ImageReadError, match=r"none\.png"):
+        manifest.image(2)
+    with pytest.raises(KeyError, match="text"):
+        manifest.source(0, "text")
+
+
+# Merging
+
+
+def test_merge_makes_paths_relative_to_the_first(tmp_path: Path) -> None:
+    a = Manifest.from_rows([Row("x/1", "1.png", id="x")], tmp_path / "x")
+    b = Manifest.from_rows([Row("y/1", "1.png", id="y", seed=4)], tmp_path / "y").replace(x_k="k")
+    both = merge([a, b])
+    assert both.column("path") == ["1.png", "../y/1.png"]
+    assert both.root == tmp_path / "x"
+    assert both.column("x_k") == [None, "k"]
+    assert both.column("seed") == [None, 4]
+
+
+def test_merge_refuses_what_two_manifests_both_use() -> None:
+    a = Manifest.from_rows([Row("1", "a.png", group="g", slot="query")])
+    for other, what in (
+        (Row("1", "b.png"), "identity"), (Row("2", "b.png", group="g", slot="query"), "group"),
+        (Row("2", "b.png", id="g/query/a.png"), "id"),
+    ):  # fmt: skip
+        with pytest.raises(ManifestError, match=f"1 {what} values are in more than one.*prefix"):
+            merge([a, Manifest.from_rows([other])])
+    assert len(merge([a, Manifest.from_rows([Row("1", "b.png", group="g", slot="candidate")])], shared=True)) == 2
+    with pytest.raises(ManifestError, match="id values"):
+        merge([a, a], shared=True)
+    with pytest.raises(ManifestError, match="different kinds"):
+        merge([a.replace(x_k=1), Manifest.from_rows([Row("3", "c.png")]).replace(x_k="one")])
+    with pytest.raises(ValueError, match="at least one"):
+        merge([])
+
+
+# The columns
+
+
+def test_every_column_is_a_field_of_a_row() -> None:
+    assert tuple(f.name for f in fields(Row)) == COLUMNS

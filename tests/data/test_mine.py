@@ -1,0 +1,478 @@
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.curate import embeddings, neighbours
+from idmetric.data.curate.embeddings import cache_path, embed_rows
+from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
+from idmetric.data.curate.neighbours import Index, nearest_other
+from idmetric.data.manifest.lineage import followers, kin
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.models.embedding import Embedding
+from idmetric.models.idsim import IDSim
+
+BOTH: tuple[Index, ...] = ("exact", "faiss")
+
+
+def brute_force(
+    vectors: NDArray[Any],
+    groups: NDArray[Any],
+    k: int = 1,
+    anchors: NDArray[Any] | None = None,
+    pool: NDArray[Any] | None = None,
+    ceiling: float = np.inf,
+) -> NDArray[np.int64]:
+    """One pair at a time, in float64; ties by row."""
+    unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit = unit.astype(np.float32).astype(np.float64)
+    rows = []
+    for a in range(len(vectors)) if anchors is None else anchors:
+        found = []
+        for b in range(len(vectors)) if pool is None else pool:
+            similarity = float((unit[a] * unit[b]).sum())
+            if groups[a] != groups[b] and similarity < ceiling:
+                found.append((-similarity, int(b)))
+        best = [b for _, b in sorted(found)[:k]]
+        rows.append(best + [-1] * (k - len(best)))
+    return np.array(rows)
+
+
+def cloud(seed: int, count: int, dims: int = 8, kinds: int = 5) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors with many exact duplicates, and their groups."""
+    rng = np.random.default_rng(seed)
+    few = rng.normal(size=(max(1, count // 2), dims)).astype(np.float32)
+    return few[rng.integers(len(few), size=count)], rng.integers(kinds, size=count)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 4), st.integers(1, 6),
+       st.sampled_from([np.inf, 0.9, 0.0]))  # fmt: skip
+def test_the_mined_negative_is_that_of_a_loop_over_all_pairs(
+    seed: int, count: int, k: int, kinds: int, ceiling: float
+) -> None:
+    vectors, groups = cloud(seed, count, kinds=kinds)
+    expected = brute_force(vectors, groups, k, ceiling=ceiling)
+    for index in BOTH:
+        found = nearest_other(vectors, groups, k, ceiling=ceiling, index=index)
+        np.testing.assert_array_equal(found.rows, expected)
+        assert (np.isnan(found.similarity) == (found.rows < 0)).all()
+
+
+@pytest.mark.parametrize("index", BOTH)
+def test_near_copies_of_the_own_identity_do_not_crowd_the_answer_out(index: Index) -> None:
+    rng = np.random.default_rng(0)
+    centre, dims = rng.normal(size=32), 32
+    own = centre + 1e-3 * rng.normal(size=(300, dims))  # all nearer than any stranger
+    strangers = rng.normal(size=(50, dims))
+    vectors = np.concatenate([own, strangers]).astype(np.float32)
+    groups = np.r_[np.zeros(300, int), np.arange(1, 51)]
+    found = nearest_other(vectors, groups, 2, index=index)
+    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2))
+    assert (found.rows[:300] >= 300).all()
+
+
+@pytest.mark.parametrize("index", BOTH)
+def test_differences_below_single_precision_are_still_told_apart(index: Index) -> None:
+    rng = np.random.default_rng(1)
+    base = rng.normal(size=64)
+    # strangers at similarities within 1e-7 of each other: float32 products order them at random
+    vectors = (base + 2e-4 * rng.normal(size=(400, 64))).astype(np.float32)
+    groups = np.arange(400) // 2
+    found = nearest_other(vectors, groups, 3, index=index)
+    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 3))
+    naive = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    product = naive @ naive.T
+    product[groups[:, None] == groups[None]] = -2
+    assert (product.argmax(1) != found.rows[:, 0]).any()  # or the case would be too easy
+
+
+@pytest.mark.parametrize("index", BOTH)
+def test_equal_strangers_are_taken_in_order_of_rows(index: Index) -> None:
+    vectors = np.ones((200, 16), dtype=np.float32)
+    found = nearest_other(vectors, np.arange(200) % 100, 2, index=index)
+    np.testing.assert_array_equal(found.rows[0], [1, 2])
+    np.testing.assert_array_equal(found.rows[1:100], [[0, 2]] + [[0, 1]] * 98)
+
+
+@pytest.mark.parametrize("index", BOTH)
+def test_the_answer_does_not_depend_on_blocks_or_on_scale(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, groups = cloud(3, 300)
+    whole = nearest_other(vectors, groups, 2, index=index)
+    monkeypatch.setattr(neighbours, "_CELLS", 1000)
+    calls: list[tuple[int, int]] = []
+    small = nearest_other(vectors * 37.5, groups, 2, index=index, progress=lambda *n: calls.append(n))
+    np.testing.assert_array_equal(whole.rows, small.rows)
+    assert calls[-1] == (300, 300)
+    assert len(calls) > 20  # several blocks
+    assert calls == sorted(calls)
+
+
+def test_large_pools_go_to_faiss_and_say_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "EXACT_POOL", 50)
+    vectors, groups = cloud(4, 51)
+    used = []
+    real = neighbours._faiss
+    monkeypatch.setattr(neighbours, "_faiss", lambda gallery: used.append(len(gallery)) or real(gallery))
+    np.testing.assert_array_equal(nearest_other(vectors, groups).rows, brute_force(vectors, groups))
+    assert used == [51]
+    nearest_other(vectors[:50], groups[:50])
+    assert used == [51]
+    genuine = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "faiss":
+            raise ImportError(name)
+        return genuine(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"idmetric\[scale\]"):
+        nearest_other(vectors, groups)
+    assert len(nearest_other(vectors, groups, index="exact").rows) == 51
+
+
+def test_exact_search_goes_up_to_fifty_thousand_images() -> None:
+    assert neighbours.EXACT_POOL == 50_000
+    assert not neighbours.needs_faiss("auto", 50_000)
+    assert neighbours.needs_faiss("auto", 50_001)
+    assert neighbours.needs_faiss("faiss", 1)
+    assert not neighbours.needs_faiss("exact", 50_001)
+
+
+def test_a_missing_faiss_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    neighbours.check_index("auto", 50_000)
+    with pytest.raises(ImportError, match=r"a pool of 50001 images .*idmetric\[scale\]"):
+        neighbours.check_index("auto", 50_001)
+
+
+def test_a_small_pool_looks_at_no_group_outside_of_it() -> None:
+    vectors, _ = cloud(6, 40)
+    groups = np.array([None, 7, "a", {}] * 10, dtype=object)  # cannot be sorted together
+    used = np.arange(2, 40, 4)
+    groups[used] = [f"g{k % 3}" for k in range(10)]
+    found = nearest_other(vectors, groups, 2, anchors=used, pool=used)
+    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2, used, used))
+
+
+def test_rows_outside_anchors_and_pool_may_hold_anything() -> None:
+    vectors, groups = cloud(5, 60)
+    vectors = vectors.copy()
+    vectors[::3] = np.nan
+    anchors, pool = np.arange(1, 60, 3), np.r_[np.arange(2, 60, 3), np.arange(1, 60, 6)]
+    found = nearest_other(vectors, groups, 2, anchors=anchors, pool=pool)
+    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2, anchors, np.sort(pool)))
+    with pytest.raises(ValueError, match="row 1 is zero or not finite"):
+        nearest_other(vectors, groups)
+    with pytest.raises(ValueError, match="row 7 is zero"):
+        nearest_other(np.r_[np.ones((6, 2)), np.zeros((1, 2))], np.arange(7))
+    with pytest.raises(ValueError, match="k must be"):
+        nearest_other(np.ones((2, 2)), np.arange(2), 0)
+    assert nearest_other(vectors, groups, anchors=np.array([], int)).rows.shape == (0, 1)
+
+
+# Negatives of a manifest
+
+
+def world() -> tuple[Manifest, NDArray[np.float32]]:
+    """Six identities with an anchor and a positive each, in two splits, and vectors of the rows."""
+    rows = [Row(f"i{k}", f"{k}{slot}.jpg", split="train" if k < 4 else "val", group=f"i{k}", slot=slot)
+            for k in range(6) for slot in ("anchor", "positive")]  # fmt: skip
+    return Manifest.from_rows(rows), np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
+
+
+def test_triplets_hold_anchor_positive_and_the_nearest_stranger_of_the_split() -> None:
+    manifest, vectors = world()
+    mined = hard_negatives(manifest, vectors)
+    out = mined.manifest
+    assert not mined.without
+    assert out.column("slot") == ["anchor", "positive", "negative"] * 6
+    splits = np.array(manifest.column("split"))
+    names = np.array(manifest.column("identity"))
+    for k in range(6):
+        pool = np.flatnonzero(splits == splits[2 * k])
+        row = int(brute_force(vectors, names, 1, np.array([2 * k]), pool)[0, 0])
+        group = out.filter(group=f"i{k}")
+        assert group.column("x_source") == [f"i{k}/anchor/{k}anchor.jpg", f"i{k}/positive/{k}positive.jpg",
+                                            manifest[row].id]  # fmt: skip
+        assert group[2].identity != group[0].identity == group[1].identity
+        assert len(set(group.column("split"))) == 1
+        cosine = float(vectors[2 * k] @ vectors[row] / np.linalg.norm(vectors[2 * k]) / np.linalg.norm(vectors[row]))
+        assert abs(group.column("x_similarity")[2] - cosine) < 1e-6
+    again = hard_negatives(out, np.concatenate([vectors[manifest.column("id").index(s)][None]
+                                                for s in out.column("x_source")]))  # fmt: skip
+    assert again.manifest.column("x_source") == out.column("x_source")  # mining what was mined changes nothing
+
+
+def test_images_without_groups_are_anchors_with_a_random_positive() -> None:
+    rows = [Row(f"i{k % 5}", f"{k}.jpg") for k in range(15)] + [Row("single", "s.jpg"), Row(None, "nobody.jpg")]
+    manifest = Manifest.from_rows(rows)
+    vectors = np.random.default_rng(2).normal(size=(17, 8)).astype(np.float32)
+    out = hard_negatives(manifest, vectors, 2).manifest
+    slots = Counter(out.column("slot"))
+    assert slots == {"anchor": 16, "positive": 15, "negative": 32}
+    for group in set(out.column("group")):
+        part = {slot: out.filter(group=group, slot=slot) for slot in ("anchor", "positive", "negative")}
+        anchor = part["anchor"][0]
+        assert all(p.identity == anchor.identity and p.path != anchor.path for p in part["positive"])
+        assert all(n.identity not in (anchor.identity, None) for n in part["negative"])
+    other = hard_negatives(manifest, vectors, 2, seed=1).manifest
+    assert other.filter(slot="negative").column("path") == out.filter(slot="negative").column("path")
+    assert other.filter(slot="positive").column("path") != out.filter(slot="positive").column("path")
+
+
+def test_what_was_made_from_an_image_is_no_mined_negative_of_it() -> None:
+    rows = [Row("x", "x0.jpg"), Row("x", "x1.jpg"), Row("x2", "edit.jpg", role="identity-edit", parent="x0.jpg"),
+            Row("x3", "context under a wrong name.jpg", parent="x0.jpg"), Row("y", "y.jpg")]  # fmt: skip
+    manifest = Manifest.from_rows(rows)
+    vectors = np.array([[1, 0], [1, 0.1], [1, 0.01], [1, 0.02], [0, 1]], np.float32)
+
+    def negatives(**options: Any) -> dict[str, str]:
+        out = hard_negatives(manifest, vectors, **options).manifest
+        return {g: r.path or "" for g, r in zip(out.column("group"), out, strict=True) if r.slot == "negative"}
+
+    assert negatives()["x0.jpg"] == "y.jpg"
+    assert negatives(roles=None)["x0.jpg"] == "y.jpg"
+    assert negatives(roles=None, relatives=True)["x0.jpg"] == "edit.jpg"
+    assert negatives(relatives=True)["x0.jpg"] == "context under a wrong name.jpg"
+
+
+def test_copies_in_groups_name_a_copy_as_their_parent() -> None:
+    rows = [Row("x", "x0.jpg"), Row("x", "x1.jpg"), Row("y", "y0.jpg"), Row("y", "y1.jpg"),
+            Row("x", "xe.jpg", role="context-edit", parent="x0.jpg"),
+            Row("z", "ze.jpg", role="identity-edit", parent="y1.jpg"),
+            Row("w", "we.jpg", role="identity-edit", parent="gone.jpg")]  # fmt: skip
+    manifest = Manifest.from_rows(rows)
+    triples = [(1, "g", "anchor", None), (4, "g", "positive", None), (5, "g", "negative", 0.5),
+               (0, "h", "anchor", None), (4, "h", "positive", None), (3, "h", "negative", 0.1),
+               (0, "i", "anchor", None), (1, "i", "positive", None), (6, "i", "negative", 0.1)]  # fmt: skip
+    once = grouped(manifest, triples)
+    again = grouped(once, [(k, f"{g}2", slot, s) for k, (_, g, slot, s) in enumerate(triples)])
+    for out, end in ((once, ""), (again, "2")):
+        ids = [f"{group}{end}/{slot}" for _, group, slot, _ in triples]
+        assert [i.startswith(start) for i, start in zip(out.column("id"), ids, strict=True)] == [True] * 9
+        parent = [p and next((k for k, i in enumerate(out.column("id")) if i == p), p) for p in out.column("parent")]
+        # of the own group first (h), else anywhere; what is nowhere keeps its first name
+        assert parent == [None, 3, 5, None, 3, None, None, None, "gone.jpg"]
+        families = kin(out)
+        assert families[2] == families[5] != families[0]
+        assert followers(out).tolist() == [k == 2 for k in range(9)]
+
+
+def test_the_ceiling_leaves_out_the_same_thing_under_another_name() -> None:
+    manifest = Manifest.from_rows([Row(c, f"{c}.jpg") for c in "abc"])
+    vectors = np.array([[1, 0], [1, 1e-3], [1, 1]], np.float32)
+    nearest = hard_negatives(manifest, vectors).manifest.filter(slot="negative").column("path")
+    assert nearest == ["b.jpg", "a.jpg", "b.jpg"]
+    mined = hard_negatives(manifest, vectors, ceiling=0.99)
+    assert mined.manifest.filter(slot="negative").column("path") == ["c.jpg", "c.jpg", "b.jpg"]
+    assert hard_negatives(manifest, vectors, ceiling=0.5).without == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+def test_anchors_alone_in_their_split_are_reported_and_two_anchors_of_a_group_refused() -> None:
+    rows = [Row("a", "a.jpg", split="train"), Row("b", "b.jpg", split="train"), Row("c", "c.jpg", split="val")]
+    mined = hard_negatives(Manifest.from_rows(rows), np.eye(3, dtype=np.float32))
+    assert mined.without == ["c.jpg"]
+    assert set(mined.manifest.column("split")) == {"train"}
+    twice = Manifest.from_rows([Row(c, f"{c}.jpg", group="g", slot="anchor") for c in "ab"])
+    with pytest.raises(ValueError, match="group 'g' has several anchors"):
+        hard_negatives(twice, np.eye(2, dtype=np.float32))
+
+
+def test_images_without_embedding_are_left_out() -> None:
+    manifest, vectors = world()
+    vectors[[0, 3]] = np.nan  # an anchor; a positive of another
+    out = hard_negatives(manifest, vectors).manifest
+    assert "i0" not in out.column("group")
+    assert manifest[3].id not in out.filter(slot="negative").column("x_source")
+    with pytest.raises(ValueError, match=r"shape \(11, 8\) for a manifest of 12 rows"):
+        hard_negatives(manifest, vectors[:11])
+
+
+# Pairs
+
+
+def test_pairs_share_the_text_differ_in_identity_and_are_nearest() -> None:
+    rng = np.random.default_rng(0)
+    rows = [Row(f"i{k % 7}", f"{k}.jpg", text=("Make it red", "make it  RED", "add a hat", None)[k % 4],
+                role="context-edit") for k in range(40)]  # fmt: skip
+    manifest, vectors = Manifest.from_rows(rows), rng.normal(size=(40, 6)).astype(np.float32)
+    texts = np.array([" ".join((r.text or "").lower().split()) for r in manifest])
+    names = np.array(manifest.column("identity"))
+    expected = set()
+    for text in ("make it red", "add a hat"):
+        pool = np.flatnonzero(texts == text)
+        for a, b in zip(pool, brute_force(vectors, names, 1, pool, pool)[:, 0], strict=True):
+            expected.add(frozenset((f"{a}.jpg", f"{b}.jpg")))
+    out = hard_pairs(manifest, vectors).manifest
+    found = [frozenset(out.filter(group=g).column("path")) for g in dict.fromkeys(out.column("group"))]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    similarity = [s for s in out.column("x_similarity") if s is not None]
+    assert similarity == sorted(similarity, reverse=True)
+    assert hard_pairs(manifest, vectors, limit=3).manifest.column("path") == out.column("path")[:6]
+    cut = hard_pairs(manifest, vectors, ceiling=similarity[0]).manifest
+    assert max(s for s in cut.column("x_similarity") if s is not None) < similarity[0]
+
+
+def test_a_limit_of_less_than_one_pair_is_refused() -> None:
+    manifest = Manifest.from_rows([Row(c, f"{c}.jpg", text="t") for c in "abcd"])
+    for limit in (0, -3):
+        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
+            hard_pairs(manifest, np.eye(4, dtype=np.float32), limit=limit)
+
+
+def test_pairs_come_from_different_sources() -> None:
+    rows = [Row("x", "x.jpg"), Row("y", "3.jpg", text="t"), Row(None, "4.jpg", text="t")]
+    rows[1:1] = [Row(f"x*{k}", f"{k}.jpg", text="t", parent="x.jpg") for k in (1, 2)]
+    vectors = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [1, 0]], np.float32)
+    out = hard_pairs(Manifest.from_rows(rows), vectors).manifest
+    assert out.column("path") == ["1.jpg", "3.jpg", "2.jpg", "3.jpg"]
+
+
+# Embeddings
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Manifest:
+    rng = np.random.default_rng(0)
+    for k in range(7):
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / f"{k}.png")
+    rows = [Row(f"i{k}", f"{k}.png") for k in range(7)] + [Row("i0", "0.png", id="again")]
+    rows.append(Row("i7", image_bytes=(tmp_path / "3.png").read_bytes()))
+    return Manifest.from_rows(rows, tmp_path)
+
+
+def test_no_image_is_embedded_twice(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    cache = cache_path(tmp_path / "out", metric)
+    seen: list[tuple[int, int]] = []
+    first = embed_rows(pictures, metric, cache=cache, batch_size=3, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (7, 7)  # the repeated file and the repeated bytes once
+    expected = metric.embed([s for s in pictures.sources() if s is not None]).cls.numpy()
+    assert np.abs(first.vectors - expected).max() < 1e-5
+    assert np.ptp(expected, axis=0).max() > 0.1
+    stored = Embedding.load(cache)
+    assert (len(stored), stored.model) == (7, metric.model_id)
+    seen.clear()
+    again = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    assert not seen
+    np.testing.assert_array_equal(first.vectors, again.vectors)
+    Image.new("RGB", (30, 30), "red").save(tmp_path / "2.png")  # a changed file is another image
+    changed = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    assert seen == [(1, 1)]
+    differs = np.abs(changed.vectors - first.vectors).max(axis=1) > 1e-3
+    assert differs.tolist() == [k == 2 for k in range(9)]
+
+
+def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "1.png").write_bytes(b"no picture")
+    (tmp_path / "4.png").unlink()
+    found = embed_rows(pictures, metric, cache=tmp_path / "cache.safetensors", batch_size=2)
+    assert list(found.problems) == [1, 4]
+    assert "1.png" in found.problems[1]
+    assert "4.png" in found.problems[4]
+    assert np.flatnonzero(np.isnan(found.vectors).any(axis=1)).tolist() == [1, 4]
+    some = embed_rows(pictures, metric, [0, 5], cache=tmp_path / "cache.safetensors")
+    assert np.flatnonzero(np.isfinite(some.vectors).all(axis=1)).tolist() == [0, 5]
+
+
+def test_what_was_embedded_before_a_stop_is_kept(
+    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    cache = tmp_path / "cache.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        embed_rows(pictures, metric, cache=cache, batch_size=2, progress=stop)
+    assert len(Embedding.load(cache)) == 5
+    seen: list[tuple[int, int]] = []
+    embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (2, 2)
+
+
+def test_a_killed_run_loses_little_and_no_save_repeats_what_is_saved(
+    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save, killed = Embedding.save, True
+    cache = tmp_path / "[a] cache.safetensors"
+
+    def watched(self: Embedding, path: Path, metadata: dict[str, str]) -> None:
+        if killed and ".part-" not in path.name:
+            raise OSError("killed: nothing more is written")
+        saved.append(len(self))
+        save(self, path, metadata)
+
+    def stop(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(embeddings, "_SAVE_EVERY", 3)
+    monkeypatch.setattr(Embedding, "save", watched)
+    with pytest.raises(OSError, match="killed"):
+        embed_rows(pictures, metric, cache=cache, batch_size=1, progress=stop)
+    killed = False
+    assert not cache.exists()
+    seen: list[tuple[int, int]] = []
+    found = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (1, 1)  # six of seven were in two files
+    assert [p.name for p in tmp_path.glob("*safetensors*")] == [cache.name]
+    assert np.isfinite(found.vectors).all()
+    assert len(Embedding.load(cache)) == 7
+    cache.unlink()
+    saved.clear()
+    embed_rows(pictures, metric, cache=cache, batch_size=2)
+    assert saved == [3, 3, 7]
+
+
+def test_the_cache_is_as_readable_as_other_new_files(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        embed_rows(pictures, metric, [0], cache=tmp_path / "c.safetensors")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_cache_that_the_disk_has_changed_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    cache = tmp_path / "c.safetensors"
+    embed_rows(pictures, metric, cache=cache)
+    whole = cache.read_bytes()
+    for at in range(len(whole) - 40, len(whole), 7):  # of the last vector
+        cache.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"c\.safetensors' is damaged.*: delete it, or name another file"):
+            embed_rows(pictures, metric, cache=cache)
+
+
+def test_another_models_cache_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    Embedding(metric.embed([Image.new("RGB", (8, 8))]).cls, model="other").save(
+        tmp_path / "c.safetensors", {"keys": "k", "made-by": "other.0123456789abcdef"}
+    )
+    with pytest.raises(ValueError, match="holds embeddings of other"):
+        embed_rows(pictures, metric, cache=tmp_path / "c.safetensors")
+    Embedding(metric.embed([Image.new("RGB", (8, 8))]).cls, model="other").save(tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match="which images it holds"):
+        embed_rows(pictures, metric, cache=tmp_path / "c.safetensors")
+
+
+def test_mining_photos_finds_the_nearest_photo_of_another_identity(photo_root: Path, metric: IDSim) -> None:
+    folders = sorted((photo_root / "dev/grocery").iterdir())[:8]
+    rows = [Row(f.name, str(p), dataset="grocery") for f in folders for p in sorted(f.glob("*.jpg"))[:3]]
+    manifest = Manifest.from_rows(rows)
+    vectors = embed_rows(manifest, metric).vectors
+    out = hard_negatives(manifest, vectors).manifest
+    expected = brute_force(vectors, kin(manifest))
+    assert [r.path for r in out if r.slot == "negative"] == [rows[int(b)].path for b in expected[:, 0]]

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmetric.data.curate.mine import hard_negatives
+from idmetric.data.curate.triplets import PAIRINGS, RATIOS, TripletError, mixture, parse_ratio, shares
+from idmetric.data.manifest.lineage import parent_rows
+from idmetric.data.manifest.split import leaks
+from idmetric.data.manifest.table import Manifest, Row, read
+
+
+def mined(count: int, split: str = "train") -> Manifest:
+    rows = [Row(f"real{k}", f"r{k}{slot}.jpg", split=split, group=f"real{k}", slot=slot)
+            for k in range(count) for slot in ("anchor", "positive")]  # fmt: skip
+    vectors = np.random.default_rng(0).normal(size=(len(rows), 6)).astype(np.float32)
+    return hard_negatives(Manifest.from_rows(rows), vectors).manifest
+
+
+def context(count: int, split: str = "train", edits: int = 2) -> Manifest:
+    rows = []
+    for k in range(count):
+        rows += [Row(f"film{k}", f"f{k}-{i}.jpg", split=split) for i in range(2)]
+        rows += [Row(f"film{k}", f"f{k}-{i}e.jpg", split=split, role="context-edit", parent=f"f{k}-{i % 2}.jpg")
+                 for i in range(edits)]  # fmt: skip
+    return Manifest.from_rows(rows)
+
+
+def edited(count: int, split: str = "train") -> Manifest:
+    rows = []
+    for k in range(count):
+        rows += [Row(f"dress{k}", f"d{k}-{i}.jpg", split=split) for i in range(3)]
+        rows += [Row(f"dress{k}*{i}", f"d{k}-{i}e.jpg", split=split, role="identity-edit", parent=f"d{k}-{i}.jpg")
+                 for i in range(2)]  # fmt: skip
+    return Manifest.from_rows(rows)
+
+
+def triplets(manifest: Manifest) -> list[tuple[Row, Row, Row]]:
+    rows = list(manifest)
+    assert [r.slot for r in rows] == ["anchor", "positive", "negative"] * (len(rows) // 3)
+    found = [(rows[k], rows[k + 1], rows[k + 2]) for k in range(0, len(rows), 3)]
+    assert all(a.group == p.group == n.group for a, p, n in found)
+    assert len({a.group for a, _, _ in found}) == len(found)
+    return found
+
+
+def test_an_even_mixture_of_ten_thousand_has_a_third_of_each() -> None:
+    assert shares(10_000, RATIOS["even"]) == [3333, 3334, 3333]
+    out = mixture(mined(40), context(40), edited(40), count=100)
+    assert Counter(out.column("x_mixture")) == {"real": 99, "context": 102, "identity": 99}
+
+
+def test_the_ratios_of_the_ablation() -> None:
+    assert [shares(10_000, RATIOS[name]) for name in ("real", "context", "identity")] == [
+        [7000, 1500, 1500], [1500, 7000, 1500], [1500, 1500, 7000],
+    ]  # fmt: skip
+    assert shares(10_000, RATIOS["no-identity"]) == [5000, 5000, 0]
+    assert parse_ratio("0.7:0.15:0.15") == parse_ratio("real") == (0.7, 0.15, 0.15)
+    for wrong in ("1:1", "a:b:c", "1:-1:1", "0:0:0", "nan:1:1", "inf:1:1", ""):
+        with pytest.raises(ValueError, match="is no ratio"):
+            parse_ratio(wrong)
+
+
+@given(st.integers(0, 20_000), st.tuples(*[st.floats(0, 10)] * 3).filter(lambda r: sum(r) > 0.01))
+def test_shares_sum_to_the_count(count: int, ratio: tuple[float, float, float]) -> None:
+    found = shares(count, ratio)
+    assert sum(found) == count
+    assert all(abs(n - count * r / sum(ratio)) <= 1.01 for n, r in zip(found, ratio, strict=True))
+
+
+def test_positives_show_the_anchor_and_negatives_never_do() -> None:
+    out = mixture(mined(60), context(60), edited(60), count=150, seed=3)
+    for a, p, n in triplets(out):
+        assert a.identity == p.identity != n.identity
+        assert len({a.path, p.path, n.path}) == 3
+    of = Counter(a.identity for a, _, _ in triplets(out))
+    assert max(of.values()) == 1  # as many instances as triplets
+
+
+def test_each_subset_has_the_roles_that_the_paper_gives_it() -> None:
+    out = mixture(mined(60), context(60), edited(60), count=150)
+    kinds = out.column("x_mixture")
+    for (a, p, n), kind in zip(triplets(out), kinds[::3], strict=True):
+        if kind == "context":
+            assert "context-edit" in (a.role, p.role)
+            assert n.role in ("real", "context-edit")
+        else:
+            assert (a.role, p.role) == ("real", "real")
+            assert n.role == ("real" if kind == "real" else "identity-edit")
+        if kind == "identity":  # made from an image of the anchor's identity
+            assert (n.identity or "").split("*")[0] == a.identity
+
+
+def test_the_three_pairings_and_both_kinds_of_negatives_are_equally_likely() -> None:
+    count = 2000
+    out = mixture(mined(1), context(count), None, count=count, ratio=(0, 1, 0))
+    pairings = Counter(out.column("x_pairing")[::3])
+    assert set(pairings) == set(PAIRINGS)
+    assert all(abs(n - count / 3) < 4 * math.sqrt(count * 2 / 9) for n in pairings.values())
+    for (a, p, _), pairing in zip(triplets(out), out.column("x_pairing")[::3], strict=True):
+        sides = ["edited" if r.role == "context-edit" else "original" for r in (a, p)]
+        assert pairing == "-".join(sides)
+    roles = Counter(n.role for _, _, n in triplets(out))
+    assert abs(roles["real"] - count / 2) < 4 * math.sqrt(count / 4)
+
+
+def test_real_triplets_are_those_mined() -> None:
+    source = mined(30)
+    out = mixture(source, count=20, ratio=(1, 0, 0))
+    given_ = {tuple(source.filter(group=g).column("x_source")): source.filter(group=g).column("x_similarity")[2]
+              for g in set(source.column("group"))}  # fmt: skip
+    for k in range(20):
+        part = out.take(np.arange(3 * k, 3 * k + 3))
+        assert given_[tuple(part.column("x_source"))] == part.column("x_similarity")[2]
+
+
+def test_context_negatives_can_be_the_nearest_of_their_kind() -> None:
+    source = context(30)
+    vectors = np.random.default_rng(0).normal(size=(len(source), 5)).astype(np.float32)
+    vectors[7] = np.nan
+    loose = mixture(mined(1), source, count=30, ratio=(0, 1, 0))
+    hard = mixture(mined(1), source, count=30, ratio=(0, 1, 0), context_vectors=vectors)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    number = {name: k for k, name in enumerate(source.column("id"))}
+    changed = 0
+    for (a, p, n), (a2, p2, n2) in zip(triplets(loose), triplets(hard), strict=True):
+        assert (a.path, p.path, n.role) == (a2.path, p2.path, n2.role)
+        if number[a.path or ""] == 7:
+            continue
+        others = [k for k, r in enumerate(source) if r.role == n.role and r.identity != a.identity and k != 7]
+        best = max(others, key=lambda k: float(unit[number[a.path or ""]] @ unit[k]))
+        assert n2.path == source[best].path
+        changed += n.path != n2.path
+    assert changed > 10
+
+
+def test_a_subset_that_runs_out_is_named() -> None:
+    for name, sources in {
+        "real": (mined(5), context(50), edited(50)),
+        "context": (mined(50), context(5), edited(50)),
+        "identity": (mined(50), context(50), edited(5)),
+    }.items():
+        with pytest.raises(TripletError, match=f"subset '{name}' gives 5 triplets of 5 instances, 1[01] are wanted"):
+            mixture(*sources, count=31)
+    with pytest.raises(TripletError, match="subset 'context' are wanted: give its manifest"):
+        mixture(mined(50), None, edited(50), count=30)
+    with pytest.raises(TripletError, match="an instance needs an original, two context-edits"):
+        mixture(mined(50), context(50, edits=1), count=30, ratio=(1, 1, 0))
+    with pytest.raises(TripletError, match="mine negatives first"):
+        mixture(context(50), count=30, ratio=(1, 0, 0))
+    with pytest.raises(TripletError, match="'context' gives 0 triplets of 1 instances"):
+        mixture(mined(50), context(1), count=1, ratio=(0, 1, 0))
+
+
+def test_several_triplets_of_an_instance_are_taken_only_if_allowed_and_differ() -> None:
+    out = mixture(mined(9), context(9), edited(9), count=45, ratio=(1, 2, 2), per_identity=2)
+    found = triplets(out)
+    assert set(Counter((k, a.identity) for k, (a, _, _) in
+                       zip(out.column("x_mixture")[::3], found, strict=True)).values()) <= {1, 2}  # fmt: skip
+    assert len({(a.path, p.path, n.path) for a, p, n in found}) == 45
+
+
+def test_edits_of_a_mixture_still_know_whose_they_are() -> None:
+    out = mixture(mined(30), context(30), edited(30), count=90)
+    parents, names = parent_rows(out), out.column("id")
+    known = 0
+    for k, parent in enumerate(out.column("parent")):
+        if parent is None:
+            continue
+        if parents[k] < 0:  # of an original that was not drawn
+            assert parent not in names
+            assert parent not in out.column("x_source")
+            continue
+        known += 1
+        source = out.column("x_source")
+        made = source[k].removesuffix("e.jpg")
+        assert source[parents[k]].removesuffix(".jpg").rsplit("-")[0] == made.rsplit("-")[0]
+        inside = [n for n, g in enumerate(out.column("group")) if g == out.column("group")[k]]
+        here = [n for n in inside if source[n] == source[parents[k]]]
+        assert not here or parents[k] in here
+    assert known > 30
+
+
+def test_splits_are_not_mixed() -> None:
+    def both(make: object) -> Manifest:
+        train, val = make(20), make(30, "val")  # type: ignore[operator]
+        named = val.replace(
+            identity=[f"v-{i}" for i in val.column("identity")], id=[f"v-{i}" for i in val.column("id")],
+            parent=[p and f"v-{p}" for p in val.column("parent")], group=[g and f"v-{g}" for g in val.column("group")],
+        )  # fmt: skip
+        return Manifest.from_rows([*train, *named])
+
+    sources = both(mined), both(context), both(edited)
+    with pytest.raises(TripletError, match="has the splits train, val: say which"):
+        mixture(*sources, count=30)
+    with pytest.raises(TripletError, match="no rows of split 'test'; its splits: train, val"):
+        mixture(*sources, count=30, split="test")
+    with pytest.raises(TripletError, match="of the splits train, val"):
+        mixture(mined(20), context(20, "val"), count=30, ratio=(1, 1, 0))
+    out = mixture(*sources, count=60, split="val")
+    assert set(out.column("split")) == {"val"}
+    assert not leaks(out)
+
+
+def test_contradictions_are_refused() -> None:
+    bad = mined(3).replace(identity=["a"] * 9)
+    with pytest.raises(TripletError, match="a negative of the same"):
+        mixture(bad, count=1, ratio=(1, 0, 0))
+    own = Manifest.from_rows(
+        [Row("a", "0.jpg"), Row("a", "1.jpg"), Row("a", "2.jpg", role="identity-edit", parent="0.jpg")]
+    )
+    with pytest.raises(TripletError, match="row 3: an identity-edit of 'a' bears that identity"):
+        mixture(mined(3), None, own, count=1, ratio=(0, 0, 1))
+    with pytest.raises(ValueError, match="at least 1"):
+        mixture(mined(3), count=0)
+
+
+def test_the_same_seed_gives_the_same_mixture_and_files_keep_it(tmp_path: Path) -> None:
+    sources = mined(40), context(40), edited(40)
+    out = mixture(*sources, count=60, seed=1)
+    assert list(out) == list(mixture(*sources, count=60, seed=1))
+    assert list(out) != list(mixture(*sources, count=60, seed=2))
+    shuffled = [m.take(np.random.default_rng(0).permutation(len(m))) for m in sources]
+    assert list(mixture(*shuffled, count=60, seed=1)) == list(out)
+    for ending in ("parquet", "csv", "jsonl"):
+        out.write(tmp_path / f"mix.{ending}")
+        assert [r.id for r in read(tmp_path / f"mix.{ending}")] == [r.id for r in out]

@@ -1,0 +1,354 @@
+"""What the world is made of for training and testing: views, distractors, edits, grids, and their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli.data import main
+from idmetric.data.manifest.split import blocks
+from idmetric.data.manifest.table import read
+from idmetric.data.world import FACTORS, LEVELS, STRENGTHS, World
+from idmetric.data.world.structures import Take
+from idmetric.data.world.write import Plan, takes, write_world
+from idmetric.evaluate.margins import directed_margins, margin_rates
+
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(5, None, SIZE)
+
+
+def test_views_show_one_thing_in_different_contexts(world: World) -> None:
+    for number in range(6):
+        views = list(world.views(number, 3))
+        assert len({v.key for v in views}) == 1
+        assert len({v.identity for v in views}) == 1
+        assert len({v.context.background for v in views}) == 3
+        assert all(v.role == "real" and v.shot.coverage >= 0.02 for v in views)
+    assert world.key(0) != world.key(1)
+
+
+def test_pictures_follow_from_seed_and_number_alone(world: World) -> None:
+    a = world.group(5, views=2, distractors=1)
+    other = World(5, None, SIZE)
+    other.group(1)  # what was asked before does not matter
+    b = other.group(5, views=2, distractors=1)
+    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    assert not np.array_equal(a[0], World(6, None, SIZE).group(5, views=2)[0])
+    assert [x.shape for x in a] == [(2, SIZE, SIZE, 3), (2, SIZE, SIZE), (1, SIZE, SIZE, 3)]
+
+
+def test_distractors_differ_in_the_thing_and_share_the_context(world: World) -> None:
+    changes = []
+    for number in range(12):
+        view = next(world.views(number, 1))
+        for strength in (1.0, 0.3):
+            [near] = world.near([view], strength)
+            assert near.context == view.context
+            assert near.key != view.key
+            assert near.parent == view.name
+            assert near.role == "distractor"
+            either = (view.shot.mask > 0) | (near.shot.mask > 0)
+            change = np.abs(view.shot.picture.astype(int) - near.shot.picture).mean(2)
+            changes.append((change[either].mean(), change[~either].mean()))
+            assert near.change == pytest.approx(change[either].mean(), abs=1e-6)
+    inside, outside = np.median(changes, 0)
+    assert inside > 10
+    assert outside < 0.1 * inside  # the shadow follows the silhouette
+
+
+def test_a_distractor_is_one_thing_in_all_views(world: World) -> None:
+    views = list(world.views(3, 3))
+    near = world.near(views, 0.5)
+    assert len({n.identity for n in near}) == len({n.key for n in near}) == 1
+    assert world.near(views, 0.5, copy=1)[0].identity != near[0].identity
+
+
+def test_stronger_distractors_are_further_away(world: World) -> None:
+    mean = {s: np.mean([world.near(list(world.views(n, 1)), s)[0].change for n in range(25)]) for s in (0.2, 0.5, 1.0)}
+    assert mean[0.2] < mean[0.5] < mean[1.0]
+
+
+@pytest.mark.parametrize("strength", [0.3, 0.5, 0.75, 1.0])
+def test_a_distractor_shows_in_each_of_its_views(world: World, strength: float) -> None:
+    """At least a tenth of the thing's pixels change by 16 of 255 or more: else no metric could tell it apart."""
+    for number in range(20):
+        views = list(world.views(number, 3))
+        assert all(0.02 <= v.shot.coverage <= 0.85 for v in views)
+        others = [*world.near(views, strength), world.identity_edit(views[0], strength)]
+        for view, other in zip([*views, views[0]], others, strict=True):
+            either = (view.shot.mask > 0) | (other.shot.mask > 0)
+            moved = np.abs(view.shot.picture.astype(int) - other.shot.picture).max(2)[either]
+            assert (moved >= 16).mean() >= 0.1, (number, view.name, other.name)
+
+
+def test_part_edits_have_the_oracle_of_their_masks(world: World) -> None:
+    found = 0
+    for number in range(12):
+        views = list(world.views(number, 2))
+        for take in world.part_edit(views):
+            found += 1
+            assert take.shot.part_mask is not None
+            part, whole = take.shot.part_mask > 0, take.shot.mask > 0
+            assert (part <= whole).all()
+            assert take.oracle == 1 - part.sum() / whole.sum()
+            assert 0.3 <= take.oracle < 1
+            view = next(v for v in views if v.name == take.parent)
+            difference = np.abs(view.shot.picture.astype(int) - take.shot.picture).mean(2)
+            assert difference[part].mean() > 5 * difference[~part].mean()
+            assert take.role == "part-edit"
+            assert take.key != view.key
+    assert found >= 12
+
+
+def test_a_context_edit_keeps_the_thing_and_its_pose(world: World) -> None:
+    for number in range(5):
+        view = next(world.views(number, 1))
+        edit = world.context_edit(view)
+        assert edit.identity == view.identity
+        assert edit.key == view.key
+        assert edit.context.background != view.context.background
+        assert edit.context.light != view.context.light
+        assert edit.context.pose.rotation.tolist() == view.context.pose.rotation.tolist()
+        assert (edit.context.scale, edit.context.centre) == (view.context.scale, view.context.centre)
+
+
+def test_identity_edits_keep_the_context(world: World) -> None:
+    views = list(world.views(4, 2))
+    edits = [world.identity_edit(v, 0.75) for v in views]
+    assert all(e.context == v.context and e.key != v.key for e, v in zip(edits, views, strict=True))
+    assert edits[0].identity != edits[1].identity
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> None:
+    takes = list(world.grid(2, [factor]))
+    assert [t.about["factor"] for t in takes] == ["none"] * 6 + [factor] * 24
+    cells = [(t.about["factor_change"], t.about["identity_change"]) for t in takes]
+    assert cells == [(level, strength) for level in LEVELS for strength in STRENGTHS]
+    assert [t.parent for t in takes] == [None, *[takes[0].name] * (len(takes) - 1)]
+    assert len({t.key for t in takes}) == len(STRENGTHS)
+    same = [t for t in takes if t.about["identity_change"] == 0]
+    assert {t.key for t in same} == {world.key(2)}
+    across = [np.abs(t.shot.picture.astype(int) - same[0].shot.picture).mean() for t in same]
+    assert across[0] == 0
+    assert min(across[1:]) > 0.3
+    contexts = {level: [t.context for t in takes if t.about["factor_change"] == level] for level in LEVELS}
+    assert all(len(set(c)) == 1 for c in contexts.values())
+    plain = contexts[0.0][0]
+    for level in LEVELS[1:]:
+        differs = [n for n in ("background", "yaw", "light") if getattr(contexts[level][0], n) != getattr(plain, n)]
+        assert differs == [{"background": "background", "viewpoint": "yaw", "light": "light"}[factor]]
+
+
+def test_grids_of_several_factors_repeat_no_picture(world: World) -> None:
+    takes = list(world.grid(2))
+    assert len(takes) == 6 * (1 + 4 * len(FACTORS))
+    assert len({t.name for t in takes}) == len({t.shot.picture.tobytes() for t in takes}) == len(takes)
+    assert [t for t in takes if t.role == "real"] == takes[:1]
+    assert all((t.change is None) == (t.about["identity_change"] == 0) for t in takes)
+
+
+def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
+    plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
+    for number in range(2):
+        things: dict[str, set[object]] = {}
+        for take in takes(world, number, plan):
+            things.setdefault(take.key, set()).add(take.identity)
+        assert all(len(found) == 1 for found in things.values())
+
+
+def test_an_unknown_factor_is_named(world: World) -> None:
+    with pytest.raises(ValueError, match="no factor 'weather'; there are background, viewpoint, light"):
+        list(world.grid(0, ["weather"]))
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_colours_and_pixels_fail_on_the_distractors(strength: float) -> None:
+    """The world's bench is about identity: a colour histogram and raw pixels win less than 30 % of the samples."""
+    world = World(0, None, 96)
+
+    def histogram(picture: np.ndarray) -> np.ndarray:
+        hsv = np.asarray(Image.fromarray(picture).convert("HSV")).reshape(-1, 3)
+        return np.sqrt(np.bincount((hsv // (32, 64, 64) * (16, 4, 1)).sum(1), minlength=128))
+
+    def pixels(picture: np.ndarray) -> np.ndarray:
+        values = np.asarray(Image.fromarray(picture).resize((32, 32)), float).ravel()
+        return values - values.mean()
+
+    margins: dict[str, list[np.ndarray]] = {"histogram": [], "pixels": []}
+    for number in range(40):
+        views = list(world.views(number, 2))
+        near = world.near(views, strength)
+        for name, feature in (("histogram", histogram), ("pixels", pixels)):
+            a, b = (_unit(feature, takes) for takes in (views, near))
+            margins[name].append(directed_margins(a @ a.T, (a * b).sum(1)))
+    for name, found in margins.items():
+        assert margin_rates(found).ssr < 0.3, name
+
+
+def _unit(feature: Callable[[np.ndarray], np.ndarray], takes: list[Take]) -> np.ndarray:
+    rows = np.stack([feature(t.shot.picture) for t in takes])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+# ---- files
+
+PLAN = Plan(
+    seed=2, size=32, views=2, strengths=(1.0, 0.5), parts=1, context_edits=1, identity_edits=1, grids=("light",)
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder, PLAN, 4)
+    return folder
+
+
+def test_the_manifest_tells_all_about_each_image(written: Path) -> None:
+    manifest = read(written / "manifest.parquet")
+    world = World(2, None, 32)
+    rows = {r.id: r for r in manifest}
+    assert {r.role for r in manifest} == {"real", "distractor", "part-edit", "context-edit", "identity-edit"}
+    view = rows["world-2-000001/view-0"]
+    assert view.identity == "world-2-000001"
+    assert (view.category, view.domain) == (world.identity(1).kind, world.domain(1))
+    assert view.background == world.context(1, 0).background.id
+    near = rows["world-2-000001/view-0-near-0.50"]
+    assert near.parent == view.id
+    assert near.background == view.background
+    assert near.parameters is not None
+    assert near.parameters["strength"] == 0.5
+    assert near.parameters["thing"]["edits"][0]["strength"] == 0.5
+    assert near.parameters["change"] > 0
+    for k, row in enumerate(manifest):
+        picture = np.asarray(manifest.image(k))
+        assert picture.shape == (32, 32, 3)
+        mask = manifest.mask(k)
+        assert mask is not None
+        assert mask.shape == (32, 32)
+        assert (row.part_mask is not None) == (row.role == "part-edit") == (row.oracle is not None)
+        assert row.parent is None or row.parent in rows
+    assert len(set(blocks(manifest))) == 4  # all that was made from a thing stays with it in a split
+    grid = [r for r in manifest if r.group == "world-2-000003/grid"]
+    assert len(grid) == len(LEVELS) * len(STRENGTHS)
+    assert [r.slot for r in grid].count("anchor") == 1
+
+
+def test_the_files_are_the_same_for_any_number_of_processes(written: Path, tmp_path: Path) -> None:
+    write_world(tmp_path / "two", PLAN, 4, workers=2)
+    one, two = contents(written), contents(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == []
+
+
+def test_a_killed_run_goes_on_where_it_was(written: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-c", "import sys; from idmetric.cli.data import main; sys.exit(main(sys.argv[1:]))",
+               "world", "-o", str(folder), "-n", "4", "--seed", "2", "--size", "32", "--views", "2", "--parts", "1",
+               "--context-edits", "1", "--identity-edits", "1", "--grid", "light", "--quiet"]  # fmt: skip
+    process = subprocess.Popen(command, start_new_session=True)
+    while not list(folder.glob("[0-9]*/[0-9]*/rows.jsonl")) and process.poll() is None:
+        time.sleep(0.01)
+    assert process.poll() is None, "finished before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {p: p.stat().st_mtime_ns for p in folder.glob("[0-9]*/[0-9]*/rows.jsonl")}
+    assert 1 <= len(finished) < 4
+    assert subprocess.run(command, capture_output=True, check=True).returncode == 0
+    assert all(p.stat().st_mtime_ns == t for p, t in finished.items())  # not rendered again
+    assert contents(folder) == contents(written)
+
+
+def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "from multiprocessing import active_children\n"
+        "from pathlib import Path\n"
+        "from idmetric.cli.data import main\n"
+        "def kill():\n"
+        "    while not active_children() or not list(Path(sys.argv[1]).glob('[0-9]*/[0-9]*/rows.jsonl')):\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(active_children()[0].pid, signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    threading.Thread(target=kill, daemon=True).start()\n"
+        "    sys.exit(main(['world', '-o', sys.argv[1], '-n', '40', '--size', '32', '--workers', '2', '--quiet']))\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "world")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "a rendering process died; what is finished is kept" in done.stderr
+
+
+def test_mixed_strengths_give_the_pictures_of_a_group(tmp_path: Path) -> None:
+    world, strengths = World(2, None, 32), (0.3, 0.5, 0.75, 1.0)
+    manifest = write_world(tmp_path, Plan(seed=2, size=32, strengths=strengths, mixed=True, quality=100), 4)
+    assert len(manifest) == 4 * Plan(strengths=strengths, mixed=True).pictures
+    for number in range(4):
+        views, _, twins = world.group(number, 3, 3)
+        rows = [k for k, r in enumerate(manifest) if r.id.startswith(f"{world.key(number)}/")]
+        found = [np.asarray(manifest.image(k)) for k in rows]
+        assert np.array_equal(found, [*views, *twins])
+    assert len({manifest[k].parameters["strength"] for k in range(len(manifest)) if manifest[k].role != "real"}) > 1
+
+
+def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    write_world(tmp_path, PLAN, 2)
+    manifest = write_world(tmp_path, PLAN, 2, start=2, done=seen.append)
+    assert contents(tmp_path) == contents(written)
+    assert sum(seen) == sum(1 for r in manifest if r.id.split("/")[0] in ("world-2-000002", "world-2-000003"))
+
+
+def test_a_folder_holds_one_plan(written: Path) -> None:
+    with pytest.raises(ValueError, match=r"other settings \(views\)"):
+        write_world(written, Plan(**{**PLAN.__dict__, "views": 3}), 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grids": ("weather",)}, "no grid 'weather'"),
+        ({"strengths": (0.0,)}, "strength 0.0"),
+        ({"size": 4}, "16 pixels"),
+        ({"distractors": -1}, "0 or more"),
+        ({"grids": ("light", "light")}, "name a factor twice"),
+        ({"strengths": (0.5, 0.501)}, "must differ by 0.01"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan(**change)  # type: ignore[arg-type]
+
+
+def test_the_command_renders_and_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    options = ["world", "--out", str(folder), "-n", "2", "--size", "32", "--views", "2", "--quality", "100", "--quiet"]
+    assert main([*options, "--dry-run"]) == 0
+    assert "would render up to 12 images of 2 things" in capsys.readouterr().out
+    assert not folder.exists()
+    assert main(options) == 0
+    assert "12 images of 6 identities" in capsys.readouterr().out
+    assert len(list(folder.glob("*/*/*.png"))) == 24  # images and masks, without loss
+    assert json.loads((folder / "world.json").read_text())["plan"]["quality"] == 100
+    assert main(["world", "--out", str(folder), "--assets", str(tmp_path / "none")]) == 1
+    assert "is not a folder" in capsys.readouterr().err

@@ -1,0 +1,348 @@
+"""README and docs: commands that exist, links that lead somewhere, a reference with every option, a site that builds.
+
+The Python blocks of the pages run in test_docs_code.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import idmetric
+from idmetric import IDSim
+from idmetric.cli import data, eval, score, train
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SUB_COMMANDS = ("gallery", "embed")  # of idmetric-score, with parsers of their own
+
+
+def parser_of(program: str, words: list[str]) -> argparse.ArgumentParser | None:
+    """The parser that reads a command line; None where the words call none of our programs."""
+    first = words[0] if words else None
+    if program == "idmetric-score" and first in SUB_COMMANDS and len(words) > 1:
+        return importlib.import_module(f"idmetric.cli.{first}").build_parser()
+    if program == "idmetric-bench":
+        return importlib.import_module("idmetric.cli.bench.command").build_parser()
+    parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
+        "idmetric-data": data.build_parser,
+        "idmetric-eval": lambda: eval.build_parser(first),
+        "idmetric-score": score.build_parser,
+        "idmetric-train": lambda: train.build_parser(first),
+    }
+    return parsers[program]() if program in parsers else None
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as its program would; SystemExit where it is wrong."""
+    program, *rest = words
+    parser = parser_of(program, rest)
+    assert parser is not None
+    if program == "idmetric-score" and rest[0] in SUB_COMMANDS:
+        rest = rest[1:]
+    getattr(parser, "parse_args" if parser._subparsers else "parse_intermixed_args")(rest)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The lines of bash blocks that call a command of this package, as arguments."""
+    found = []
+    for language, block in re.findall(r"```(\w*)\n(.*?)```", text, flags=re.S):
+        for line in joined(block) if language in ("", "bash") else []:
+            line = re.split(r"\s{3,}(?=[a-z])", line)[0]  # a remark beside it
+            words = shlex.split(line, comments=True)
+            if "-m" in words and "idmetric.cli.train" in words:  # torchrun, accelerate launch
+                words = ["idmetric-train", *words[words.index("idmetric.cli.train") + 1 :]]
+            if words and words[0].startswith("idmetric-"):
+                found.append(words)
+    return found
+
+
+def joined(text: str) -> list[str]:
+    """Lines, continued ones as one."""
+    return re.sub(r"\s*\\\n\s*", " ", text).splitlines()
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_of_the_docs_parse(page: Path) -> None:
+    for words in commands(page.read_text(encoding="utf-8")):
+        try:
+            parse(words)
+        except SystemExit:
+            pytest.fail(f"{page.name}: {shlex.join(words)}")
+
+
+def test_every_data_page_has_its_commands() -> None:
+    for paper, least in (("idsim", 10), ("nearid", 8), ("visme", 5), ("ilgen", 4)):
+        assert len(commands((ROOT / f"docs/data-{paper}.md").read_text(encoding="utf-8"))) >= least
+    assert len(commands((ROOT / "README.md").read_text(encoding="utf-8"))) >= 8
+
+
+def test_every_recipe_has_a_page_with_its_commands() -> None:
+    for recipe in train.RECIPES:
+        page = ROOT / "docs" / ("tiny.md" if recipe == "tiny" else f"train-{recipe}.md")
+        found = commands(page.read_text(encoding="utf-8"))
+        assert any(words[:2] == ["idmetric-train", recipe] for words in found), page.name
+
+
+def test_data_and_training_lead_to_each_other() -> None:
+    for paper in ("idsim", "nearid", "visme", "ilgen"):
+        for here, there in (("data", "train"), ("train", "data")):
+            text = (ROOT / f"docs/{here}-{paper}.md").read_text(encoding="utf-8")
+            assert f"]({there}-{paper}.md)" in text, here
+
+
+def test_links_lead_somewhere(reference: dict[str, str]) -> None:
+    made = {DOCS / "cli" / f"{name}.md" for name in reference}
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            path = Path(os.path.normpath(page.parent / target))
+            assert path.exists() or path in made, f"{page.name} links to {target}"
+
+
+def test_help_examples_parse() -> None:
+    parser = data.build_parser()
+    for name in data.COMMANDS:
+        module = data.importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")
+        lines = joined(module.__doc__ or "")
+        calls = [line.strip() for line in lines if re.match(r"\s*(?:[A-Z_]+=\S+ )?idmetric-data ", line)]
+        assert calls
+        for line in calls:
+            words = shlex.split(re.split(r"\s{3,}|\s+[&>|]", line)[0])
+            words = words[words.index("idmetric-data") + 1 :]
+            try:
+                parser.parse_args(words)
+            except SystemExit:
+                pytest.fail(line)
+
+
+def numbered(line: str) -> tuple[list[str], list[float]]:
+    """A line's words, and its decimal numbers apart."""
+    words = re.split(r"[\s,]+", line.strip())
+    decimal = [re.fullmatch(r"\d+\.\d+", word) is not None for word in words]
+    return [w for w, d in zip(words, decimal, strict=True) if not d], [
+        float(w) for w, d in zip(words, decimal, strict=True) if d
+    ]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "scores"])
+def test_what_commands_print_is_what_the_page_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    [(command, shown)] = re.findall(r"```bash\n(idmetric-score .*)\n```\n\n```text\n(.*?)```", text, flags=re.S)
+    assert score.main([*shlex.split(command)[1:], "--device", "cpu"]) == 0
+    printed = [numbered(line) for line in capsys.readouterr().out.splitlines()]
+    for line in shown.splitlines():
+        words, numbers = numbered(line)
+        close = [found for kept, found in printed if kept == words and len(found) == len(numbers)]
+        assert words == ["..."] or any(found == pytest.approx(numbers, abs=2e-3) for found in close), line
+
+
+# The command line reference
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Its pages, made where torch and optional packages cannot be imported."""
+    blocked, pages = (tmp_path_factory.mktemp(name) for name in ("blocked", "cli"))
+    for name in ("torch", "timm", "scipy", "sklearn", "transformers", "tqdm", "vtk"):
+        (blocked / f"{name}.py").write_text("raise ImportError('not here')")
+    command = [sys.executable, str(DOCS / "cli_reference.py"), str(pages)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(blocked)})
+    return {path.stem: path.read_text(encoding="utf-8") for path in pages.glob("*.md")}
+
+
+def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A parser and all its sub-commands' parsers."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found += [leaf for child in action.choices.values() for leaf in leaves(child)]
+    return found
+
+
+def real_parsers() -> dict[str, list[argparse.ArgumentParser]]:
+    """Program -> its parsers, with the real torch."""
+    found = {"idmetric-score": leaves(score.build_parser()), "idmetric-data": leaves(data.build_parser())}
+    for program, module, names in (
+        ("idmetric-train", train, train.RECIPES),
+        ("idmetric-eval", eval, eval.PROTOCOLS),
+    ):
+        found[program] = [leaf for name in names for leaf in leaves(module.build_parser(name))]
+    for name, program in (("gallery", "idmetric-score"), ("embed", "idmetric-score"), ("bench", "idmetric-bench")):
+        if importlib.util.find_spec(f"idmetric.cli.{name}"):
+            found.setdefault(program, []).extend(leaves(importlib.import_module(f"idmetric.cli.{name}").build_parser()))
+    return found
+
+
+def test_the_reference_has_every_option_of_every_command(reference: dict[str, str]) -> None:
+    parsers = real_parsers()
+    scripts = re.findall(r'^(idmetric-\w+) = "', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), flags=re.M)
+    assert sorted(reference) == sorted(parsers) == sorted(scripts)
+    for program, own in parsers.items():
+        told = set(re.findall(r"`(-{1,2}[\w-]+)", reference[program]))
+        for parser in own:
+            options = {o for a in parser._actions for o in a.option_strings if a.help is not argparse.SUPPRESS}
+            assert options - {"-h", "--help"} <= told, parser.prog
+            # the words that call it are a heading, or the page's title
+            assert re.search(rf"^##? {re.escape(parser.prog)}$", reference[program], flags=re.M), parser.prog
+
+
+def test_the_reference_tells_defaults_as_help_does(reference: dict[str, str]) -> None:
+    for name in train.RECIPES:
+        [parser] = [p for p in leaves(train.build_parser(name)) if p.prog.endswith(f" {name}")]
+        told = " ".join(reference["idmetric-train"].replace("\\", "").replace("`", "").split())
+        for action in parser._actions:
+            if (
+                action.help
+                and action.help is not argparse.SUPPRESS
+                and "%(" not in action.help
+                and action.dest != "help"
+            ):
+                shown = " ".join(action.help.replace("%%", "%").replace("`", "").split())
+                assert shown.replace("|", "").replace("<", "&lt;") in told.replace("|", ""), (name, action.dest)
+
+
+# The papers' numbers
+
+
+def row_of(text: str, start: str) -> list[float]:
+    """The numbers of the table row that starts so."""
+    [row] = re.findall(rf"^\| \*{{0,2}}{re.escape(start)}\*{{0,2}} \|(.*)\|$", text, flags=re.M)
+    return [float(cell.strip(" *")) for cell in row.split("|")]
+
+
+def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
+    from idmetric.protocols.common import paper_dreambench as dreambench_paper
+    from idmetric.protocols.common import paper_idsim as idsim_paper
+    from idmetric.protocols.common import paper_mveb as mveb_paper
+
+    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    at = [idsim_paper.COLUMNS.index(column) for column in (
+        ("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("petface", "AUC"),
+        ("cute hard", "accuracy"), ("subjects2k", "AP"),
+    )]  # fmt: skip
+    names = {"UNED": "Universal Embedding (ViT-H)"}
+    for model in ("LPIPS", "CLIP ViT-L", "DreamSim", "DINOv3 ViT-L", "UNED", "ID-Sim"):
+        printed = [idsim_paper.FIG_25[model][i] for i in at]
+        assert row_of(text, names.get(model, model)) == pytest.approx(printed, abs=5.1e-4), model
+    assert row_of(text, "class features (Fig. 25)") == [row_of(text, "ID-Sim")[i] for i in (0, 1, 2, 4, 5)]
+    patches = dict(zip(idsim_paper.PATCH_COLUMNS, idsim_paper.TABLE_2B["ID-Sim"], strict=True))
+    columns = [("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("cute hard", "accuracy")]
+    printed = [patches[column] for column in (*columns, ("subjects2k", "AP"))]
+    assert row_of(text, "patches (Table 2b)") == pytest.approx(printed, abs=5.1e-4)
+    fisher = [
+        dreambench_paper.FISHER[x][0] for x in (dreambench_paper.HUMAN, "gpt", "clip", "dino", "siglip2", "nearid")
+    ]
+    assert "| " + " | ".join(f"{x:.3f}" for x in fisher) + " |" in text
+    models = ("CLIP (ViT-large-14)", "SigLIP2 (so400m-14-384)", "GME (Qwen2-VL-7B)", "VLM2Vec-V2.0 (Qwen2-VL-2B)",
+              "VisME (Qwen2.5-VL-3B)", "VisME (Qwen2.5-VL-7B)")  # fmt: skip
+    assert "| " + " | ".join(str(mveb_paper.TABLE_1[m][-1]) for m in models) + " |" in text
+
+
+# The page of limits
+
+
+def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None:
+    drawing: dict[str, Any] = runpy.run_path(str(DOCS / "draw_limits.py"))
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| !\[[^\]]+\]\((images/limits-\w+\.webp)\) \|.*\| ([\d.]+) \| ([\d.]+) \|", text, flags=re.M)
+    assert {file for file, _, _ in rows} == {f"images/{p.name}" for p in (DOCS / "images").glob("limits-*.webp")}
+    assert len(rows) == len(drawing["CASES"]) + 2
+    metric = IDSim("tiny", device="cpu")
+    for file, same, other in rows:
+        with Image.open(DOCS / file) as strip:
+            pictures = drawing["tiles"](strip.convert("RGB"))
+        assert drawing["distances"](metric, pictures)["cls"] == pytest.approx([float(same), float(other)], abs=2e-3), (
+            file
+        )
+        if "two" in file:
+            [told] = re.findall(r"By a mask of its half: ([\d.]+)\.", text)
+            with Image.open(DOCS / file) as strip:
+                assert drawing["subject"](metric, strip.convert("RGB")) == pytest.approx(float(told), abs=2e-3)
+
+
+def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("vtk")
+    runpy.run_path(str(DOCS / "draw_limits.py"))["main"](tmp_path, things=1)
+    drawn = {p.name for p in tmp_path.iterdir()}
+    assert drawn == {p.name for p in (DOCS / "images").glob("limits-*.webp")}
+    assert all(
+        re.search(rf"^\| {name} \| 0 \|", out, flags=re.M)
+        for out in [capsys.readouterr().out]
+        for name in ("twin", "two")
+    )
+
+
+def test_the_distances_on_the_front_page_are_those_of_its_images() -> None:
+    [row] = re.findall(r'^\| distance by `IDSim\("tiny"\)` \| (.*) \|$', (DOCS / "index.md").read_text(), flags=re.M)
+    names = ("mug_a", "mug_b", "mug_c", "mug_other", "box_a")
+    files = [ROOT / f"examples/images/{name}.png" for name in names]
+    found = IDSim("tiny", device="cpu")(files[0], files).tolist()
+    assert found == pytest.approx([float(x) for x in row.split(" | ")], abs=6e-3)
+
+
+# The site
+
+
+class Loads(HTMLParser):
+    """What a browser fetches for a page by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag in ("script", "img", "iframe", "source", "video"):
+            self.found.append(given.get("src", ""))
+        if tag == "link" and given.get("rel") not in ("canonical", "next", "prev"):
+            self.found.append(given.get("href", ""))
+
+
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(module, reason="the site needs pip install 'idmetric[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(list(DOCS.rglob("*.md")))
+    for page in pages:
+        loads = Loads()
+        loads.feed(page.read_text(encoding="utf-8"))
+        assert not [x for x in loads.found if re.match(r"(?:https?:)?//", x)], page.name
+    described = zlib.decompress((tmp_path / "site" / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    for name in set(idmetric.__all__) - {"__version__"}:
+        assert re.search(rf"^idmetric\.(?:\w+\.)?{name} py:", described, flags=re.M), (
+            f"{name} is on no page of docs/api"
+        )
+    assert not list((tmp_path / "site").rglob("*.py"))
+
+
+def test_pip_lines_install_from_a_copy_of_the_repository() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for found in re.finditer(r"pip\s+install\s+(?:-e )?'?idmetric", page.read_text(encoding="utf-8")):
+            before = found.string[: found.start()]
+            assert before.endswith("Once the package is installed, `"), f"{page.name}: {found[0]}"

@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics.pairwise import cosine_distances
+
+from idmetric import IDSim
+from idmetric.calibration.apply import Calibration
+from idmetric.calibration.curves import Platt
+from idmetric.cli import gallery as command
+from idmetric.cli import score
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.matrix import DISTANCES
+from idmetric.gallery import Gallery, GalleryError
+from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
+from idmetric.scoring.records import Records
+from idmetric.store.nearest import unit
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def picture(seed: int, size: tuple[int, int] = (200, 160)) -> Image.Image:
+    """Shapes of many sizes, so that there is detail everywhere."""
+    rng = np.random.default_rng(seed)
+    found = np.zeros((160, 200, 3))
+    for side in (4, 10, 24, 80):
+        grid = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        found += np.asarray(grid.resize((200, 160)), float) / 4
+    return Image.fromarray(found.astype(np.uint8)).resize(size)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> IDSim:
+    return IDSim("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four pictures; of the first five copies, of the second one, and the third twice."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(4):
+        picture(number).save(folder / f"p{number}.png")
+    first = picture(0)
+    first.save(folder / "p0_jpeg.jpg", quality=40)
+    first.resize((100, 80)).save(folder / "p0_small.png")
+    ImageOps.mirror(first).save(folder / "p0_mirrored.png")
+    ImageEnhance.Brightness(first).enhance(1.15).save(folder / "p0_bright.png")
+    picture(0, (400, 320)).save(folder / "p0_large.png")
+    picture(1).crop((8, 6, 196, 154)).save(folder / "p1_crop.png")
+    (folder / "p2_again.png").write_bytes((folder / "p2.png").read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gallery(tiny: IDSim, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    found = Gallery(tmp_path_factory.mktemp("gallery"), tiny)
+    found.update(photos)
+    return found
+
+
+@pytest.fixture(scope="module")
+def duplicates(gallery: Gallery) -> Records:
+    return near_duplicates(gallery)
+
+
+def groups(rows: Any) -> list[set[str]]:
+    found: dict[int, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["group"], set()).add(row["name"])
+    return list(found.values())
+
+
+def test_copies_are_found_however_they_were_made(duplicates: Records) -> None:
+    found = duplicates
+    assert groups(found) == [
+        {"p0.png", "p0_jpeg.jpg", "p0_small.png", "p0_mirrored.png", "p0_bright.png", "p0_large.png"},
+        {"p1.png", "p1_crop.png"}, {"p2.png", "p2_again.png"},
+    ]  # fmt: skip
+    rows = {row["name"]: row for row in found}
+    assert [name for name, row in rows.items() if row["keep"]] == ["p0_large.png", "p1.png", "p2.png"]
+    assert rows["p2_again.png"]["reason"] == "same bytes"
+    assert rows["p1_crop.png"]["reason"] == "copy"
+    assert rows["p0_large.png"]["reason"] == "kept"
+    assert rows["p0_mirrored.png"]["mirrored"]
+    assert not rows["p0_bright.png"]["mirrored"]
+    assert all(row["copy_agreement"] >= 0.7 for row in found)
+    assert rows["p0_small.png"]["width"] == 100
+    assert [row["size"] for row in found] == [6] * 6 + [2] * 4
+    assert all(Path(row["image"]).is_file() for row in found)
+
+
+def test_the_sharpest_can_be_kept_instead(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    sharp = picture(5)
+    sharp.save(tmp_path / "p" / "sharp.png")
+    sharp.resize((400, 320)).filter(ImageFilter.GaussianBlur(2)).save(tmp_path / "p" / "blurred_but_large.png")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+    for keep, name in (("largest", "blurred_but_large.png"), ("sharpest", "sharp.png")):
+        found = near_duplicates(gallery, keep=keep)  # type: ignore[arg-type]
+        assert [row["name"] for row in found if row["keep"]] == [name]
+    rows = {row["name"]: row["sharpness"] for row in found}
+    assert rows["sharp.png"] > rows["blurred_but_large.png"]
+
+
+def test_of_images_as_large_and_as_sharp_the_least_compressed_is_kept(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    for quality in (30, 95, 60):
+        with Image.open(Path(__file__).parents[2] / "examples" / "images" / "box_a.png") as box:
+            box.convert("RGB").save(tmp_path / "p" / f"{quality}.jpg", quality=quality)
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+    assert [row["name"] for row in near_duplicates(gallery) if row["keep"]] == ["95.jpg"]
+
+
+def test_sharpness_is_the_variance_of_the_laplacian_over_that_of_the_greys() -> None:
+    image = picture(1, (256, 200)).convert("L")
+    x = np.asarray(image, float) / 255
+    slow = [
+        x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1] - 4 * x[i, j]
+        for i in range(1, 199) for j in range(1, 255)
+    ]  # fmt: skip
+    assert sharpness(image) == pytest.approx(np.var(slow) / np.var(x))
+    assert sharpness(Image.new("RGB", (50, 40))) == 0
+    lit = ImageEnhance.Brightness(image).enhance(0.8)
+    assert np.asarray(lit).var() < 0.7 * np.asarray(image).var()
+    assert sharpness(lit) == pytest.approx(sharpness(image), rel=0.2)  # eight bits round
+
+
+def test_nearness_links_what_pixels_do_not(gallery: Gallery, duplicates: Records) -> None:
+    far = gallery.metric.pairwise([picture(0), picture(3)])[0, 1].item()
+    assert not any("p3.png" in group for group in groups(duplicates))
+    found = near_duplicates(gallery, max_distance=far + 1e-4)
+    assert any({"p0.png", "p3.png"} <= group for group in groups(found))
+    assert {row["reason"] for row in found} <= {"kept", "same bytes", "copy", "near", "linked"}
+    for wrong in ({"neighbours": 0}, {"keep": "newest"}, {"max_distance": -0.1}, {"max_distance": float("nan")}):
+        with pytest.raises(ValueError, match=rf"{next(iter(wrong))}"):
+            near_duplicates(gallery, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_file_that_changed_meanwhile_is_an_error(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    for name in ("a.png", "b.png"):
+        picture(1).save(tmp_path / "p" / name)
+    picture(2).save(tmp_path / "p" / "c.png")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+    picture(3).save(tmp_path / "p" / "a.png")
+    with pytest.raises(GalleryError, match=r"a\.png has changed"):
+        near_duplicates(gallery)
+
+
+def test_where_no_image_can_be_used_there_are_no_groups(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.png").write_text("no image")
+    gallery = Gallery(tmp_path / "g", tiny)
+    assert gallery.update(tmp_path / "p").images == 0
+    for found in (near_duplicates(gallery), identities(gallery, threshold=0.1)):
+        assert len(found) == 0
+        assert found.to_csv().startswith("group,size,")
+    picture(0, (60, 50)).save(tmp_path / "p" / "b.png")
+    gallery.update()
+    assert len(near_duplicates(gallery)) == 0
+    assert [row["name"] for row in identities(gallery, threshold=0.1)] == ["b.png"]
+
+
+# Identities
+
+
+def clumps(seed: int, spread: float) -> Any:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(8, 12))
+    return unit(centres[rng.integers(0, 8, 90)] + spread * rng.normal(size=(90, 12)))
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "single"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("threshold", [0.0, 0.03, 0.12, 0.4, 2.0])
+def test_clusters_are_those_of_scikit_learn(linkage: Any, seed: int, threshold: float) -> None:
+    vectors = clumps(seed, 0.5)
+    own = cluster(vectors, threshold, linkage)
+    # scikit-learn joins below its threshold, not at it
+    theirs = AgglomerativeClustering(
+        None, metric="precomputed", linkage=linkage, distance_threshold=threshold + 1e-9
+    ).fit_predict(cosine_distances(vectors.astype(float)))
+    assert np.array_equal(own[:, None] == own, theirs[:, None] == theirs)
+    first = [own.tolist().index(label) for label in range(own.max() + 1)]
+    assert first == sorted(first)
+
+
+def test_many_blocks_give_the_same_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = clumps(1, 0.5)
+    expected = cluster(vectors, 0.1)
+    monkeypatch.setattr("idmetric.gallery.clusters._CELLS", 200)
+    assert np.array_equal(cluster(vectors, 0.1), expected)
+    monkeypatch.setattr("idmetric.gallery.clusters.LARGEST", 10)
+    with pytest.raises(ValueError, match="lower the threshold, or linkage='single'"):
+        cluster(vectors, 1.5)
+    assert cluster(vectors, 1.5, "single").max() == 0
+    with pytest.raises(ValueError, match="linkage"):
+        cluster(vectors, 0.1, "ward")  # type: ignore[arg-type]
+
+
+def test_identities_come_in_groups_around_a_centre(gallery: Gallery) -> None:
+    rows = identities(gallery, threshold=0.02)
+    assert len(rows) == len(gallery)
+    by_group = groups(rows)
+    assert any({"p2.png", "p2_again.png"} <= group for group in by_group)
+    assert [len(group) for group in by_group] == sorted(map(len, by_group), reverse=True)
+    vectors = {item.name: v for item, v in zip(gallery.items, gallery.vectors().astype(float), strict=True)}
+    for group in by_group:
+        [centre] = [row["name"] for row in rows if row["centre"] and row["name"] in group]
+        mean = {a: np.mean([1 - vectors[a] @ vectors[b] for b in group]) for a in group}
+        assert mean[centre] == pytest.approx(min(mean.values()), abs=1e-6)
+        for row in rows:
+            if row["name"] in group:
+                assert row["distance"] == pytest.approx(1 - vectors[row["name"]] @ vectors[centre], abs=1e-6)
+
+
+def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Calibration(
+        Platt(4.0, 0.0), gallery.metric.calibrated_model(files=False), "cls", prior=0.5,
+        thresholds=({"false_accept_rate": 0.01, "distance": 0.017}, {"false_accept_rate": 0.1, "distance": 0.2}),
+    )  # fmt: skip
+    monkeypatch.setattr(gallery.metric, "_calibration", found)
+    assert calibrated_threshold(gallery, 0.1) == 0.2
+    assert identities(gallery).rows == identities(gallery, threshold=0.017).rows
+    with pytest.raises(ValueError, match=r"0\.05, only at 0\.01, 0\.1"):
+        identities(gallery, false_accept_rate=0.05)
+    monkeypatch.setattr(gallery.metric, "_calibration", None)
+    monkeypatch.setattr(gallery.metric, "_files", None)
+    with pytest.raises(ValueError, match="has no calibration"):
+        identities(gallery)
+
+
+def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -> None:
+    duplicates.write(tmp_path / "d.csv")
+    with (tmp_path / "d.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert {row["keep"] for row in rows} == {"True", "False"}
+    with pytest.raises(ValueError, match=r"\.csv, \.json, \.jsonl"):
+        duplicates.write(tmp_path / "d.xlsx")
+
+
+# The command
+
+
+@pytest.fixture
+def run(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = score.main(["gallery", *map(str, argv)])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return call
+
+
+def test_the_command_builds_and_answers(run: Run, photos: Path) -> None:
+    status, out, err = run("build", photos, "-g", "g", "--model", "tiny", "--device", "cpu")
+    assert (status, out) == (0, "")
+    assert "11 images, 10 embedded, 11 new in g by IDSim:tiny" in err
+    status, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--format", "json", "--device", "cpu")
+    assert status == 0
+    hits = json.loads(out)
+    assert [Path(h["image"]).name for h in hits][:2] == ["p1.png", "p1_crop.png"]
+    _, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--rerank", 5, "--distance", "joint",
+                    "--calibration", "stored", "--device", "cpu")  # fmt: skip
+    assert out == ""  # the calibration is for cls
+    _, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--rerank", 5, "--distance", "joint", "--index",
+                    "exact", "--device", "cpu")  # fmt: skip
+    assert "distance=joint" in out
+    assert out.splitlines()[1].split()[1:3] == ["1", "0.0000"]
+
+
+def test_the_command_sees_what_changed_and_lists_what_it_cannot_read(run: Run, photos: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    for number in range(3):
+        picture(number, (60, 50)).save(own / f"{number}.png")
+    common = ("-g", "g", "--device", "cpu")
+    assert run("build", own, "--model", "tiny", "--parquet", "g.parquet", *common)[0] == 0
+    assert (tmp_path / "g.parquet").is_file()
+    picture(7, (60, 50)).save(own / "new.png")
+    (own / "bad.png").write_text("no image")
+    status, out, err = run("query", own / "new.png", "--format", "csv", *common)
+    assert status == 4
+    assert "left out" in err
+    assert "bad.png" in err
+    assert Path(next(csv.DictReader(out.splitlines()))["image"]).name == "new.png"
+    picture(8, (60, 50)).save(own / "1.png")
+    status, out, err = run("query", own / "1.png", "--no-update", *common)
+    assert "1.png has changed" in err
+    assert "g/" not in out
+    assert run("build", "--quiet", *common)[0] == 4
+    assert run("query", own / "1.png", "-k", 1, *common)[1].splitlines()[1].endswith("1.png")
+
+
+def test_the_command_writes_groups(run: Run, photos: Path, tmp_path: Path) -> None:
+    status, out, _ = run("dedupe", photos, "--model", "tiny", "--device", "cpu", "-o", "groups.csv")
+    assert (status, out) == (0, "")
+    with (tmp_path / "groups.csv").open(newline="") as file:
+        assert sum(row["keep"] == "True" for row in csv.DictReader(file)) == 3
+    assert len(list(photos.iterdir())) == 11
+    status, out, _ = run("cluster", photos, "--model", "tiny", "--device", "cpu", "--threshold", "0.02")
+    assert status == 0
+    assert "11 images" in out.splitlines()[-1]
+    assert os.listdir(tmp_path) == ["groups.csv"]  # a gallery without a name is not kept
+
+
+def test_the_command_removes_what_is_gone(run: Run, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    for number in range(3):
+        picture(number, (60, 50)).save(tmp_path / "own" / f"{number}.png")
+    common = ("-g", "g", "--device", "cpu")
+    assert run("build", "own", "--model", "tiny", *common)[0] == 0
+    (tmp_path / "own" / "1.png").unlink()
+    status, out, err = run("prune", *common)
+    assert (status, out) == (0, "")
+    assert "removed 1 embeddings" in err
+    assert "2 images in g" in err
+    status, _, err = run("prune", "-g", "none", "--model", "tiny", "--device", "cpu")
+    assert status == 1
+    assert "'none' is not a gallery" in err
+    assert run("prune")[0] == 2
+
+
+def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:
+    for argv, words in (
+        (("query", photos / "p0.png"), "--gallery is needed"),
+        (("build", "nowhere", "-g", "g"), "there is no 'nowhere'"),
+        (("cluster",), "give a folder, or --gallery"),
+        (("build", photos, "-g", "g", "--batch-size", "0"), "at least 1"),
+    ):
+        status, _, err = run(*argv)
+        assert status == 2
+        assert words in err
+    status, _, err = run("query", photos / "p0.png", "-g", "none", "--model", "tiny", "--device", "cpu")
+    assert status == 1
+    assert "'none' is not a gallery: make one with idmetric-score gallery build FOLDER --gallery none" in err
+    assert not Path("none").exists()
+    assert run("--help")[0] == 0
+
+
+def test_a_gallery_of_two_models_asks_which(run: Run, photos: Path, tiny: IDSim) -> None:
+    tiny.save_pretrained("copy")
+    run("build", photos / "p0.png", "-g", "g", "--model", "tiny", "--device", "cpu")
+    run("build", photos / "p0.png", "-g", "g", "--model", "copy", "--device", "cpu")
+    status, _, err = run("query", photos / "p0.png", "-g", "g", "--device", "cpu")
+    assert status == 2
+    assert "say which, by --model" in err
+
+
+def test_images_called_gallery_can_still_be_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", "tiny", "--device", "cpu", "--quiet"]
+    picture(0, (60, 50)).save("other.png")
+    picture(1, (60, 50)).save("gallery", "PNG")
+    picture(2, (60, 50)).save("build", "PNG")
+    assert score.main(["gallery", "other.png", *options]) == 0
+    assert "other.png" in capsys.readouterr().out
+    assert score.main(["gallery", "build", *options]) == 0  # a file of that name comes first
+    assert "build" in capsys.readouterr().out
+    Path("gallery").unlink()
+    Path("gallery").mkdir()
+    picture(3, (60, 50)).save("gallery/x.png")
+    assert score.main(["other.png", "gallery", *options]) == 0
+    assert "x.png" in capsys.readouterr().out
+
+
+def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
+    rows = [Row("box", str(photos / "p0.png")), Row("cup", str(photos / "p0_jpeg.jpg"))]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "set.csv")
+    assert {row["identity"] for row in near_duplicates(gallery)} == {"box", "cup"}  # one picture, two names
+
+
+def test_literals_are_those_of_the_library() -> None:
+    assert command.DISTANCES == DISTANCES
+    assert command.DTYPES == score.DTYPES
+
+
+def test_help_of_the_command_loads_nothing_heavy() -> None:
+    code = "import sys\nfrom idmetric.cli.score import main\ntry: main(['gallery', 'query', '--help'])\n" \
+           "except SystemExit: print(' '.join(sys.modules))"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "PIL"} & set(done.stdout.splitlines()[-1].split())

@@ -1,0 +1,860 @@
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+
+from idmetric import Embedding, IDSim, ImageReadError
+from idmetric.calibration.apply import Calibration
+from idmetric.calibration.curves import Platt
+from idmetric.cli.score import main
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.gallery import (
+    BusyError,
+    Gallery,
+    GalleryError,
+    GalleryWriteError,
+    StaleWarning,
+    UntrustedSourcesError,
+    models_of,
+    sources,
+)
+from idmetric.gallery import store as stores
+from idmetric.gallery.clusters import identities, near_duplicates
+from idmetric.gallery.sources import content
+from idmetric.io.lock import lock
+from idmetric.models.idsim import IDSimConfig
+from idmetric.store import shards as kept_shards
+from idmetric.store.nearest import nearest, unit
+from idmetric.store.shards import DamagedShardError, Shards
+from tests.conftest import SMALL, random_model
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Nine pictures in two folders."""
+    for number in range(9):
+        path = tmp_path / "photos" / ("a" if number < 5 else "b") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(number).save(path)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return tmp_path / "index"
+
+
+def build(index: Path, metric: IDSim, photos: Path, **options: Any) -> Gallery:
+    gallery = Gallery(index, metric, **options)
+    gallery.update(photos)
+    return gallery
+
+
+def files(photos: Path) -> list[Path]:
+    return sorted(photos.rglob("*.png"))
+
+
+class Counted:
+    """Counts the images that a metric embeds."""
+
+    def __init__(self, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.images = 0
+        original = metric.embed
+
+        def embed(images: Any, **options: Any) -> Any:
+            found = original(images, **options)
+            self.images += len(found)
+            return found
+
+        monkeypatch.setattr(metric, "embed", embed)
+
+
+# Searching
+
+
+def test_the_answer_is_that_of_measuring_all_distances(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery = build(index, metric, photos)
+    queries = [picture(20), picture(21), photos / "a" / "3.png"]
+    hits = gallery.query(queries, k=4).to_records()
+    far = metric.pairwise(queries, files(photos)).double()
+    for number in range(3):
+        order = far[number].argsort()[:4]
+        own = hits[4 * number : 4 * number + 4]
+        assert [h["image"] for h in own] == [str(files(photos)[k]) for k in order]
+        assert [h["rank"] for h in own] == [1, 2, 3, 4]
+        np.testing.assert_allclose([h["distance"] for h in own], far[number][order], atol=1e-6)
+    assert hits[8]["image"] == hits[8]["query"]
+    assert hits[8]["distance"] < 1e-6
+    pytest.importorskip("faiss")
+    assert gallery.query(queries, k=4, index="faiss").to_records() == hits
+
+
+@pytest.mark.parametrize("distance", ["patch", "joint"])
+@pytest.mark.parametrize("kept", [False, True], ids=["embedded again", "kept"])
+def test_a_rerank_sorts_the_shortlist_by_the_patch_distance(
+    metric: IDSim, photos: Path, index: Path, distance: str, kept: bool
+) -> None:
+    gallery = build(index, metric, photos, patches=kept)
+    hits = gallery.query(picture(20), k=3, distance=distance, rerank=5).to_records()
+    shortlist = metric.pairwise(picture(20), files(photos))[0].argsort()[:5]
+    far = metric.pairwise(picture(20), [files(photos)[k] for k in shortlist], distance)[0]
+    order = far.argsort()[:3]
+    assert [h["image"] for h in hits] == [str(files(photos)[shortlist[k]]) for k in order]
+    np.testing.assert_allclose([h["distance"] for h in hits], far[order], atol=1e-5)
+    assert hits[0]["distance_name"] == distance
+
+
+def test_a_rerank_with_kept_patches_embeds_only_the_query(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos, patches=True)
+    counted = Counted(metric, monkeypatch)
+    gallery.query(picture(20), k=3, distance="joint", rerank=9)
+    assert counted.images == 1
+
+
+@pytest.mark.parametrize("rows", [1, 7, 500])
+def test_faiss_and_matrix_products_give_the_same_rows_and_distances(rows: int) -> None:
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(rows)
+    table = Vectors(np.repeat(rng.normal(size=(rows // 5 + 1, 16)), 5, 0)[:rows])  # with ties
+    queries = np.concatenate([rng.normal(size=(20, 16)), table.vectors[:3]])
+    found, far = nearest(queries, table, 6, index="exact")
+    others, again = nearest(queries, table, 6, index="faiss")
+    assert np.array_equal(found, others)
+    assert np.array_equal(far, again)
+    wide = unit(queries).astype(float) @ table.vectors.astype(float).T
+    slow = np.lexsort((np.broadcast_to(np.arange(rows), wide.shape), -wide.round(9)))[:, :6]
+    assert np.array_equal(found, slow)
+
+
+class Vectors:
+    """A table in memory, in parts of 60, out of order."""
+
+    def __init__(self, vectors: Any) -> None:
+        self.vectors = unit(vectors)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def blocks(self) -> Iterator[Any]:
+        for start in reversed(range(0, len(self), 60)):
+            part = np.arange(start, min(start + 60, len(self)))
+            yield part, self.vectors[part]
+
+    def rows(self, numbers: Any) -> Any:
+        return self.vectors[numbers]
+
+
+def test_vectors_that_do_not_fit_are_searched_in_their_files(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in (photos / "a", photos):  # two shards
+        gallery = build(index, metric, part)
+    before = gallery.query(files(photos), k=5).to_records()
+    monkeypatch.setattr(stores, "_HELD", 0)
+    again = Gallery(index, metric)
+    assert again.query(files(photos), k=5).to_records() == before
+    assert again.table()._kept is None
+    assert again.vectors().shape == (9, 48)
+
+
+def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    mask = np.zeros((30, 40), np.uint8)
+    mask[8:20, 10:30] = 255
+    (tmp_path / "masks").mkdir()
+    for path in files(photos)[:-1]:
+        Image.fromarray(mask).save(tmp_path / "masks" / path.name)
+    gallery = Gallery(tmp_path / "index", metric, masked=True, outside="white")
+    done = gallery.update(photos, mask_dir=tmp_path / "masks")
+    assert done.images == 8
+    assert "8.png: No such file" in done.unreadable[str(files(photos)[-1])]
+    (tmp_path / "masks" / "8.png").touch()
+    assert "8.png: the file is empty" in gallery.update().unreadable[str(files(photos)[-1])]
+    hits = gallery.query(picture(30), k=8, masks=mask).to_records()
+    far = metric.pairwise(picture(30), files(photos)[:-1], masks_a=mask, masks_b=[mask] * 8, outside="white")[0]
+    order = far.argsort()
+    assert [h["image"] for h in hits] == [str(files(photos)[k]) for k in order]
+    np.testing.assert_allclose([h["distance"] for h in hits], far[order], atol=1e-5)
+    Image.fromarray(255 - mask).save(tmp_path / "masks" / "0.png")
+    assert gallery.update().changed == [str(photos / "a" / "0.png")]
+
+
+def test_a_manifest_with_files_bytes_and_identities(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    rows = [Row(f"id{k % 2}", str(path), id=f"row{k}") for k, path in enumerate(files(photos)[:3])]
+    rows.append(Row(None, image_bytes=files(photos)[4].read_bytes(), id="inside"))
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.parquet")
+    gallery = Gallery(tmp_path / "index", metric)
+    assert gallery.update(tmp_path / "set.parquet").images == 4
+    hits = gallery.query(files(photos)[4], k=4).to_records()
+    assert hits[0]["name"] == "inside"
+    assert {h["name"]: h["identity"] for h in hits} == {"row0": "id0", "row1": "id1", "row2": "id0", "inside": None}
+    near = gallery.query(files(photos)[4], k=4, distance="joint", rerank=4)
+    assert near[0]["name"] == "inside"
+
+
+def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery = build(index, metric, photos)
+    with pytest.raises(ValueError, match="rerank=50"):
+        gallery.query(picture(1), distance="joint")
+    with pytest.raises(ValueError, match="fewer than the k=10"):
+        gallery.query(picture(1), distance="joint", rerank=3)
+    with pytest.raises(ValueError, match="needs the distance"):
+        gallery.query(picture(1), rerank=30)
+    with pytest.raises(ValueError, match="unknown index"):
+        gallery.query(picture(1), index="fast")  # type: ignore[arg-type]
+    with pytest.raises(ImageReadError, match="nowhere"):
+        gallery.query("nowhere.png")
+    with pytest.raises(ValueError, match="has no calibration"):
+        gallery.query(picture(1), probability=True)
+    with pytest.raises(GalleryError, match="no folder, image or manifest"):
+        gallery.update(photos / "none")
+    with pytest.raises(GalleryError, match="mask_dir"):
+        Gallery(index, metric, masked=True).update(photos)
+    with pytest.raises(GalleryError, match="no sources are recorded"):
+        Gallery(index / "new", metric).update()
+
+
+def test_a_query_can_leave_itself_out_and_tell_a_probability(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos)
+    own = files(photos)[2]
+    assert str(own) not in [h["image"] for h in gallery.query(own, k=9, exclude_same=True)]
+    found = Calibration(Platt(4.0, 0.0), metric.calibrated_model(files=False), "cls", prior=0.5)
+    monkeypatch.setattr(metric, "_calibration", found)
+    hits = gallery.query(own, k=3, probability=True)
+    expected = found.probability([h["distance"] for h in hits])
+    assert [h["probability"] for h in hits] == pytest.approx(expected.tolist())
+    assert {h["probability_basis"] for h in hits} == {found.basis}
+
+
+# Tables
+
+
+def test_results_are_records_for_pandas_csv_and_json(metric: IDSim, photos: Path, index: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    hits = build(index, metric, photos).query([picture(20), picture(21)], k=2)
+    frame = hits.to_pandas()
+    assert list(frame.columns) == list(hits.columns)
+    assert len(frame) == len(hits) == 4
+    near = [{**row, "distance": pytest.approx(row["distance"], rel=1e-8)} for row in hits.to_records()]
+    assert json.loads(hits.to_json()) == near
+    assert [json.loads(line) for line in hits.to_jsonl().splitlines()] == near
+    hits.write(index / "hits.csv")
+    back = pandas.read_csv(index / "hits.csv")
+    assert back["image"].tolist() == frame["image"].tolist()
+    assert {"model", "revision", "resolution", "idmetric"} <= set(back.columns)
+
+
+def test_parquet_holds_every_image_and_vector(metric: IDSim, photos: Path, index: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    gallery = build(index, metric, photos)
+    gallery.to_parquet(tmp_path / "g.parquet")
+    table = parquet.read_table(tmp_path / "g.parquet")
+    assert table["image"].to_pylist() == [str(p) for p in files(photos)]
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_pylist()).astype(np.float32), gallery.vectors())
+    assert json.loads(table.schema.metadata[b"idmetric.gallery"])["model"] == metric.label
+
+
+# Keeping up
+
+
+def test_only_what_is_new_is_embedded(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(metric, monkeypatch)
+    gallery = Gallery(index, metric)
+    done = gallery.update(photos)
+    assert (done.images, done.embedded, len(done.new), counted.images) == (9, 9, 9, 9)
+    assert str(gallery.update()) == "9 images, 0 embedded"
+
+    (photos / "a" / "0.png").rename(photos / "b" / "moved.png")
+    (photos / "a" / "1.png").unlink()
+    picture(50).save(photos / "a" / "2.png")
+    picture(51).save(photos / "new.png")
+    (photos / "copy.png").write_bytes((photos / "a" / "3.png").read_bytes())
+    done = Gallery(index, metric).update()
+    assert done.moved == [(str(photos / "a" / "0.png"), str(photos / "b" / "moved.png"))]
+    assert done.deleted == [str(photos / "a" / "1.png")]
+    assert done.changed == [str(photos / "a" / "2.png")]
+    assert done.new == [str(photos / "copy.png"), str(photos / "new.png")]
+    assert (done.images, done.embedded, counted.images) == (10, 2, 11)
+
+    fresh = Gallery(index, metric)
+    both = fresh.query(photos / "copy.png", k=2).to_records()
+    assert [h["name"] for h in both] == ["a/3.png", "copy.png"]
+    assert [h["name"] for h in fresh.query(picture(50), k=1)] == ["a/2.png"]
+    assert "a/1.png" not in [h["name"] for h in fresh.query(picture(1), k=10)]
+
+
+def test_sources_are_replaced_or_added(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery = Gallery(index, metric)
+    gallery.update(photos / "a")
+    assert gallery.update(photos / "b", add=True).images == 9
+    done = gallery.update(photos / "b" / "7.png", photos / "b")
+    assert (done.images, done.embedded) == (4, 0)
+    assert len(done.deleted) == 5
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_file_changed_under_its_name_size_and_time_is_seen(
+    metric: IDSim, photos: Path, index: Path, quick: bool
+) -> None:
+    first, second = photos / "a" / "0.bmp", photos / "a" / "1.bmp"
+    picture(60).save(first)
+    gallery = build(index, metric, photos)
+    stat = first.stat()
+    picture(61).save(first)
+    os.utime(first, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    after = first.stat()
+    assert (after.st_size, after.st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    assert not second.exists()
+
+    with pytest.warns(StaleWarning, match=r"left out: .*0\.bmp has changed"):
+        hits = gallery.query(picture(60), k=10).to_records()
+    assert "a/0.bmp" not in [h["name"] for h in hits]
+    assert len(hits) == 9
+    assert gallery.update(quick=quick).changed == [str(first)]
+    assert gallery.query(picture(61), k=1)[0]["name"] == "a/0.bmp"
+
+
+def test_a_quick_update_reads_only_what_may_have_changed(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return content(path)
+
+    gallery = build(index, metric, photos)
+    monkeypatch.setattr("idmetric.gallery.sources.content", counted)
+    gallery.update(quick=True)
+    assert len(read) == 9  # so young that a clock could not tell two writes apart
+    monkeypatch.setattr("idmetric.gallery.read._TICK", -(10**12))
+    gallery.update(quick=True)
+    assert len(read) == 9
+    picture(70).save(photos / "a" / "4.png")
+    gallery.update(quick=True)
+    assert read[9:] == ["4.png"]
+    gallery.update()
+    assert len(read) == 19
+
+
+def test_a_missing_file_is_no_answer(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery = build(index, metric, photos)
+    (photos / "a" / "3.png").unlink()
+    with pytest.warns(StaleWarning, match="No such file"):
+        hits = gallery.query(picture(3), k=9)
+    assert len(hits) == 8
+
+
+def test_unreadable_images_are_listed_and_mended(metric: IDSim, photos: Path, index: Path) -> None:
+    (photos / "empty.jpg").touch()
+    os.mkfifo(photos / "pipe.jpg")
+    (photos / "text.png").write_text("no image")
+    (photos / "lost.png").symlink_to(photos / "nowhere.png")
+    whole = (photos / "a" / "0.png").read_bytes()
+    (photos / "a" / "0.png").write_bytes(whole[:200])
+    gallery = Gallery(index, metric)
+    done = gallery.update(photos)
+    reasons = {Path(place).name: reason for place, reason in done.unreadable.items()}
+    assert set(reasons) == {"empty.jpg", "pipe.jpg", "text.png", "lost.png", "0.png"}
+    assert "it is a pipe or a device" in reasons["pipe.jpg"]
+    assert reasons["empty.jpg"] == "the file is empty: fetch or write it again"
+    assert "not an image of a known format" in reasons["text.png"]
+    assert "No such file" in reasons["lost.png"]
+    assert done.images == 8
+    assert len(gallery.query(picture(1), k=20)) == 8
+    assert Gallery(index, metric).problems == done.unreadable
+    (photos / "a" / "0.png").write_bytes(whole)
+    assert gallery.update(quick=True).images == 9
+
+
+def test_an_embedding_that_is_not_finite_is_a_problem(photos: Path, index: Path) -> None:
+    broken = random_model("dinov3")
+    with torch.no_grad():
+        broken.mlp_cls.fc2.bias.fill_(float("nan"))
+    done = Gallery(index, broken).update(photos)
+    assert done.images == 0
+    assert all("embedding in float32 is not finite" in reason for reason in done.unreadable.values())
+    with pytest.raises(GalleryError, match="no image that can be used"):
+        Gallery(index, broken).query(picture(1))
+
+
+# What is gone
+
+# patches of some images, or of all, or of none
+KINDS = {"cls": (False, False), "patches": (True, True), "cls, then patches": (False, True)}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_embeddings_of_images_that_are_gone_can_be_removed(
+    metric: IDSim, photos: Path, index: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = KINDS[kind]
+    build(index, metric, photos / "a", patches=first)
+    gallery = build(index, metric, photos, patches=second)
+    assert (gallery.prune().embeddings, gallery.prune().bytes) == (0, 0)
+    other = Gallery(index, metric, patches=second)  # another process, that has read none of the vectors
+    gone = [photos / "a" / "1.png", photos / "b" / "6.png"]
+    for path in gone:
+        path.unlink()
+    gallery.update()
+    before, size = gallery.query(picture(20), k=9).to_records(), sum(p.stat().st_size for p in shards(index))
+    done = gallery.prune()
+    assert done.embeddings == 2
+    assert done.bytes == size - sum(p.stat().st_size for p in shards(index)) > 0
+    assert str(done).startswith("removed 2 embeddings: 0.0 MB")
+    counted = Counted(metric, monkeypatch)
+    for opened in (gallery, Gallery(index, metric, patches=second), other):
+        assert opened.query(picture(20), k=9).to_records() == before
+    assert counted.images == 4  # the query alone, twice where the files that were known have gone meanwhile
+    near = gallery.query(picture(20), k=3, distance="joint", rerank=7).to_records()
+    assert counted.images == (5 if second else 12)  # patches are still there where they were
+    far = metric.pairwise(picture(20), [h["image"] for h in near], "joint")[0]
+    np.testing.assert_allclose([h["distance"] for h in near], far, atol=1e-5)
+    picture(1).save(gone[0])
+    assert gallery.update().embedded == 1  # it was really removed
+    assert gallery.prune().embeddings == 0
+
+
+@pytest.mark.parametrize("ask", ["vectors", "query", "duplicates", "identities", "parquet"])
+def test_answers_go_on_where_another_has_pruned(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, ask: str
+) -> None:
+    opened = build(index, metric, photos)
+    (photos / "b" / "6.png").write_bytes((photos / "a" / "1.png").read_bytes())
+    (photos / "a" / "3.png").unlink()
+    other = Gallery(index, metric)
+    other.update()
+    other.prune()
+    names = [path.relative_to(photos).as_posix() for path in files(photos)]
+    if ask == "vectors":
+        np.testing.assert_array_equal(opened.vectors(), other.vectors())
+    elif ask == "query":
+        assert {hit["name"] for hit in opened.query(picture(1), k=20)} == set(names)
+    elif ask == "duplicates":
+        assert {row["name"] for row in near_duplicates(opened, neighbours=1)} >= {"a/1.png", "b/6.png"}
+    elif ask == "identities":
+        assert sorted(row["name"] for row in identities(opened, threshold=0.0)) == names
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        opened.to_parquet(tmp_path / "g.parquet")
+        assert parquet.read_table(tmp_path / "g.parquet")["name"].to_pylist() == names
+
+
+def test_a_prune_that_is_stopped_loses_nothing(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos)
+    before = gallery.query(picture(20), k=4).to_records()
+    (photos / "a" / "1.png").unlink()
+    gallery.update()
+
+    def stopped(path: Path, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            gallery.prune()
+    left = [h for h in before if h["name"] != "a/1.png"]
+    assert [h["name"] for h in Gallery(index, metric).query(picture(20), k=4)][: len(left)] == [h["name"] for h in left]
+    assert gallery.prune().embeddings == 1
+    assert Gallery(index, metric).update().embedded == 0
+
+
+def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery, other = build(index, metric, photos), build(index, random_model("dinov2"), photos)
+    (other.store / "notes.txt").write_text("mine")
+    build(index, random_model("cnn"), photos)
+    assert gallery.prune().others == []
+    with (other.store / ".lock").open("ab") as file:
+        assert lock(file)
+        with pytest.raises(BusyError, match="another process is updating"):
+            gallery.prune(others=True, wait=False)
+    done = gallery.prune(others=True)
+    assert len(done.others) in (1, 2)  # one of them may have gone before the busy one was met
+    assert other.store.name in done.others
+    assert len(models_of(index)) == 1
+    assert [path.name for path in other.store.iterdir()] == ["notes.txt"]  # it is not the gallery's
+    assert len(gallery.query(picture(1), k=9)) == 9
+    with pytest.raises(GalleryError, match="is no gallery of"):
+        Gallery(index / "none", metric).prune()
+    assert not (index / "none").exists()
+
+
+# Another model
+
+
+def resized(metric: IDSim) -> IDSim:
+    config = SMALL["dinov3"]
+    other = IDSim(IDSimConfig(config.backbone, 48, config.hidden, backbone_args=config.backbone_args), device="cpu")
+    other.load_state_dict(metric.state_dict())
+    return other
+
+
+def nudged(metric: IDSim) -> IDSim:
+    """The same but for two weights that changed places."""
+    other = random_model("dinov3")
+    with torch.no_grad():
+        weight = other.mlp_cls.fc2.weight
+        weight[0, :2] = weight[0, :2].flip(0)
+    assert metric.mlp_cls.fc2.weight.sum() == other.mlp_cls.fc2.weight.sum()
+    return other
+
+
+def greyed(metric: IDSim) -> IDSim:
+    other = random_model("dinov3")
+    other.background = (0, 0, 0)
+    return other
+
+
+@pytest.mark.parametrize("change", [resized, nudged, greyed])
+def test_another_model_never_finds_what_this_one_left(metric: IDSim, photos: Path, index: Path, change: Any) -> None:
+    build(index, metric, photos)
+    other = change(metric)
+    with pytest.raises(GalleryError, match="by exactly these weights"):
+        Gallery(index, other).query(picture(1))
+    gallery = Gallery(index, other)
+    assert gallery.update(photos).embedded == 9
+    np.testing.assert_allclose(gallery.vectors(), other.encode(files(photos), normalize_embeddings=True), atol=1e-5)
+    assert len(models_of(index)) == 2
+    assert Gallery(index, metric).query(files(photos)[0], k=1)[0]["distance"] < 1e-6
+
+
+def test_another_version_of_the_package_starts_anew(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(index, metric, photos)
+    monkeypatch.setattr("idmetric.models.embedder.__version__", "99")
+    with pytest.raises(GalleryError, match=r"it holds .*idmetric "):
+        Gallery(index, metric).query(picture(1))
+
+
+def test_a_model_trained_meanwhile_is_refused(photos: Path, index: Path) -> None:
+    model = random_model("dinov3")
+    gallery = build(index, model, photos)
+    with torch.no_grad():
+        model.mlp_cls.fc1.weight.mul_(1.01)
+    for use in (lambda: gallery.query(picture(1)), lambda: gallery.update()):
+        with pytest.raises(GalleryError, match="has changed since the gallery was opened"):
+            use()
+    with torch.no_grad():
+        model.mlp_cls.fc1.weight.copy_(random_model("dinov3").mlp_cls.fc1.weight)
+    assert len(gallery.query(picture(1))) == 9  # written to, but as it was
+
+
+# Damage
+
+
+def shards(index: Path) -> list[Path]:
+    return sorted(index.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("how", ["cut short", "emptied", "a bit flipped"])
+def test_a_damaged_shard_is_named_and_made_again(
+    metric: IDSim, photos: Path, index: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(index, metric, photos / "a")
+    gallery = build(index, metric, photos)
+    before = gallery.query(files(photos), k=3).to_records()
+    shard = shards(index)[0]
+    data = bytearray(shard.read_bytes())
+    data[-7] ^= 1
+    shard.write_bytes({"cut short": data[:-10], "emptied": b"", "a bit flipped": data}[how])
+    with pytest.raises(GalleryError, match="missing or damaged|" + shard.name):
+        Gallery(index, metric).query(picture(1))
+    counted = Counted(metric, monkeypatch)
+    fresh = Gallery(index, metric)
+    done = fresh.update()
+    assert done.damaged == [shard.name]
+    assert 0 < counted.images == done.embedded < 9
+    assert fresh.query(files(photos), k=3).to_records() == before
+
+
+def test_shards_name_what_the_disk_has_changed(metric: IDSim, tmp_path: Path) -> None:
+    embedding = metric.embed([picture(k) for k in range(3)])
+    kept = Shards(tmp_path, patches=True)
+    kept.add(["a", "b", "c"], embedding)
+    np.testing.assert_array_equal(kept.vectors(["c", "a"]), embedding.cls[[2, 0]].numpy())
+    [path] = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1  # of the last image's patches
+    path.write_bytes(data)
+    again = Shards(tmp_path, patches=True)
+    assert again.embedding(["a", "b"]).patches is not None
+    with pytest.raises(DamagedShardError, match="patches are not what was written"):
+        again.embedding(["c"])
+    assert [error.path for error in again.check()] == [path]
+    assert "a" not in again
+
+
+def test_a_damaged_list_of_images_loses_no_embedding(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(index, metric, photos)
+    [path] = index.rglob("images.jsonl")
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(GalleryError, match=r"images\.jsonl.* is damaged"):
+        Gallery(index, metric).query(picture(1))
+    gallery = Gallery(index, metric)
+    counted = Counted(metric, monkeypatch)
+    with pytest.raises(GalleryError, match="no sources are recorded"):  # its sources were in it
+        gallery.update()
+    assert gallery.update(photos).images == 9
+    assert counted.images == 0
+    assert len(gallery.query(picture(1), k=9)) == 9
+
+
+# Sources that a stranger wrote into it
+
+
+def redirected(index: Path, folder: Path) -> None:
+    """The gallery's file names another folder."""
+    [path] = index.rglob("images.jsonl")
+    head, *lines = path.read_text().splitlines()
+    values = json.loads(head)
+    values["sources"] = [{"path": str(folder), "mask_dir": None}]
+    path.write_text("\n".join([json.dumps(values), *lines]) + "\n")
+
+
+def test_a_gallery_with_edited_sources_does_not_read_them(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = build(index, metric, photos / "a")
+    redirected(index, photos / "b")
+    listed: list[Path] = []
+    original = sources.walk
+    monkeypatch.setattr(sources, "walk", lambda folder, *rest: (listed.append(folder), original(folder, *rest))[1])
+    for opened in (gallery, Gallery(index, metric)):
+        for add in (False, True):
+            with pytest.raises(UntrustedSourcesError, match=f"{photos}/b.*--trust-sources"):
+                opened.update(*[photos / "a"] * add, add=add)
+        assert {hit["image"] for hit in opened.query(picture(1), k=9)} == set(map(str, files(photos / "a")))
+    assert not listed
+
+    assert Gallery(index, metric).update(trust_sources=True).images == 4
+    assert str(Gallery(index, metric).update()) == "4 images, 0 embedded"  # it is asked once
+    assert Gallery(index, metric).update(photos / "a").images == 5  # what is named is read
+    assert Gallery(index, metric).update(photos / "b", add=True).images == 9
+
+
+def test_a_gallery_from_elsewhere_asks_before_it_reads(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    metric.save_pretrained(tmp_path / "model")
+    words = ["--gallery", str(index), "--quiet"]
+    assert main(["gallery", "build", str(photos), "--model", str(tmp_path / "model"), *words]) == 0
+    assert main(["gallery", "build", *words]) == 0
+    index.rename(tmp_path / "received")
+    words = ["--gallery", str(tmp_path / "received"), "--quiet"]
+    query = ["gallery", "query", str(files(photos)[0]), *words, "--output", str(tmp_path / "hits.csv")]
+    walked: list[Path] = []
+    monkeypatch.setattr("idmetric.cli.gallery.walk", lambda folder: walked.append(folder) or [])
+    for command in (["gallery", "build", *words], query, ["gallery", "dedupe", *words], ["gallery", "prune", *words]):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"'{photos}'" in error
+        assert "--trust-sources" in error
+    assert main([*query, "--no-update"]) == 0
+    assert not walked  # the folder is not even listed
+    monkeypatch.undo()
+
+    # where nothing can be remembered, permission is needed each time
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert main([*query, "--trust-sources"]) == 0
+    assert main(query) == 1
+    monkeypatch.undo()
+    assert main([*query, "--trust-sources"]) == 0
+    assert main(query) == 0
+
+
+def test_bytes_of_a_manifest_that_a_stranger_named_are_not_read(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path
+) -> None:
+    Manifest.from_rows([Row(str(k), image_bytes=file.read_bytes()) for k, file in enumerate(files(photos))]).write(
+        tmp_path / "set.parquet"
+    )
+    build(index, metric, tmp_path / "set.parquet")
+    assert len(Gallery(index, metric).query(picture(1), k=3)) == 3
+    redirected(index, tmp_path / "other.parquet")
+    with pytest.raises(UntrustedSourcesError, match="other"):
+        Gallery(index, metric).query(picture(1), k=3)
+
+
+def test_a_gallery_that_is_not_kept_leaves_nothing(photos: Path, tmp_path: Path, metric: IDSim) -> None:
+    metric.save_pretrained(tmp_path / "model")
+    kept = Path(os.environ["XDG_STATE_HOME"])
+    before = sorted(kept.rglob("*"))
+    assert main(["gallery", "dedupe", str(photos), "--model", str(tmp_path / "model"), "--quiet"]) == 0
+    assert sorted(kept.rglob("*")) == before
+
+
+def test_a_list_of_sources_of_another_kind_is_damage(metric: IDSim, photos: Path, index: Path) -> None:
+    build(index, metric, photos)
+    [path] = index.rglob("images.jsonl")
+    whole = path.read_text()
+    for value in ([5], [{"path": 5}], [{"path": "a", "mask_dir": 1}], [{"path": "a", "more": "b"}], [{}]):
+        head, *lines = whole.splitlines()
+        path.write_text("\n".join([json.dumps({**json.loads(head), "sources": value}), *lines]) + "\n")
+        with pytest.raises(GalleryError, match="sources is damaged"):
+            Gallery(index, metric).query(picture(1))
+
+
+# Processes
+
+
+@pytest.fixture(scope="module")
+def context() -> Any:
+    """Starts processes, each from one that has loaded what they need."""
+    if "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    found = mp.get_context("forkserver")
+    found.set_forkserver_preload(["timm", __name__])
+    return found
+
+
+def one_process(index: Path, photos: Path, answer: Path, dies: bool) -> None:
+    """An update that saves often; one that dies does so after six images."""
+    torch.set_num_threads(1)
+    kept_shards._SAVE_IMAGES = 2
+    gallery = Gallery(index, random_model("dinov3"))
+
+    def progress(done: int, total: int) -> None:
+        if dies and done == 6:
+            os._exit(9)
+
+    embedded = gallery.update(photos, batch_size=2, workers=1, progress=progress).embedded
+    answer.write_text(json.dumps([embedded, sorted(item.name for item in gallery.items)]))
+
+
+def test_processes_that_build_one_gallery_share_the_work(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, context: Any
+) -> None:
+    places = [tmp_path / f"{k}.json" for k in range(2)]
+    running = [context.Process(target=one_process, args=(index, photos, place, False)) for place in places]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    assert [process.exitcode for process in running] == [0, 0]
+    answers = [json.loads(place.read_text()) for place in places]
+    assert sorted(embedded for embedded, _ in answers) == [0, 9]
+    assert answers[0][1] == answers[1][1] == sorted(path.relative_to(photos).as_posix() for path in files(photos))
+    gallery = Gallery(index, metric)
+    assert (len(gallery), str(gallery.update())) == (9, "9 images, 0 embedded")
+    assert sum(len(Shards(index)._where) for index in {path.parent for path in shards(index)}) == 9
+
+
+def test_a_killed_update_goes_on_where_it_was(
+    metric: IDSim, photos: Path, index: Path, tmp_path: Path, context: Any
+) -> None:
+    killed = context.Process(target=one_process, args=(index, photos, tmp_path / "answer.json", True))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == 9
+    gallery = Gallery(index, metric)
+    kept = len(gallery._shards._where)
+    assert kept >= 2
+    assert gallery.update(photos).embedded == 9 - kept
+    assert len(gallery.query(picture(1), k=9)) == 9
+
+
+def test_without_locks_two_updates_are_still_sound(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "lock", lambda file: None)
+    one, two = Gallery(index, metric), Gallery(index, metric)
+    one.update(photos, progress=lambda done, total: two.update(photos) if done == 5 else None)  # one within the other
+    again = Gallery(index, metric)
+    assert str(again.update()) == "9 images, 0 embedded"
+    assert len(again.query(picture(1), k=20)) == 9
+
+
+def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, index: Path) -> None:
+    gallery = build(index, metric, photos)
+    other = Gallery(index, metric)
+    seen = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not seen:
+            with pytest.raises(BusyError, match="another process is updating"):
+                other.update(wait=False)
+            seen.append(len(other.query(picture(1), k=9)))
+
+    gallery.update(progress=meanwhile)
+    assert seen == [9]
+
+
+def test_a_full_disk_is_named_and_nothing_is_half_written(
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(embedding: Any, path: Path, metadata: Any = None) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedding, "save", full)
+        with pytest.raises(GalleryWriteError, match=r"cannot be written .*No space left"):
+            Gallery(index, metric).update(photos)
+    assert not [path for path in index.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert Gallery(index, metric).update(photos).images == 9
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user who may not write what root has made."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are not those of Windows")
+def test_a_folder_that_cannot_be_written_is_named(metric: IDSim, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("shared")
+    for folder in (root, *list(root.parents)[:2]):
+        folder.chmod(0o755)
+    (root / "photos").mkdir()
+    picture(1).save(root / "photos" / "1.png")
+    gallery = build(root / "index", metric, root / "photos")
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        with nobody():
+            for folder in (root / "index", root / "new"):
+                with pytest.raises(GalleryWriteError, match=r"cannot be written .Permission denied.*another folder"):
+                    Gallery(folder, metric).update(root / "photos")
+            assert len(Gallery(root / "index", metric).query(picture(1))) == 1
+    finally:
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755)
+    assert len(gallery) == 1
+    with pytest.raises(GalleryWriteError, match="Not a directory"):
+        Gallery(root / "photos" / "1.png", metric).update(root / "photos")

@@ -1,0 +1,194 @@
+"""Images that are meant to do harm: bombs, lies about size, endless pages, programs, blocks beyond all measure."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import struct
+import subprocess
+import sys
+import time
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageReadError, MultiFrameWarning, read_image
+from tests.fuzz.images import bomb, chunk, frames, pages, png
+from tests.fuzz.run import _begin, _status
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
+    data = bomb(14_000)
+    assert len(data) < 30_000
+    start = time.process_time()
+    with pytest.raises(ImageReadError, match="too many pixels"):
+        read_image(data)
+    with pytest.raises(ImageReadError, match="more than the 1000000 allowed"):
+        read_mask(bomb(2000), max_pixels=1_000_000)
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("size", [(2**32 - 1, 2**32 - 1), (2**31 - 1, 1), (0, 8), (8, 0), (60_000, 60_000)])
+def test_a_header_that_lies_about_the_size_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ImageReadError):
+        read_image(png(*size))
+
+
+def test_memory_for_a_lying_header_is_bounded() -> None:
+    program = """
+import sys, resource
+from idmetric.images.read import read_image, ImageReadError
+from tests.fuzz.images import png
+from tests.fuzz.run import _begin, _status
+before = _begin()
+try: read_image(png(13_000, 13_000, 8, 6))
+except ImageReadError: pass
+print(_status("VmHWM") - before)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 1.5 * 2**30
+
+
+def test_what_does_not_fit_in_memory_is_named() -> None:
+    program = """
+import resource
+from idmetric.images.read import read_image, ImageReadError
+from tests.fuzz.images import bomb
+from tests.fuzz.run import _status
+space = _status("VmSize") + 50 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+try: read_image(bomb(13_000))
+except ImageReadError as error: print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "do not fit in memory" in found.stdout
+
+
+@pytest.mark.parametrize("kind", [b"iCCP", b"zTXt", b"iTXt"])
+def test_a_compressed_block_of_a_gigabyte_takes_no_gigabyte(kind: bytes) -> None:
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(2**24)) for _ in range(16)) + packer.flush()  # 256 MB in 250 KB
+    lead = b"key\0\1\0\0\0" if kind == b"iTXt" else b"name\0\0"
+    before = _begin()
+    with contextlib.suppress(ImageReadError):
+        read_image(png(8, 8, 8, 0, chunk(kind, lead + data)))
+    assert _status("VmHWM") - before < 150 * 2**20
+
+
+def test_thousands_of_frames_cost_no_time() -> None:
+    start = time.process_time()
+    with pytest.warns(MultiFrameWarning, match="1000 frames or more"):
+        read_image(frames(20_000))
+    with pytest.warns(MultiFrameWarning, match="1000 frames or more"):
+        read_image(pages(20_000))
+    with pytest.warns(MultiFrameWarning, match="50 frames"):
+        read_image(pages(50, loop=True))  # its last page leads back to the first
+    assert time.process_time() - start < 2
+
+
+def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
+    picture = Image.effect_noise((16, 16), 50).convert("RGB")
+    data = io.BytesIO()
+    picture.save(data, "PNG")
+    whole = data.getvalue()
+    for more in (chunk(b"eXIf", bytes(2**22)), chunk(b"eXIf", b"II*\0\xff\xff\xff\xff"), chunk(b"teSt", bytes(2**22))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = read_image(whole[:33] + more + whole[33:])
+        assert np.array_equal(np.asarray(found), np.asarray(picture))
+
+
+def test_images_that_another_program_draws_are_refused() -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "EPS")
+    with pytest.raises(ImageReadError, match="EPS files are not read"):
+        read_image(data.getvalue())
+
+
+def fits(side: int) -> bytes:
+    """A compressed FITS file, each pixel of which Pillow reverses in Python: half a minute for 4000 x 4000."""
+
+    def unit(**cards: str) -> bytes:
+        words = "".join(f"{key:<8}= {value:>20}".ljust(80) for key, value in cards.items()) + "END".ljust(80)
+        return words.ljust(-(-len(words) // 2880) * 2880).encode()
+
+    table = {"XTENSION": "'BINTABLE'", "BITPIX": "8", "NAXIS": "2", "NAXIS1": "0", "NAXIS2": "0", "ZIMAGE": "T",
+             "ZCMPTYPE": "'GZIP_1  '", "ZBITPIX": "8", "ZNAXIS": "2", "ZNAXIS1": str(side),
+             "ZNAXIS2": str(side)}  # fmt: skip
+    return unit(SIMPLE="T", BITPIX="8", NAXIS="0") + unit(**table) + gzip.compress(bytes(4 * side**2)) + bytes(2880)
+
+
+def run_lengths(side: int) -> bytes:
+    """A run-length coded BMP that ends each line after a pixel, which Pillow fills up in Python."""
+    rows = b"\1\1\0\0" * side + b"\0\1"
+    head = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(rows), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + len(rows), 0, 0, 1078) + head + bytes(1024) + rows
+
+
+def test_formats_that_decode_slowly_are_refused_by_name(tmp_path: Path) -> None:
+    with Image.open(io.BytesIO(fits(4))) as opened:
+        assert np.asarray(opened).shape == (4, 4)  # it is a good file
+    with Image.open(io.BytesIO(fits(4))) as opened, pytest.raises(ImageReadError, match="FITS files are not read"):
+        read_image(opened)  # Pillow has not decoded it yet
+    (tmp_path / "photo.png").write_bytes(fits(4))
+    for source in (fits(4), tmp_path / "photo.png"):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match=r"FITS files are not read: .*save it as PNG"):
+                read(source)
+    qoi = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(qoi, "QOI")
+    with pytest.raises(ImageReadError, match="QOI files are not read"):
+        read_image(qoi.getvalue())
+
+    assert read_image(run_lengths(8)).size == (8, 8)
+    start = time.process_time()
+    with pytest.raises(ImageReadError, match="run-length coded BMP of 6000 x 6000 pixels"):
+        read_image(run_lengths(6000))
+    with pytest.raises(ImageReadError):
+        read_image(fits(3000))
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("kind", sorted({"PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "TGA"}))
+def test_formats_that_people_keep_photos_in_are_read(kind: str) -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (32, 24), (200, 30, 30)).save(data, kind)
+    found = np.asarray(read_image(data.getvalue())).astype(int)
+    assert found.shape == (24, 32, 3)
+    assert np.abs(found - (200, 30, 30)).max() < 6
+
+
+def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to(tmp_path / "not-there")
+    (tmp_path / "c.png").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "d.png")  # opening it would wait for a writer
+    for path in (tmp_path / "a.png", tmp_path / "b.png", Path("/dev/null"), tmp_path):
+        with pytest.raises(ImageReadError):
+            read_image(path)
+    for path in (tmp_path / "c.png", tmp_path / "d.png"):
+        with pytest.raises(ImageReadError, match="a pipe or a device"):
+            read_image(path)
+
+
+def test_sixteen_bits_and_short_palettes_are_read_or_refused() -> None:
+    head = struct.pack(">IIBBBBB", 4, 4, 8, 3, 0, 0, 0)
+    rows = zlib.compress(b"".join(b"\0" + bytes([200, 1, 2, 3]) for _ in range(4)))
+    for palette in (b"", bytes(3), bytes(768)):
+        data = (
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", head)
+            + chunk(b"PLTE", palette)
+            + chunk(b"IDAT", rows)
+            + chunk(b"IEND", b"")
+        )
+        with contextlib.suppress(ImageReadError):
+            assert read_image(data).size == (4, 4)
+    assert read_image(png(8, 4, 16, 0, data=bytes(17 * 4))).getpixel((0, 0)) == (0, 0, 0)

@@ -1,0 +1,924 @@
+"""Images of every kind come out as the right pixels, and bad ones as one error that says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import re
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from idmetric.images.masks import read_mask
+from idmetric.images.read import (
+    MAX_PIXELS,
+    ImageReadError,
+    MultiFrameWarning,
+    check_pixels,
+    describe,
+    load_batch,
+    read_image,
+    resize_pixels,
+    split_images,
+    to_pixels,
+)
+
+
+def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
+    shape = (height, width, channels) if channels else (height, width)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def array(image: Image.Image) -> np.ndarray:
+    return np.asarray(image)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes, *extra: bytes) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+BOMB = png(50_000, 50_000, 8, 2, b"")
+
+
+# The error
+
+
+def test_error_is_a_value_error_that_carries_source_and_reason() -> None:
+    error = ImageReadError("cat.jpg", "there is no such file")
+    assert isinstance(error, ValueError)
+    assert (error.source, error.reason) == ("cat.jpg", "there is no such file")
+    assert "cat.jpg" in str(error)
+    assert "no such file" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.source, again.reason, str(again)) == (error.source, error.reason, str(error))
+
+
+def bad_path(tmp_path: Path, case: str) -> Path:
+    path = tmp_path / f"{case}.png"
+    if case == "folder":
+        path.mkdir()
+    elif case == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif case != "missing":
+        contents = {"empty": b"", "text": b"hello", "zeros": b"\0" * 999, "bomb": BOMB, "cut": BOMB[:20]}
+        path.write_bytes(contents[case])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "way_out"),
+    [
+        ("missing", "no such file", "check the path"),
+        ("dangling", "no such file", "check the path"),
+        ("empty", "is empty", "fetch or write it again"),
+        ("folder", "folder", "give the image files|files ending in"),
+        ("text", "not an image", "save it again"),
+        ("zeros", "not an image", "save it again"),
+        ("cut", "not an image|cut short", "again"),
+        ("bomb", "too many pixels", "make it smaller"),
+    ],
+)
+def test_bad_files_name_the_file_the_reason_and_the_way_out(
+    tmp_path: Path, case: str, reason: str, way_out: str
+) -> None:
+    path = bad_path(tmp_path, case)
+    for given_as in (path, str(path)):
+        for read in (read_image, read_mask, lambda x: load_batch([x], (4, 4))):
+            with pytest.raises(ImageReadError) as caught:
+                read(given_as)  # type: ignore[operator]
+            assert caught.value.source == str(path)
+            assert str(path) in str(caught.value)
+            assert re.search(reason, caught.value.reason)
+            assert re.search(way_out, caught.value.reason)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+def test_truncated_files_raise(kind: str, share: float) -> None:
+    data = saved(Image.fromarray(noise(64, 64)), kind)
+    with pytest.raises(ImageReadError, match=r"cut short|not an image"):
+        read_image(data[: int(len(data) * share)])
+
+
+def test_corrupt_pixels_raise() -> None:
+    data = bytearray(saved(Image.fromarray(noise(64, 64))))
+    data[len(data) // 2] ^= 255
+    with pytest.raises(ImageReadError, match="damaged"):
+        read_image(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://a.org/x.png", "https://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AAAA"],
+)
+def test_addresses_are_not_fetched(address: str) -> None:
+    with pytest.raises(ImageReadError, match="not fetched: download") as caught:
+        read_image(address)
+    assert caught.value.source == address
+
+
+def test_a_long_data_address_does_not_flood_the_message() -> None:
+    with pytest.raises(ImageReadError) as caught:
+        read_image("data:image/png;base64," + "A" * 100_000)
+    assert len(str(caught.value)) < 300
+
+
+def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret.png"
+    path.write_bytes(saved(Image.new("RGB", (2, 2))))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(ImageReadError, match="permission") as caught:
+        read_image(path)
+    assert caught.value.source == str(path)
+
+
+def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImageReadError, match="too many pixels"):
+        read_image(BOMB)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some users do
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(ImageReadError, match=rf"50000 x 50000 pixels are more than the {MAX_PIXELS} allowed"):
+        read_image(BOMB)
+    with pytest.raises(ImageReadError, match="raise max_pixels"):
+        read_image(saved(Image.new("RGB", (20, 20))), max_pixels=399)
+
+
+def test_pixel_limit_is_inclusive_and_holds_for_every_reader() -> None:
+    image = Image.new("RGB", (20, 20))
+    for source in (saved(image), image, io.BytesIO(saved(image))):
+        with pytest.raises(ImageReadError, match="20 x 20"):
+            to_pixels(source, (4, 4), max_pixels=399)
+    assert read_image(image, max_pixels=400).size == (20, 20)
+    assert load_batch(image, (4, 4), max_pixels=400).shape == (1, 3, 4, 4)
+    with pytest.raises(ImageReadError, match="20 x 20"):
+        load_batch([image], (4, 4), max_pixels=399)
+    with pytest.raises(ImageReadError, match="20 x 20"):
+        read_mask(image, max_pixels=399)
+
+
+def test_pillows_bomb_warning_made_an_error_is_still_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
+    data = saved(Image.new("RGB", (20, 20)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ImageReadError, match="too many pixels"):
+            read_image(data)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (torch.zeros(5, 4, 4), "1 to 4 channels"),
+        (torch.zeros(9, 9, 3), "(C, H, W)"),
+        (torch.zeros(4), "(C, H, W)"),
+        (torch.zeros(2, 3, 4, 4), "index a batch"),
+        (torch.zeros(1, 2, 3, 4, 4), "(C, H, W)"),
+        (torch.zeros(3, 0, 4), "no pixels"),
+        (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
+        (torch.zeros(3, 4, 4, dtype=torch.complex64), "complex64"),
+        (np.zeros((3, 9, 9), np.uint8), "(H, W, C)"),
+        (np.zeros((0, 4, 3), np.uint8), "no pixels"),
+        (np.zeros((4, 4, 3), np.int32), "use uint8"),
+        (np.zeros((4, 4, 3), object), "type object"),
+        (torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2), "[2, 2]"),
+        (np.array(["a.png"]), "(H, W, C)"),
+        (Image.new("RGB", (0, 4)), "no pixels"),
+        (Image.fromarray(np.full((2, 2), 255, np.float32)), "[255, 255]"),
+        (Image.fromarray(np.full((2, 2), 70_000, np.int32)), "[70000, 70000]"),
+        (b"", "is empty"),
+        (b"junk", "not an image"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else describe(x),
+)
+def test_bad_objects_raise_the_same_error(source: Any, reason: str) -> None:
+    for size in (None, (2, 2)):
+        with pytest.raises(ImageReadError) as caught:
+            to_pixels(source, size)
+        assert reason in str(caught.value)
+        assert caught.value.source == describe(source)
+    with pytest.raises(ImageReadError):
+        read_image(source)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "way_out"),
+    [
+        (0.0, 255.0, "divide by 255"),
+        (0.0, 65535.0, "divide by 65535"),
+        (-1.0, 1.0, "(x + 1) / 2"),
+        (-2.1, 2.6, "x * std + mean"),
+        (0.0, 1.2, "clamp"),
+        (0.1, float("nan"), "NaN"),
+        (0.1, float("inf"), "infinity"),
+        (float("-inf"), 0.5, "infinity"),
+    ],
+)
+def test_floats_outside_the_unit_range_say_what_was_found(low: float, high: float, way_out: str) -> None:
+    values = torch.full((3, 4, 4), 0.5)
+    values[0, 0, 0], values[2, 3, 3] = low, high
+    hwc = values.permute(1, 2, 0).numpy()
+    sources: list[Any] = [values, values.double(), values.half() if high < 300 else values, hwc]
+    for source in sources:
+        for read in (lambda x: to_pixels(x, None), lambda x: load_batch(x, (2, 2)), read_image):
+            with pytest.raises(ImageReadError) as caught:
+                read(source)
+            assert way_out in caught.value.reason
+            assert "must lie in [0, 1], found [" in caught.value.reason
+            if np.isfinite([low, high]).all():  # numbers to the precision of the type
+                found = re.findall(r"-?\d[\d.e+]*", caught.value.reason.split("found")[1])[:2]
+                assert [float(x) for x in found] == pytest.approx([low, high], rel=1e-3)
+    with pytest.raises(ImageReadError):
+        load_batch(values[None].repeat(2, 1, 1, 1), (4, 4))
+    with pytest.raises(ImageReadError):
+        read_mask(values.flatten()[None])
+
+
+def test_rounding_slack_is_tolerated_and_leaves_values_and_graph_alone() -> None:
+    x = torch.full((1, 3, 4, 4), 1.00005, requires_grad=True)
+    check_pixels(x)
+    out = load_batch(x, (4, 4))
+    assert torch.equal(out, x)
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.ones_like(x))
+    with pytest.raises(ImageReadError):
+        check_pixels(torch.tensor([1.001]))
+    with pytest.raises(ImageReadError):
+        check_pixels(torch.tensor([-0.001]))
+
+
+# Names
+
+
+def test_describe(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    Image.new("RGB", (3, 4)).save(path)
+    assert describe("a/b.png") == "a/b.png"
+    assert describe(Path("a") / "b.png") == str(Path("a") / "b.png")
+    assert describe("") == "''"
+    assert describe(b"x" * 123) == "<bytes, 123 bytes>"
+    assert describe(bytearray(5)) == "<bytes, 5 bytes>"
+    assert describe(Image.new("RGB", (3, 4))) == "<PIL image 3x4 RGB>"
+    assert describe(torch.zeros(3, 8, 8)) == "<tensor (3,8,8) float32>"
+    assert describe(np.zeros((8, 8, 3), np.uint8)) == "<array (8,8,3) uint8>"
+    assert describe(io.BytesIO()) == "<BytesIO>"
+    with Image.open(path) as image, path.open("rb") as file:
+        assert describe(image) == str(path)
+        assert describe(file) == str(path)
+
+
+# Kinds of input
+
+
+def test_every_kind_gives_the_same_pixels(tmp_path: Path) -> None:
+    rgb = noise()
+    image = Image.fromarray(rgb)
+    path = tmp_path / "noise.png"
+    image.save(path)
+    chw = torch.from_numpy(rgb).permute(2, 0, 1)
+    sources: list[Any] = [str(path), path, path.read_bytes(), bytearray(path.read_bytes()), memoryview(saved(image))]
+    sources += [io.BytesIO(path.read_bytes()), image, rgb, rgb[::-1][::-1], np.asfortranarray(rgb), chw, chw[None]]
+    sources += [rgb / 255, (rgb / 255).astype(np.float32), (rgb / 255).astype(">f4"), chw / 255, chw.double() / 255]
+    sources += [rgb.astype(np.uint16) * 257, rgb.astype(">u2") * 257, (rgb / 255).astype(np.longdouble)]
+    for source in sources:
+        out = read_image(source)
+        assert (out.mode, out.size) == ("RGB", (7, 9))
+        assert np.array_equal(array(out), rgb), describe(source)
+    sources[5].seek(0)
+    for source in sources:
+        assert torch.allclose(to_pixels(source, None).float(), chw / 255, atol=1e-6), describe(source)
+
+
+def test_channels_of_arrays_and_tensors() -> None:
+    for channels in (0, 1, 2, 3, 4):
+        values = noise(5, 6, channels)
+        mode = {0: "L", 1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]
+        squeezed = values[..., 0] if channels == 1 else values
+        expected = array(read_image(Image.frombytes(mode, (6, 5), squeezed.tobytes())))
+        planes = torch.from_numpy(values if channels else values[..., None]).permute(2, 0, 1)
+        assert np.array_equal(array(read_image(values)), expected)
+        assert np.array_equal(array(read_image(planes)), expected)
+        as_float = torch.from_numpy(expected.copy()).permute(2, 0, 1) / 255
+        for source in (values / 255, planes / 255, planes.double() / 255):
+            assert (to_pixels(source, None) - as_float).abs().max() <= 1.01 / 255  # 8-bit compositing rounds
+            assert np.abs(array(read_image(source)).astype(int) - expected).max() <= 1
+
+
+def test_bool_arrays_and_tensors_are_black_and_white() -> None:
+    values = noise(4, 4, 0) > 127
+    expected = np.repeat(values[..., None], 3, -1) * np.uint8(255)
+    assert np.array_equal(array(read_image(values)), expected)
+    assert np.array_equal(array(read_image(torch.from_numpy(values))), expected)
+
+
+def test_sixteen_bit_arrays_are_scaled() -> None:
+    values = np.array([[0, 128, 129], [32768, 65407, 65535]], np.uint16)
+    expected = [[0, 0, 1], [128, 255, 255]]  # round(v / 257); 65407 / 257 = 254.502
+    assert array(read_image(values))[..., 0].tolist() == expected
+    assert array(read_image(torch.from_numpy(values)))[..., 2].tolist() == expected
+
+
+def test_file_objects_are_read_from_where_they_stand_and_left_open(tmp_path: Path) -> None:
+    rgb = noise()
+    path = tmp_path / "two.bin"
+    path.write_bytes(b"junk" + saved(Image.fromarray(rgb)))
+    with path.open("rb") as file:
+        file.seek(4)
+        assert np.array_equal(array(read_image(file)), rgb)
+        assert not file.closed
+        with pytest.raises(ImageReadError, match=r"seek\(0\)") as caught:
+            read_image(file)
+        assert caught.value.source == str(path)
+        assert not file.closed
+    with pytest.raises(ImageReadError, match="reading failed"):
+        read_image(file)
+    with path.open(encoding="latin-1") as text, pytest.raises(ImageReadError, match="mode 'rb'"):
+        read_image(text)  # type: ignore[arg-type]
+
+
+def test_other_objects_are_a_type_error() -> None:
+    for thing in (None, 3, {"a": 1}):
+        with pytest.raises(TypeError, match="is not an image"):
+            read_image(thing)  # type: ignore[arg-type]
+
+
+# Modes
+
+
+def test_exif_orientation_against_explicit_transposes(tmp_path: Path) -> None:
+    rgb = noise(6, 10)
+    upright = {
+        1: rgb,
+        2: rgb[:, ::-1],
+        3: rgb[::-1, ::-1],
+        4: rgb[::-1],
+        5: rgb.transpose(1, 0, 2),
+        6: np.rot90(rgb, -1),
+        7: rgb.transpose(1, 0, 2)[::-1, ::-1],
+        8: np.rot90(rgb),
+    }
+    for orientation, expected in upright.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for kind in ("PNG", "WEBP", "TIFF"):
+            options = {"lossless": True} if kind == "WEBP" else {}
+            data = saved(Image.fromarray(rgb), kind, exif=exif, **options)
+            assert np.array_equal(array(read_image(data)), expected), (kind, orientation)
+        with Image.open(io.BytesIO(saved(Image.fromarray(rgb), exif=exif))) as lazy:
+            assert np.array_equal(array(read_image(lazy)), expected)
+        path = tmp_path / f"{orientation}.jpg"
+        flat = Image.fromarray(np.kron(rgb // 64 * 64, np.ones((8, 8, 1), np.uint8)))
+        flat.save(path, exif=exif, quality=100, subsampling=0)
+        turned = np.kron(expected // 64 * 64, np.ones((8, 8, 1), np.uint8))
+        assert np.abs(array(read_image(path)).astype(int) - turned).mean() < 2
+        once = read_image(path)
+        assert np.array_equal(array(read_image(once)), array(once))  # never turned twice
+
+
+def test_sixteen_bit_images_are_turned_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    values = np.arange(6, dtype=np.uint16).reshape(2, 3) * 10_000
+    out = array(read_image(saved(Image.fromarray(values), exif=exif)))[..., 0]
+    assert np.array_equal(out, np.rint(np.rot90(values, -1) / 257))
+
+
+def test_damaged_exif_loses_the_orientation_but_not_the_image() -> None:
+    data = saved(Image.fromarray(noise()), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert read_image(data).size == (7, 9)
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 30)])
+def test_alpha_is_composited_on_the_background(background: tuple[int, int, int]) -> None:
+    rgba = noise(8, 8, 4)
+    alpha = rgba[..., 3:] / 255
+    expected = rgba[..., :3] * alpha + np.array(background) * (1 - alpha)
+    image = Image.fromarray(rgba)
+    cases: dict[str, Any] = {"RGBA": image, "PNG": saved(image), "array": rgba, "float": rgba / 255}
+    cases["tensor"] = torch.from_numpy(rgba).permute(2, 0, 1)
+    cases["float tensor"] = cases["tensor"] / 255
+    for name, source in cases.items():
+        out = array(read_image(source, background=background))
+        assert np.abs(out - expected).max() <= 1, name
+        out_pixels = to_pixels(source, None, background=background).permute(1, 2, 0).numpy() * 255
+        assert np.abs(out_pixels - expected).max() <= 1, name
+    premultiplied = array(read_image(image.convert("RGBa"), background=background))
+    assert np.abs(premultiplied - expected).max() <= 2
+
+    grey = image.convert("LA")
+    luminance, cover = array(grey)[..., :1].astype(float), array(grey)[..., 1:] / 255
+    expected = luminance * cover + np.array(background) * (1 - cover)
+    palette = Image.new("PA", grey.size)
+    palette.putpalette(np.repeat(np.arange(256), 3).tolist())
+    palette.putdata([tuple(x) for x in array(grey).reshape(-1, 2).tolist()])
+    for variant in (grey, grey.convert("La"), palette):
+        assert np.abs(array(read_image(variant, background=background)) - expected).max() <= 2, variant.mode
+
+
+def test_white_is_the_default_background() -> None:
+    clear = np.zeros((2, 2, 4), np.uint8)
+    assert (array(read_image(clear)) == 255).all()
+    assert (to_pixels(clear / 255, None) == 1).all()
+    assert torch.allclose(load_batch(torch.zeros(2, 4, 3, 3), (2, 2)), torch.ones(2, 3, 2, 2))
+
+
+def test_transparency_by_key_and_by_palette() -> None:
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    palette.putdata([0, 1])
+    for options in ({"transparency": 0}, {"transparency": bytes([0, 255])}):
+        assert array(read_image(saved(palette, **options))).tolist() == [[[255, 255, 255], [0, 0, 255]]]
+    assert array(read_image(saved(palette, "GIF", transparency=0))).tolist()[0][0] == [255, 255, 255]
+    half = array(read_image(saved(palette, transparency=bytes([128, 255])), background=(0, 0, 0)))
+    assert half.tolist() == [[[128, 0, 0], [0, 0, 255]]]
+
+    rgb = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
+    assert array(read_image(saved(rgb, transparency=(1, 2, 3)))).tolist() == [[[255] * 3, [4, 5, 6]]]
+    grey = Image.fromarray(np.array([[7, 9]], np.uint8))
+    assert array(read_image(saved(grey, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
+    bit = Image.fromarray(np.array([[True, False]]))
+    assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
+    deep = png(2, 1, 16, 0, b"\0" + struct.pack(">HH", 1000, 65535), chunk(b"tRNS", struct.pack(">H", 1000)))
+    assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "row", "key", "first", "second"),
+    [
+        (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
+        (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
+        (4, 0, b"\x2b", (11,), [34, 34, 34], [1, 2, 3]),
+        (16, 2, struct.pack(">6H", 5000, 6000, 7000, 65535, 0, 257), (65535, 0, 257), [19, 23, 27], [1, 2, 3]),
+    ],
+)
+def test_transparency_by_key_at_other_bit_depths(
+    depth: int, colour: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
+) -> None:
+    data = png(2, 1, depth, colour, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
+    assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "I;16"])
+@pytest.mark.parametrize("key", [5, 300, b"\1\2", (1, 2, 3), (300, 1, 2)])
+def test_odd_transparency_entries_raise_nothing_else(mode: str, key: Any) -> None:
+    image = Image.new(mode, (2, 2))
+    image.info["transparency"] = key
+    for read in (read_image, read_mask):
+        with contextlib.suppress(ImageReadError):
+            read(image)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
+def test_modes_convert_as_pillow_converts_them(mode: str) -> None:
+    image = Image.fromarray(noise(12, 12)).convert(mode)
+    assert np.array_equal(array(read_image(image)), array(image.convert("RGB")))
+    assert image.mode == mode
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "YCbCr", "HSV", "LAB"])
+def test_colour_spaces_keep_the_colour(mode: str) -> None:
+    red = Image.new("RGB", (4, 4), (200, 30, 30))
+    if mode == "LAB":
+        from PIL import ImageCms
+
+        srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+        image = ImageCms.profileToProfile(red, srgb, lab, outputMode="LAB")
+        assert image is not None
+    else:
+        image = red.convert(mode)
+    assert np.abs(array(read_image(image)).astype(int) - (200, 30, 30)).max() <= 6
+
+
+def test_cmyk_jpeg_is_not_inverted() -> None:
+    ink = Image.new("RGB", (16, 16), (200, 30, 30)).convert("CMYK")
+    data = saved(ink, "JPEG", quality=100)  # with an Adobe marker, hence stored inverted
+    assert b"Adobe" in data
+    assert np.abs(array(read_image(data)).astype(int) - (200, 30, 30)).max() <= 4
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    expected = np.rint(values / 257).astype(np.uint8)
+    assert expected.max() == 255
+    assert len(np.unique(expected)) == 256
+    deep = Image.fromarray(values)
+    assert deep.mode == "I;16"
+    sources = [deep, saved(deep), saved(deep, "TIFF"), Image.fromarray(values.astype(np.int32))]
+    sources.append(Image.frombytes("I;16B", (16, 16), values.astype(">u2").tobytes()))
+    for source in sources:
+        assert np.array_equal(array(read_image(source))[..., 1], expected), describe(source)
+
+
+def test_float_images() -> None:
+    values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
+    image = Image.fromarray(values)
+    assert image.mode == "F"
+    expected = np.rint(values * 255)
+    assert np.array_equal(array(read_image(image))[..., 0], expected)
+    assert np.array_equal(array(read_image(saved(image, "TIFF")))[..., 0], expected)
+    with pytest.raises(ImageReadError, match=r"found \[0, 255\]: divide by 255"):
+        read_image(Image.fromarray(values * 255))
+
+
+def test_pil_mode_i_must_fit_sixteen_bits() -> None:
+    with pytest.raises(ImageReadError, match=r"\[0, 65535\], found \[-1, 5\]"):
+        read_image(Image.fromarray(np.array([[-1, 5]], np.int32)))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
+def test_extreme_shapes(size: tuple[int, int]) -> None:
+    height, width = size
+    rgb = np.full((height, width, 3), 77, np.uint8)
+    for source in (rgb, saved(Image.fromarray(rgb)), rgb / 255, torch.from_numpy(rgb).permute(2, 0, 1) / 255):
+        out = to_pixels(source, (16, 24))
+        assert out.shape == (3, 16, 24)
+        assert (out - 77 / 255).abs().max() < 1e-5
+        assert to_pixels(source, None).shape == (3, height, width)
+
+
+# Frames
+
+
+def frames_file(kind: str) -> bytes:
+    colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    frames = [Image.new("RGB", (8, 6), colour) for colour in colours]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    return saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"moving.{kind.lower()}"
+    path.write_bytes(frames_file(kind))
+    for read in (read_image, read_mask, lambda x: load_batch([x], (2, 2))):
+        with pytest.warns(MultiFrameWarning, match="3 frames") as caught:
+            read(path)  # type: ignore[operator]
+        assert len(caught) == 1
+        assert str(path) in str(caught[0].message)
+    with pytest.warns(MultiFrameWarning):
+        assert array(read_image(path))[0, 0].tolist() == [250, 0, 0]
+    with pytest.warns(MultiFrameWarning):
+        assert (array(read_image(path.read_bytes())) == [250, 0, 0]).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(MultiFrameWarning):  # a warning stays a warning, not a read error
+            read_image(path)
+
+
+def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
+    with Image.open(io.BytesIO(frames_file("GIF"))) as image:
+        image.seek(2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert array(read_image(image))[0, 0].tolist() == [0, 0, 250]
+        assert image.tell() == 2
+        image.seek(0)
+        with pytest.warns(MultiFrameWarning):
+            read_image(image)
+        assert image.tell() == 0
+
+
+@pytest.mark.filterwarnings("error::idmetric.images.read.MultiFrameWarning")
+def test_phone_photos_with_a_preview_do_not_warn() -> None:
+    data = frames_file("MPO")
+    with Image.open(io.BytesIO(data)) as image:
+        if image.format != "MPO":
+            pytest.skip("this Pillow cannot read the MPO file it wrote")
+        assert image.n_frames == 3  # type: ignore[attr-defined]
+    assert np.abs(array(read_image(data)).astype(int) - (250, 0, 0)).max() < 9
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "JPEG"])
+def test_single_frames_do_not_warn(kind: str) -> None:
+    read_image(saved(Image.new("RGB", (8, 6)), kind))
+
+
+# What must not happen
+
+
+def test_no_global_state_changes() -> None:
+    def state() -> tuple[Any, ...]:
+        pillow = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        return (*pillow, list(warnings.filters), torch.is_grad_enabled(), torch.get_default_dtype())
+
+    before = state()
+    read_image(noise())
+    to_pixels(saved(Image.fromarray(noise())), (3, 3))
+    load_batch([torch.rand(3, 5, 5), noise()], (3, 3))
+    for bad in (BOMB, b"junk", saved(Image.new("RGB", (50, 50)))[:60]):
+        with pytest.raises(ImageReadError):
+            read_image(bad)
+    assert state() == before
+
+
+@pytest.mark.filterwarnings("error")  # a ResourceWarning names a file left open
+def test_no_file_is_left_open(tmp_path: Path) -> None:
+    for kind in ("PNG", "JPEG", "TIFF", "WEBP", "BMP"):
+        data = saved(Image.fromarray(noise(40, 40)), kind)
+        good, cut = tmp_path / f"a.{kind}", tmp_path / f"b.{kind}"
+        good.write_bytes(data)
+        cut.write_bytes(data[: len(data) // 2])
+        for _ in range(3):
+            read_image(good)
+            for read in (read_image, lambda path: read_image(path, max_pixels=9)):
+                with pytest.raises(ImageReadError):
+                    read(cut)  # type: ignore[operator]
+    moving = tmp_path / "c.gif"
+    moving.write_bytes(frames_file("GIF"))
+    with pytest.raises(MultiFrameWarning):
+        read_image(moving)
+    gc.collect()
+    descriptors = Path("/proc/self/fd")
+    if descriptors.is_dir():
+        held = [os.readlink(x) for x in descriptors.iterdir() if x.is_symlink() and os.path.lexists(x)]
+        assert not [x for x in held if x.startswith(str(tmp_path))]
+
+
+def test_inputs_are_not_changed() -> None:
+    rgba = noise(6, 6, 4)
+    image = Image.fromarray(rgba)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    floats, tensor = rgba / 255, torch.from_numpy(rgba / 255).permute(2, 0, 1).contiguous()
+    copies = rgba.copy(), floats.copy(), tensor.clone()
+    image.info["exif"] = exif.tobytes()
+    for source in (rgba, image, floats, tensor):
+        read_image(source)
+        to_pixels(source, (3, 3))
+    assert np.array_equal(rgba, copies[0])
+    assert np.array_equal(floats, copies[1])
+    assert torch.equal(tensor, copies[2])
+    assert np.array_equal(array(image), rgba)
+    out = read_image(Image.fromarray(noise()))
+    assert not out.readonly
+
+
+def test_result_is_independent_of_a_pil_source() -> None:
+    image = Image.new("RGB", (2, 2), (1, 2, 3))
+    out = read_image(image)
+    out.putpixel((0, 0), (9, 9, 9))
+    assert image.getpixel((0, 0)) == (1, 2, 3)
+
+
+# Resizing
+
+
+def test_eight_bit_images_are_resized_exactly_as_pillow_does() -> None:
+    rgb = noise(50, 37)
+    image = Image.fromarray(rgb)
+    for name in ("bicubic", "bilinear", "lanczos"):
+        resized = image.resize((20, 30), Image.Resampling[name.upper()])
+        expected = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
+        for source in (image, saved(image), rgb, torch.from_numpy(rgb).permute(2, 0, 1)):
+            assert torch.equal(to_pixels(source, (30, 20), interpolation=name), expected)
+
+
+def test_unknown_interpolation() -> None:
+    for call in (
+        lambda: to_pixels(noise(), None, interpolation="nearest"),
+        lambda: load_batch(torch.rand(1, 3, 4, 4), (4, 4), interpolation="area"),
+        lambda: resize_pixels(torch.rand(1, 3, 4, 4), (2, 2), "box"),
+    ):
+        with pytest.raises(ValueError, match="choose one of bicubic, bilinear, lanczos"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+def test_float_and_file_paths_agree_on_photos(photo_root: Path, name: str) -> None:
+    paths = sorted(photo_root.glob("dev/grocery/*/*"))[:80:20] + sorted(photo_root.glob("dev/fashion/*/*"))[:90:30]
+    paths += [x for x in sorted(photo_root.glob("dev/eth80/*/*")) if "mask" not in x.name][:160:40]
+    paths += sorted(photo_root.glob("train/backgrounds/*"))[:2]
+    paths = [x for x in paths if x.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    assert len(paths) >= 8
+    for path in paths:
+        by_file = to_pixels(path, (224, 224), interpolation=name)
+        by_tensor = to_pixels(to_pixels(path, None), (224, 224), interpolation=name)
+        error = (by_file - by_tensor).abs()
+        assert error.mean() <= 1 / 255, path
+        assert error.mean() <= 0.4 / 255, path  # what rounding to 8 bits explains
+        assert error.max() <= 8 / 255, path
+
+
+def test_resize_leaves_the_right_size_alone_and_clamps_otherwise() -> None:
+    x = torch.rand(2, 3, 8, 6)
+    assert resize_pixels(x, (8, 6)) is x
+    steps = torch.zeros(1, 3, 16, 16)
+    steps[..., 8:] = 1
+    raw = torch.nn.functional.interpolate(steps, (24, 24), mode="bicubic", antialias=True)
+    assert raw.min() < -0.01  # the overshoot is real
+    assert raw.max() > 1.01
+    out = resize_pixels(steps, (24, 24))
+    assert (float(out.min()), float(out.max())) == (0, 1)
+    assert torch.equal(out, raw.clamp(0, 1))
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("size", [(3, 1), (1, 3), (1, 1), (3, 2), (9, 1)])
+def test_one_column_is_resized_as_well_as_one_row(size: tuple[int, int], name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(2, 3, 5, 4)
+    for layout in (x, x.contiguous(memory_format=torch.channels_last), x[:, :1].expand(-1, 3, -1, -1)):
+        turned = resize_pixels(layout.mT, (size[1], size[0]), name).mT
+        assert torch.allclose(resize_pixels(layout, size, name), turned, atol=1e-6)
+    by_rows = torch.stack([resize_pixels(row[None, :, None], (1, size[1]), name)[0, :, 0] for row in x[0].unbind(1)], 1)
+    by_columns = torch.stack(
+        [resize_pixels(c[None, :, None], (1, size[0]), name)[0, :, 0] for c in by_rows.unbind(2)], 2
+    )
+    assert (resize_pixels(x[:1], size, name)[0] - by_columns).abs().max() < 0.1  # the reference clamps in between
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    x = torch.rand(1, 3, 20, 20).to(dtype)
+    out = resize_pixels(x, (7, 7))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert out.dtype == wide
+    assert torch.equal(out, resize_pixels(x.to(wide), (7, 7)))
+    assert resize_pixels(x, (20, 20)).dtype == wide
+    assert to_pixels(x[0], None).dtype == load_batch(x, (7, 7)).dtype == wide
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(resize_pixels(x, (7, 7)), out)
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+def test_gradient_of_resizing(name: str) -> None:
+    torch.manual_seed(0)
+    x = (0.3 + 0.4 * torch.rand(1, 3, 6, 5, dtype=torch.float64)).requires_grad_()
+    for size in ((3, 4), (9, 7), (6, 5)):
+        assert torch.autograd.gradcheck(lambda x, size=size: resize_pixels(x, size, name), x)
+
+
+def test_gradient_through_alpha_and_grey() -> None:
+    torch.manual_seed(0)
+    for channels in (1, 2, 3, 4):
+        x = (0.3 + 0.4 * torch.rand(channels, 5, 4, dtype=torch.float64)).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: to_pixels(x, (3, 3), background=(9, 99, 199)), x)
+        assert torch.autograd.gradcheck(lambda x: load_batch([x, x[:1]], (3, 3)), x)
+        assert torch.autograd.gradcheck(lambda x: load_batch(x[None], (3, 3)), x)
+
+
+def test_tensors_keep_graph_and_dtype_arrays_become_float32() -> None:
+    x = torch.rand(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert to_pixels(x, None).requires_grad
+    assert to_pixels(x, (2, 2)).dtype == torch.float64
+    assert to_pixels(noise() / 255, (2, 2)).dtype == torch.float32
+    assert to_pixels(noise(), (2, 2)).dtype == torch.float32
+
+
+# Batches
+
+
+def test_a_batch_is_its_images() -> None:
+    mixed: list[Any] = [noise(9, 7), torch.rand(3, 6, 6), saved(Image.fromarray(noise(5, 5))), noise(4, 4, 4) / 255]
+    expected = torch.stack([to_pixels(x, (8, 8)) for x in mixed])
+    assert torch.equal(load_batch(mixed, (8, 8)), expected)
+    assert torch.equal(load_batch(tuple(mixed), (8, 8)), expected)
+    assert torch.equal(load_batch((x for x in mixed), (8, 8)), expected)
+    assert torch.equal(load_batch(mixed[0], (8, 8)), expected[:1])
+    assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_a_tensor_batch_equals_its_images(channels: int) -> None:
+    batch = torch.rand(5, channels, 9, 11)
+    expected = torch.stack([to_pixels(x, (4, 6)) for x in batch])
+    assert torch.allclose(load_batch(batch, (4, 6)), expected, atol=1e-7)
+    assert torch.equal(load_batch(list(batch), (4, 6)), expected)
+    eight = (batch * 255).byte()
+    assert torch.equal(load_batch(eight, (4, 6)), torch.stack([to_pixels(x, (4, 6)) for x in eight]))
+    bhwc = eight.permute(0, 2, 3, 1).numpy()
+    assert torch.equal(load_batch(bhwc, (4, 6)), load_batch(eight, (4, 6)))
+
+
+def test_the_graph_of_a_batch_is_kept() -> None:
+    batch = torch.rand(3, 3, 8, 8, requires_grad=True)
+    for given_as in (batch, list(batch), [noise(), *batch]):
+        batch.grad = None
+        load_batch(given_as, (4, 4)).sum().backward()
+        assert batch.grad is not None
+        assert (batch.grad.flatten(1).abs().sum(1) > 0).all()
+    assert not load_batch([noise()], (4, 4)).requires_grad
+
+
+def test_dtype_and_device_of_a_batch() -> None:
+    assert load_batch([noise(), torch.rand(3, 4, 4)], (4, 4)).dtype == torch.float32
+    assert load_batch([noise(), torch.rand(3, 4, 4).double()], (4, 4)).dtype == torch.float64
+    assert load_batch([noise() / 255], (4, 4)).dtype == torch.float32
+    assert load_batch(noise(), (4, 4), device="cpu").device.type == "cpu"
+    assert load_batch(noise(), (4, 4), device="meta").device.type == "meta"
+    assert load_batch(torch.rand(1, 3, 4, 4), (4, 4), device="meta").device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tensors_stay_on_their_device() -> None:
+    x = torch.rand(3, 40, 30)
+    assert (to_pixels(x.cuda(), (7, 9)).cpu() - to_pixels(x, (7, 9))).abs().max() < 1e-5
+    assert to_pixels((x * 255).byte().cuda(), (7, 9)).is_cuda
+    assert load_batch([noise(), x.cuda()], (7, 9)).is_cuda
+    assert load_batch([x.cuda()], (7, 9), device="cpu").device.type == "cpu"
+
+
+def test_no_images() -> None:
+    for nothing in ([], (), torch.zeros(0, 3, 4, 4), np.zeros((0, 4, 4, 3), np.uint8)):
+        with pytest.raises(ValueError, match="no images"):
+            load_batch(nothing, (4, 4))
+
+
+def test_split_images() -> None:
+    image, rgb = Image.new("RGB", (2, 2)), noise()
+    for single in ("a.png", Path("a.png"), b"bytes", image, rgb, torch.rand(3, 4, 4), io.BytesIO()):
+        assert len(split_images(single)) == 1
+        assert split_images(single)[0] is single
+    assert split_images(["a.png", b"b", image]) == ["a.png", b"b", image]
+    assert split_images(x for x in ("a", "b")) == ["a", "b"]
+    assert split_images([]) == []
+    batch = torch.rand(4, 3, 5, 5)
+    assert all(torch.equal(x, y) for x, y in zip(split_images(batch), batch, strict=True))  # type: ignore[arg-type]
+    assert [x.shape for x in split_images(np.zeros((2, 5, 6, 3)))] == [(5, 6, 3)] * 2  # type: ignore[union-attr]
+    assert len(split_images(["a.png", batch, batch[0]])) == 6
+
+
+@pytest.mark.parametrize("nested", [[["a.png"]], ["a.png", ("b.png",)], [None], [3], ["a.png", {"b": 1}]])
+def test_nested_lists_are_a_type_error(nested: Any) -> None:
+    with pytest.raises(TypeError, match="flat list"):
+        split_images(nested)
+
+
+def test_no_image_at_all_is_a_type_error() -> None:
+    for thing in (None, 3, 2.5):
+        with pytest.raises(TypeError, match="not an image"):
+            split_images(thing)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(
+    height=st.integers(1, 24),
+    width=st.integers(1, 24),
+    channels=st.integers(1, 4),
+    size=st.tuples(st.integers(1, 24), st.integers(1, 24)),
+    seed=st.integers(0, 99),
+)
+def test_any_array_becomes_pixels_in_range_by_either_path(
+    height: int, width: int, channels: int, size: tuple[int, int], seed: int
+) -> None:
+    values = noise(height, width, channels, seed)
+    by_file, by_float = to_pixels(values, size), to_pixels(values / 255, size)
+    for out in (by_file, by_float):
+        assert out.shape == (3, *size)
+        assert out.min() >= 0
+        assert out.max() <= 1
+    # Pillow rounds to 8 bits and clips its overshoot after each of the two passes
+    assert (by_file - by_float).abs().mean() < 0.02
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(
+    data=st.binary(max_size=200), head=st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF"])
+)
+def test_any_bytes_are_an_image_or_the_one_error(data: bytes, head: bytes) -> None:
+    source = head + data
+    with warnings.catch_warnings(), contextlib.suppress(ImageReadError):
+        warnings.simplefilter("ignore")
+        assert read_image(source, max_pixels=10_000).mode == "RGB"
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"mif1"])
+def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, brand: bytes) -> None:
+    if "HEIF" in Image.OPEN:
+        pytest.skip("the plugin is registered here")
+    data = b"\x00\x00\x00\x18ftyp" + brand + b"\x00\x00\x00\x00mif1heic" + bytes(100)
+    (tmp_path / "photo.HEIC").write_bytes(data)
+    for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
+        with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
+            read_image(source)

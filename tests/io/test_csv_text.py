@@ -1,0 +1,84 @@
+"""CSV that a spreadsheet opens holds no formulas, whatever images and models are called."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import idmetric
+from idmetric.cli.score import main
+from idmetric.io.csv_text import csv_text
+from idmetric.protocols.common.result import Result, Value, as_csv
+from idmetric.scoring.records import Records
+from tests.embed_parts import pictures
+
+FORMULAS = [
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "\uff1d1+1",
+    "-x.png",
+    "=1,2",
+    '="a"',
+]
+PLAIN = ["a.png", "a=b", "'x", "x-1", "-1", "+1.5e-3", "-.5", "", " =1", 'a"b', "a,b", "a\nb"]
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_cells_that_a_spreadsheet_would_run_get_a_quote() -> None:
+    lines = read(csv_text(["=a", "b"], [[text, text] for text in (*FORMULAS, *PLAIN)]))
+    assert lines[0] == ["'=a", "b"]
+    assert lines[1:] == [[f"'{text}"] * 2 for text in FORMULAS] + [[text] * 2 for text in PLAIN]
+
+
+def test_numbers_stay_numbers() -> None:
+    values = [-0.25, 3, -7, None, True, float("1e-300")]
+    assert csv_text(list("abcdef"), [values]) == "a,b,c,d,e,f\n-0.25,3,-7,,True,1e-300\n"
+
+
+def test_texts_are_those_of_pythons_own_writer_where_nothing_is_quoted() -> None:
+    rng = Random(0)
+    rows = [
+        ["x" + "".join(rng.choice("ab,\"\n ;'") for _ in range(rng.randint(0, 5))) for _ in range(3)] for _ in range(50)
+    ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["p", "q", "r"], *rows])
+    assert csv_text(["p", "q", "r"], rows) == text.getvalue()
+
+
+def test_all_tables_for_people_quote_formulas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = Records([{"image": "=1+1", "distance": -0.5}], ("image", "distance"))
+    assert records.to_csv() == "image,distance\n'=1+1,-0.5000\n"
+    result = Result("folder", "@m", [{"label": "=1+1", "-30": "x", "AP": Value(-0.5, None, None, 3)}])
+    assert read(as_csv([result]))[0][:5] == ["protocol", "model", "label", "-30", "metric"]
+    assert read(as_csv([result]))[1][:9] == ["folder", "'@m", "'=1+1", "x", "AP", "-0.5000", "", "", "3"]
+
+    for name, path in zip(("=1+1.png", "b.png"), pictures(tmp_path, 2), strict=True):
+        path.rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--model", "tiny", "--format", "csv", "b.png", "=1+1.png"]) == 0
+    assert "'=1+1.png" in capsys.readouterr().out
+
+
+def test_no_other_module_writes_csv_for_people() -> None:
+    package = Path(idmetric.__file__).parent
+    writers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"csv\.(writer|DictWriter)|write_csv|to_csv\(.*path", path.read_text())
+    }
+    assert writers == {"csv_text.py", "data/manifest.py"}  # manifests are data, which is read again

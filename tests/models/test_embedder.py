@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.distance.matrix import DISTANCES
+from idmetric.images.read import resize_pixels
+from idmetric.models.embedder import auto_device
+from idmetric.models.idsim import IDSimConfig
+from tests.conftest import SMALL, random_model
+
+
+def pictures(count: int, side: int = 40) -> list[Image.Image]:
+    rng = np.random.default_rng(count)
+    coarse = rng.integers(0, 256, (count, 5, 5, 3), dtype=np.uint8)
+    return [Image.fromarray(x).resize((side, side + i)) for i, x in enumerate(coarse)]
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_scores_do_not_depend_on_batch_order_or_mates(small: IDSim, name: str) -> None:
+    a, b = pictures(7), pictures(8)[1:]
+    together = small(a, b, name, batch_size=7)
+    alone = torch.cat([small(x, y, name) for x, y in zip(a, b, strict=True)])
+    order = [3, 0, 6, 2, 5, 1, 4]
+    shuffled = small([a[i] for i in order], [b[i] for i in order], name, batch_size=3)
+    assert together.std() > 1e-4  # the comparison below would be empty otherwise
+    assert (together - alone).abs().max() <= 1e-5
+    assert (together[order] - shuffled).abs().max() <= 1e-5
+    assert (small.pairwise(a, b, name, batch_size=2).diagonal() - together).abs().max() <= 1e-5
+
+
+def test_shapes_of_the_answer(metric: IDSim) -> None:
+    a, b = pictures(3), pictures(4)
+    assert metric(a[0], b[0]).shape == (1,)
+    assert isinstance(metric(a[0], b[0]).item(), float)
+    assert metric(a[0], b).shape == (4,)
+    assert metric(b, a[0]).shape == (4,)
+    assert metric(a, b[:3]).shape == (3,)
+    assert metric.pairwise(a, b).shape == (3, 4)
+    assert metric.pairwise(a).shape == (3, 3)
+    with pytest.raises(ValueError, match="3 images with 4"):
+        metric(a, b)
+    with pytest.raises(ValueError, match="no images"):
+        metric([], b)
+
+
+def test_similarity_is_one_minus_distance(metric: IDSim) -> None:
+    a, b = pictures(3), pictures(4)[:3]
+    cosine = F.cosine_similarity(metric.embed(a).cls, metric.embed(b).cls)
+    torch.testing.assert_close(metric.similarity(a, b), cosine)
+    assert metric.similarity(a, a, "joint").sub(1).abs().max() < 1e-5
+
+
+def test_every_kind_of_input_gives_one_score(metric: IDSim, tmp_path: Path) -> None:
+    picture, other = pictures(2, side=metric.image_size[0])  # no resizing: kinds agree to the last digit
+    picture = picture.resize((64, 64))
+    picture.save(tmp_path / "x.png")
+    array = np.asarray(picture)
+    tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    kinds = [tmp_path / "x.png", str(tmp_path / "x.png"), (tmp_path / "x.png").read_bytes(), picture, array,
+             array / 255, tensor, tensor.float() / 255]  # fmt: skip
+    scores = metric(other, kinds)
+    assert (scores - scores[0]).abs().max() <= 1e-6
+    with (tmp_path / "x.png").open("rb") as file:
+        assert (metric(other, file) - scores[0]).abs().item() <= 1e-6
+
+
+def test_embed_keeps_what_forward_computes(small: IDSim) -> None:
+    images = pictures(5, side=small.image_size[0])
+    pixels = torch.rand(5, 3, *small.image_size)
+    e = small.embed(pixels, batch_size=2)
+    f = small(pixels)
+    assert isinstance(f, Embedding)
+    assert f.patches is not None
+    assert e.patches is not None
+    torch.testing.assert_close(e.cls, f.cls)
+    torch.testing.assert_close(e.patches, f.patches)
+    assert e.grid == f.grid
+    assert e.model == small.model_id
+    assert e.patches.norm(dim=-1).sub(1).abs().max() < 1e-5
+    assert e.cls.mean(-1).abs().max() < 1e-6  # centred
+    bare = small.embed(images, patches=False)
+    assert bare.patches is None
+    done: list[tuple[int, int]] = []
+    small.embed(images, batch_size=2, progress=lambda n, of: done.append((n, of)))
+    assert done == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_embeddings_stand_for_images(metric: IDSim) -> None:
+    a, b = pictures(3), pictures(4)[:3]
+    torch.testing.assert_close(metric(metric.embed(a), b, "joint"), metric(a, b, "joint"))
+    other = IDSim(SMALL["dinov2"], device="cpu")
+    with pytest.raises(ValueError, match="was made by"):
+        metric(other.embed(a), b)
+
+
+def test_no_graph_unless_asked_for(metric: IDSim) -> None:
+    x = torch.rand(1, 3, 64, 64)
+    assert not metric(x, x).requires_grad
+    assert not metric.embed(x.clone().requires_grad_()).cls.requires_grad
+    y = x.clone().requires_grad_()
+    assert metric(y, x).requires_grad
+    assert metric(x, [y[0]], "joint").requires_grad
+    with torch.no_grad():
+        assert not metric(y, x).requires_grad
+    assert all(p.grad is None and not p.requires_grad for p in metric.parameters())
+
+
+@pytest.mark.parametrize("name", ["cls", "patch_pooled", "joint_pooled"])
+@pytest.mark.parametrize("kind", sorted(SMALL))
+def test_gradient_with_respect_to_pixels(kind: str, name: str) -> None:
+    torch.manual_seed(0)
+    model = IDSim(SMALL[kind], device="cpu", dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    reference = torch.rand(1, 3, 40, 30, dtype=torch.float64, generator=generator)
+    x = (torch.rand(1, 3, 50, 36, dtype=torch.float64, generator=generator) * 0.8 + 0.1).requires_grad_()
+    score = model(reference, x, name)
+    assert score.dtype == torch.float64
+    (gradient,) = torch.autograd.grad(score.sum(), x)
+    assert gradient.abs().max() > 0
+    for _ in range(4):
+        direction = torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        h = 1e-6
+        with torch.no_grad():
+            numeric = (model(reference, x + h * direction, name) - model(reference, x - h * direction, name)) / (2 * h)
+        assert numeric.item() == pytest.approx((gradient * direction).sum().item(), rel=1e-4, abs=1e-9)
+
+
+def test_a_step_along_the_gradient_lowers_every_distance(small: IDSim) -> None:
+    reference = torch.rand(1, 3, 64, 64)
+    for name in DISTANCES:
+        x = (torch.rand(1, 3, 48, 48) * 0.5 + 0.25).requires_grad_()
+        before = small(x, reference, name)
+        (gradient,) = torch.autograd.grad(before.sum(), x)
+        after = small((x - 1e-3 * gradient / gradient.abs().max()).detach(), reference, name)
+        assert after.item() < before.item(), name
+
+
+def test_pixels_out_of_range_are_refused_everywhere(metric: IDSim) -> None:
+    bad = torch.rand(1, 3, 8, 8) * 255
+    for use in (metric, metric.embed, lambda x: metric(x, x)):
+        with pytest.raises(ImageReadError, match="found"):
+            use(bad)
+
+
+def test_frozen_models_stay_in_eval_mode(small: IDSim) -> None:
+    holder = torch.nn.ModuleList([small])
+    holder.train()
+    assert not any(m.training for m in small.modules())
+    small.requires_grad_(True)
+    assert small.train().training
+    small.requires_grad_(False).eval()
+
+
+def test_half_precision_stays_close(metric: IDSim, tmp_path: Path) -> None:
+    a, b = pictures(3), pictures(4)[:3]
+    metric.save_pretrained(tmp_path)
+    half = load(tmp_path, device="cpu", dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert half.embed(a).cls.dtype == torch.bfloat16
+    found = half(a, b)
+    assert found.dtype == torch.float32
+    assert (found - metric(a, b)).abs().max() < 0.05
+
+
+def test_subject_masks(metric: IDSim) -> None:
+    rng = np.random.default_rng(0)
+    subject = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    mask = np.zeros((64, 64), dtype=bool)
+    mask[:, :40] = True
+    scenes = [np.where(mask[..., None], subject, rng.integers(0, 256, subject.shape, dtype=np.uint8)) for _ in range(2)]
+    for name in ("cls", "patch", "joint", "patch_pooled"):
+        assert metric(scenes[0], scenes[1], name).item() > 1e-4
+        masked = metric(scenes[0], scenes[1], name, mask_a=mask, mask_b=mask)
+        assert masked.item() == pytest.approx(0, abs=1e-6), name
+    e = metric.embed(scenes, masks=[mask, None])
+    assert e.weights is not None
+    expected = torch.tensor([1.0, 1, 0.5, 0]).repeat(4)  # a 4 x 4 grid of 16 pixels, 40 of them covered
+    torch.testing.assert_close(e.weights[0], expected)
+    assert e.weights[1].equal(torch.ones(16))
+    kept = metric.embed(scenes[0], masks=mask, outside="keep")
+    torch.testing.assert_close(kept.cls, metric.embed(scenes[0]).cls)
+    black = np.where(mask[..., None], scenes[0], 0).astype(np.uint8)
+    torch.testing.assert_close(e.cls[:1], metric.embed(black).cls)
+    with pytest.raises(ValueError, match="2 masks for 1 images"):
+        metric.embed(scenes[0], masks=[mask, mask])
+    with pytest.raises(ValueError, match="must select something"):
+        metric.embed(scenes[0], masks=np.zeros((64, 64), dtype=bool))
+
+
+def test_signature_tells_what_made_a_score(metric: IDSim) -> None:
+    found = metric.signature("patch")
+    assert found["distance"] == "patch"
+    assert found["resolution"] == "64x64"
+    assert found["dtype"] == "float32"
+    assert {"model", "revision", "idmetric"} < found.keys()
+
+
+def test_devices() -> None:
+    wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert auto_device().type == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "side"),
+    [
+        ("vit_small_patch16_dinov3", {"depth": 1, "embed_dim": 48, "num_heads": 3}, 64),
+        ("vit_base_patch16_siglip_224", {"depth": 1, "embed_dim": 48, "num_heads": 3}, 64),
+        ("convnext_atto", {"depths": [1, 1, 1, 1], "dims": [8, 8, 16, 24]}, 64),
+        ("swin_tiny_patch4_window7_224", {"depths": [1, 1, 1, 1], "embed_dim": 24, "num_heads": [1, 1, 2, 2]}, 64),
+    ],
+)
+def test_any_timm_encoder_is_a_baseline(name: str, args: dict[str, object], side: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Backbone(name, pretrained=False, backbone_args=args, image_size=side, device="cpu")
+    images = pictures(3)
+    e = model.embed(images)
+    assert e.patches is not None
+    assert e.grid is not None
+    assert e.patches.shape[1] == e.grid[0] * e.grid[1] > 1
+    scores = model(images[0], images, "joint")
+    assert scores[0].item() == pytest.approx(0, abs=1e-5)
+    assert (scores[1:] > 0).all()
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path, device="cpu")
+    assert isinstance(again, Backbone)
+    assert again(images[0], images, "joint").equal(scores)
+
+
+def test_class_token_of_a_baseline_is_the_normed_one() -> None:
+    torch.manual_seed(0)
+    args = {"depth": 1, "embed_dim": 48, "num_heads": 3}
+    model = Backbone("vit_small_patch14_dinov2", pretrained=False, backbone_args=args, image_size=56, device="cpu")
+    x = torch.rand(2, 3, 56, 56)
+    found = model(x)
+    assert found.patches is not None
+    with torch.no_grad():
+        features = model.backbone.forward_features(model.normalise(x))  # type: ignore[operator]
+    torch.testing.assert_close(found.cls, features[:, 0])
+    torch.testing.assert_close(found.patches, features[:, 1:])
+
+
+def test_untrained_config_is_seeded() -> None:
+    config = IDSimConfig("resnet18", 32, 8, backbone_args={"channels": [8, 8, 8, 8]})
+    scores = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        scores.append(IDSim(config, device="cpu")(*pictures(2)).item())
+    assert scores[0] == scores[1] != scores[2]
+
+
+def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
+    torch.manual_seed(0)
+    subject = torch.rand(3, 32, 32)
+    images, masks = [], []
+    for top, left in ((0, 0), (20, 9)):
+        image, mask = torch.rand(3, 64, 48), torch.zeros(64, 48)
+        image[:, top : top + 32, left : left + 32] = subject
+        mask[top : top + 32, left : left + 32] = 1
+        images.append(image)
+        masks.append(mask)
+    apart = {
+        outside: metric(*images, mask_a=masks[0], mask_b=masks[1], outside=outside) for outside in ("black", "crop")
+    }
+    assert apart["crop"].item() < 1e-6  # wherever it stands
+    assert apart["black"].item() > 1e-3
+    assert metric.embed(images[0], masks=masks[0], outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
+    for outside in ("black", "crop"):  # nothing of the background is left at the edges, at any resolution
+        large = torch.ones(3, 333, 200)
+        large[:, 40:201, 33:150] = 0.3
+        cover = (large[0] < 0.5).float()
+        found = [
+            metric.embed(torch.where(cover.bool(), large, x), masks=cover, outside=outside).cls for x in (0.0, 1.0)
+        ]
+        assert found[0].equal(found[1])
+    faint = masks[0] + 0.1 * (masks[0] == 0)  # as compression leaves it
+    assert metric.embed(images[0], masks=faint, outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
+    round_mask = masks[0].clone()
+    round_mask[:16, :16] = 0  # the box is the same, but this quarter is black
+    quarter = subject.clone()
+    quarter[:, :16, :16] = 0
+    found = metric.embed(images[0], masks=round_mask, outside="crop")
+    assert found.cls.allclose(metric.embed(quarter).cls, atol=0.05)  # but for its blurred edge
+    assert found.weights is not None
+    assert found.weights[0].reshape(4, 4)[:2, :2].max() == 0
+
+
+def mirrored(sizes: tuple[int, ...]) -> IDSim:
+    """The small CNN that sees mirrored images besides."""
+    model = IDSim(replace(SMALL["cnn"], mirror_sizes=sizes), device="cpu")
+    model.load_state_dict(random_model("cnn").state_dict())
+    return model
+
+
+def test_further_views_are_averaged(tmp_path: Path) -> None:
+    x = torch.rand(3, 3, 90, 70, generator=torch.Generator().manual_seed(0))
+    plain, model = random_model("cnn"), mirrored((48, 32))
+    found = model(x)
+    views, own = [plain(x).cls], resize_pixels(x, plain.image_size)
+    for side in (48, 32):
+        plain.image_size = (side, side)
+        views.append(plain(resize_pixels(own.flip(3), (side, side))).cls)
+    total = views[0] + views[1] + views[2]
+    slow = torch.stack([row / row.norm() for row in total])
+    torch.testing.assert_close(found.cls, slow)
+    torch.testing.assert_close(found.patches, random_model("cnn")(x).patches)
+    assert (found.cls - random_model("cnn")(x).cls).abs().max() > 1e-3
+
+    model.save_pretrained(tmp_path / "mirrored")
+    again = IDSim(tmp_path / "mirrored", device="cpu")
+    torch.testing.assert_close(again(x).cls, found.cls)
+    random_model("cnn").save_pretrained(tmp_path / "plain")
+    assert again.revision != IDSim(tmp_path / "plain", device="cpu").revision  # scores of the two are never mixed
+
+    for one in range(3):  # whatever else is in the batch
+        torch.testing.assert_close(model(x[one : one + 1]).cls, found.cls[one : one + 1])
+    leaf = x.clone().requires_grad_()
+    model(leaf).cls[:, 0].sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().sum() > 0
+
+
+def test_training_sees_the_image_alone() -> None:
+    x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in (random_model("cnn"), mirrored((48,))):
+        model.requires_grad_(True).train()
+        found.append(model(x).cls)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("sizes", [[0], [9000], [32] * 9, [-1], [1.5], "48"])
+def test_further_views_are_checked(tmp_path: Path, sizes: object) -> None:
+    random_model("cnn").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "mirror_sizes": sizes}))
+    with pytest.raises(CheckpointError, match="mirror_sizes"):
+        IDSim(str(tmp_path), device="cpu")
+
+
+def test_encoders_of_one_size_see_no_others() -> None:
+    for kind, side in (("dinov2", 28), ("dinov3", 32)):
+        with pytest.raises(CheckpointError, match="sees images at one size"):
+            IDSim(replace(SMALL[kind], mirror_sizes=(side,)), device="cpu")
+    torch.manual_seed(0)
+    model = IDSim(replace(SMALL["dinov2"], mirror_sizes=(56,)), device="cpu")
+    x = torch.rand(2, 3, 56, 56)
+    torch.testing.assert_close(model(x.flip(3)).cls, model(x).cls)  # the mean of both, either way round
+    with pytest.raises(ValueError, match="mirror_sizes has 9 sizes"):
+        IDSim(replace(SMALL["cnn"], mirror_sizes=(32,) * 9), device="cpu")
+
+
+def test_files_without_further_views_are_as_they_were(tmp_path: Path) -> None:
+    random_model("cnn").save_pretrained(tmp_path)
+    assert "mirror_sizes" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_further_views_in_half_precision_compiled_masked_and_as_a_loss() -> None:
+    x = torch.rand(2, 3, 80, 80, generator=torch.Generator().manual_seed(0))
+    model = mirrored((48,))
+    expected = model(x).cls
+    for dtype, error in ((torch.float16, 0.01), (torch.bfloat16, 0.05)):
+        low = mirrored((48,)).to(dtype)
+        assert low(x).cls.dtype == dtype
+        assert (low(x).cls.float() - expected).abs().max() < error
+    compiled = mirrored((48,))
+    compiled.compile(backend="eager")
+    torch.testing.assert_close(compiled(x).cls, expected)
+    mask = torch.zeros(80, 80)
+    mask[:, :40] = 1
+    found = model.embed(x, masks=[mask, mask])
+    torch.testing.assert_close(found.cls, model(x * mask).cls)
+    assert found.weights is not None
+    for checkpointed in (False, True):
+        loss = IdentityLoss(model, [x[0]], checkpoint=checkpointed)
+        leaf = x[1:].clone().requires_grad_()
+        value = loss(leaf)
+        assert value.item() == pytest.approx(1 - float(expected[0] @ expected[1]), abs=1e-5)
+        value.backward()
+        step = 1e-2 * leaf.grad / leaf.grad.norm()  # type: ignore[operator, union-attr]
+        with torch.no_grad():
+            higher, lower = (loss((leaf + sign * step).clamp(0, 1)).item() for sign in (1, -1))
+        assert leaf.grad is not None
+        assert (higher - lower) / 2e-2 == pytest.approx(leaf.grad.norm().item(), rel=0.05)
+
+
+def test_embeddings_carry_the_paths_of_their_images(tmp_path: Path) -> None:
+    metric = IDSim("tiny", device="cpu")
+    files = [tmp_path / "a.png", str(tmp_path / "b.png")]
+    for file in files:
+        Image.new("RGB", (8, 8), "red").save(file)
+    assert metric.embed(files, batch_size=1).names == tuple(map(str, files))
+    with Image.open(files[0]) as opened:
+        assert metric.embed([torch.zeros(3, 8, 8), opened, files[1]]).names == ("", *map(str, files))
+    assert metric.embed(torch.zeros(2, 3, 8, 8)).names is None
+
+
+@pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])
+def test_one_image_alone_gets_an_error_that_names_both_ways_to_call(image: object) -> None:
+    metric = IDSim("tiny", device="cpu")
+    with pytest.raises(TypeError, match=r"metric\(a, b\), or embed one with metric.embed\(a\)"):
+        metric(image)
+
+
+@pytest.mark.parametrize("open_model", [lambda: IDSim("tiny", device="cpu"), lambda: load("tiny", device="cpu")])
+def test_a_model_loaded_in_inference_mode_can_be_a_loss(open_model: Callable[[], IDSim]) -> None:
+    with torch.inference_mode():
+        metric = open_model()
+        metric.embed(torch.full((3, 32, 32), 0.5))  # so that whatever is computed once, is
+    assert not any(tensor.is_inference() for tensor in (*metric.parameters(), *metric.buffers()))
+    image = torch.rand(1, 3, 32, 32, requires_grad=True)
+    metric(image, image.detach().flip(3), "joint").sum().backward()
+    assert image.grad is not None
+    assert image.grad.abs().sum() > 0

@@ -1,0 +1,173 @@
+"""Loading holds one copy of the weights, and half precision, compilation and memory layout do not change scores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from idmetric import Backbone, IDSim, NearID, load
+from idmetric.checkpoints import format as checkpoint
+from idmetric.models.backbone import last_tokens
+from idmetric.models.nearid import NearIDConfig
+from tests.checkpoints.test_released import VARIANTS, publish
+from tests.conftest import random_model
+from tests.models.test_nearid import official
+
+
+def test_models_built_weightless_have_real_buffers_and_no_parameters(tmp_path: Path) -> None:
+    threads_module: list[nn.Linear] = []
+    with checkpoint.weightless():
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        thread = threading.Thread(target=lambda: threads_module.append(nn.Linear(2, 2)))
+        thread.start()
+        thread.join()
+    assert all(p.device.type == "meta" for p in model.parameters())
+    assert all(b.device.type == "cpu" for b in model.buffers())
+    assert threads_module[0].weight.device.type == "cpu"  # other threads are left alone
+    assert nn.Linear(2, 2).weight.device.type == "cpu"
+    state = {k: torch.randn(v.shape) for k, v in model.state_dict().items()}
+    wanted = dict(state)
+    checkpoint.load_state(model, state, "x")
+    assert not state
+    assert model[0].weight.equal(wanted["0.weight"])
+    assert model[0].weight.requires_grad
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"])
+def test_models_that_cannot_be_built_weightless_load_all_the_same(name: str, tmp_path: Path) -> None:
+    args = {"depths": [2, 1, 1, 1], "embed_dim": 24, "num_heads": [1, 2, 2, 2]}
+    model = Backbone(name, pretrained=False, backbone_args=args, device="cpu")
+    model.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, 70, 70)
+    assert load(tmp_path, device="cpu")(x).cls.equal(model(x).cls)
+
+
+def test_models_can_be_loaded_in_several_threads(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    original, x = nn.Module.register_parameter, torch.rand(1, 3, 64, 64)
+    expected = metric(x).cls
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: load(tmp_path, device="cpu"), range(12)))
+    assert all(model(x).cls.equal(expected) for model in found)
+    assert nn.Module.register_parameter is original
+
+
+def test_loading_leaves_the_random_generator_alone(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    load(tmp_path, device="cpu")
+    assert torch.rand(3).equal(expected)
+
+
+def test_a_loaded_model_can_be_trained_and_its_file_stays(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model = load(tmp_path, device="cpu").requires_grad_(True).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.rand(2, 3, 64, 64)
+    model(x).cls[0].dot(model(x).cls[1]).backward()
+    optimizer.step()
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not model.state_dict()["mlp_cls.fc1.weight"].equal(metric.state_dict()["mlp_cls.fc1.weight"])
+
+
+MEASURE = """
+import json, sys, torch
+from benchmarks.precision import peak_of_loading
+from idmetric import IDSim, NearID
+torch.set_num_threads(1)
+options = json.loads(sys.argv[3])
+print(*peak_of_loading(sys.argv[1], IDSim if options else NearID, dtype=getattr(torch, sys.argv[2]), **options))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Path) -> None:
+    shape = {"depth": 4, "embed_dim": 1024, "num_heads": 16, "act_layer": "gelu_tanh"}
+    NearID(NearIDConfig(backbone_args=shape), device="cpu").save_pretrained(tmp_path)  # 69 M parameters, 275 MB
+    check_peak([str(tmp_path), dtype, "{}"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_reading_nearids_published_format_never_holds_two_copies(tmp_path: Path) -> None:
+    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
+              "image_size": 58, "patch_size": 14}  # fmt: skip
+    official(tmp_path, vision)
+    check_peak([str(tmp_path), "float32", "{}"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
+def test_reading_the_published_format_never_holds_two_copies(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"depth": 4, "embed_dim": 768, "num_heads": 12}  # 30 M parameters, 120 MB
+    monkeypatch.setitem(VARIANTS, variant, shape)
+    folder, trunk, _ = publish(tmp_path, variant)
+    options = {"backbone_weights": str(trunk), "backbone_args": shape}
+    check_peak([str(folder), "float32", json.dumps(options)])
+
+
+def check_peak(argv: list[str]) -> None:
+    command = [sys.executable, "-c", MEASURE, *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    peak, weights = map(float, done.stdout.split())
+    assert weights > 100
+    assert peak < 1.5 * weights + 40, f"{peak:.0f} MB for {weights:.0f} MB of weights"
+
+
+@pytest.mark.parametrize("kind", ["dinov3", "dinov2", "cnn"])
+def test_channels_last_gives_the_same_scores(kind: str) -> None:
+    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
+    model = random_model(kind)
+    plain = model(x, y, "joint")
+    assert (model.to(memory_format=torch.channels_last)(x, y, "joint") - plain).abs().max() < 1e-5
+
+
+def test_convolutions_give_the_same_features_in_either_layout() -> None:
+    trunk = random_model("cnn").backbone
+    x = torch.rand(3, 3, 64, 96)
+    features, patches, grid = last_tokens(trunk, x)
+    plain = x.contiguous(memory_format=torch.contiguous_format)
+    [expected] = trunk.forward_intermediates(plain, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
+    assert grid == tuple(expected.shape[-2:])
+    assert (features - expected.mean((2, 3))).abs().max() < 1e-5 * expected.abs().max()
+    assert (patches - expected.flatten(2).transpose(1, 2)).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["idsim", "nearid"])
+def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
+    small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
+    model = metric if kind == "idsim" else NearID(small, device="cpu")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    x = torch.rand(2, 3, 64, 64)
+    found, expected = compiled(x), model(x)
+    last = model.to(memory_format=torch.channels_last)(x)
+    assert (last.cls - expected.cls).abs().max() < 1e-5
+    assert found.patches is not None
+    assert expected.patches is not None
+    assert (found.cls - expected.cls).abs().max() < 1e-5
+    assert (found.patches - expected.patches).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_precisions_give_close_scores(dtype: torch.dtype) -> None:
+    x, y = torch.rand(4, 3, 64, 64), torch.rand(4, 3, 64, 64)
+    model = random_model("dinov3")
+    plain = model(x, y)
+    found = model.to(dtype)(x, y)
+    assert model.dtype == dtype
+    exact = dtype == torch.float64
+    assert found.dtype == (torch.float64 if exact else torch.float32)
+    assert (found - plain).abs().max() < (1e-5 if exact else 0.03)

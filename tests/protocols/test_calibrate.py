@@ -1,0 +1,190 @@
+"""`idmetric-eval calibrate`: from a manifest to a calibration that the model and `idmetric-score` take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim, load
+from idmetric.calibration.apply import CalibrationError, read
+from idmetric.cli import eval as cli
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.protocols.calibrate import protocol as calibrate
+from idmetric.protocols.calibrate.pairs import draw_pairs, usable
+from idmetric.protocols.calibrate.protocol import Options
+from idmetric.protocols.common.result import Value
+from idmetric.protocols.common.scorers import Settings
+
+QUICK = Settings(bootstrap=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    """A saved model, and twelve things: four pictures of each, and a distractor of two of them."""
+    root = tmp_path_factory.mktemp("calibrate")
+    metric.save_pretrained(root / "model")
+    rng = np.random.default_rng(0)
+    rows = []
+
+    def picture(name: str, own: np.ndarray) -> str:
+        noisy = (own + rng.normal(0, 25, own.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noisy).resize((32, 32), Image.Resampling.BILINEAR).save(root / name)
+        return name
+
+    for thing in range(12):
+        own = rng.integers(0, 256, (6, 6, 3)).astype(float)
+        twin = own + rng.normal(0, 60, own.shape)
+        for view in range(4):
+            rows.append(Row(f"t{thing}", picture(f"{thing}-{view}.png", own), id=f"{thing}/{view}", dataset="d",
+                            category=f"c{thing % 3}"))  # fmt: skip
+        for view in range(2):
+            rows.append(Row(f"t{thing}~", picture(f"{thing}-{view}-near.png", twin), id=f"{thing}/{view}~", dataset="d",
+                            category=f"c{thing % 3}", role="distractor", parent=f"{thing}/{view}"))  # fmt: skip
+        rows.append(Row(f"t{thing}", f"{thing}-0.png", id=f"{thing}/part", role="part-edit", dataset="d"))
+    Manifest.from_rows(rows, root).write(root / "manifest.csv")
+    return root
+
+
+def table(folder: Path) -> Manifest:
+    from idmetric.data.manifest.table import read as read_manifest
+
+    return usable(read_manifest(folder / "manifest.csv"))
+
+
+def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(folder: Path) -> None:
+    data = table(folder)
+    assert "part-edit" not in data.column("role")
+    pairs = draw_pairs(data, 6)
+    identity, parent, names = (np.array(data.column(c), object) for c in ("identity", "parent", "id"))
+    category = np.array(data.column("category"), object)
+    assert (pairs.same == (identity[pairs.a] == identity[pairs.b])).all()
+    counts = pairs.counts()
+    assert counts["same"] == 12 * 6 + 12  # of four pictures, and of two of the twin's
+    assert counts["same"] == len(pairs.a) - counts["same"]
+    assert counts["context"] + counts["kin"] + counts["category"] == counts["same"] // 2
+    assert len({tuple(sorted(p)) for p in zip(pairs.a.tolist(), pairs.b.tolist(), strict=True)}) == len(pairs.a)
+    for a, b, kind in zip(pairs.a, pairs.b, pairs.kind, strict=True):
+        made = parent[a] == names[b] or parent[b] == names[a]
+        if kind == "context":
+            assert made
+        if kind == "kin":
+            assert not made
+            assert identity[a].rstrip("~") == identity[b].rstrip("~")
+        if kind == "category":
+            assert category[a] == category[b]
+        if kind in ("category", "any"):
+            assert identity[a].rstrip("~") != identity[b].rstrip("~")
+    assert (pairs.family[pairs.kind == "kin"][:, 0] == pairs.family[pairs.kind == "kin"][:, 1]).all()
+    again = draw_pairs(data, 6)
+    assert (again.a == pairs.a).all()
+    assert (draw_pairs(data, 6, seed=1).a != pairs.a).any()
+
+
+def test_the_command_writes_what_the_model_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = folder / "model" / "calibration.json"
+    out = folder / "out"
+    status = cli.main(["calibrate", "--data", str(folder / "manifest.csv"), "--model", f"mine={folder / 'model'}",
+                       "--device", "cpu", "--out", str(out), "--save", str(beside), "--bootstrap", "20", "--plots",
+                       "png", "--rates", "0.2", "--about", "coloured noise", "--quiet"])  # fmt: skip
+    printed = capsys.readouterr().out
+    try:
+        assert status == 0
+        assert "ECE" in printed
+        found = read(beside)
+        assert found.data["about"] == "coloured noise"
+        assert found.data["identities"] == 24
+        assert found.data["families"] == 12
+        assert found.thresholds[0]["false_accept_rate"] == 0.2
+        assert found.prior == pytest.approx(0.5)
+        assert (out / "calibrate.reliability.png").stat().st_size > 1000
+        metric = load(folder / "model", device="cpu")
+        same = metric.probability(folder / "0-0.png", folder / "0-1.png").item()
+        other = metric.probability(folder / "0-0.png", folder / "4-0.png").item()
+        assert 0 < other < same < 1
+        row = json.loads((out / "calibrate.json").read_text())["results"][0]["rows"][0]
+        assert row["metrics"]["ECE"]["value"] == pytest.approx(found.held_out["ECE"]["value"], rel=1e-8)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def test_reported_errors_are_of_unseen_identities(folder: Path) -> None:
+    metric = load(folder / "model", device="cpu")
+    made, result = calibrate.calibrations(table(folder), {"m": metric}, QUICK, Options(method="platt"))["m"]
+    pairs = result.items["pairs"]
+    seen = made.probability(1 - np.asarray(pairs["score"]))
+    assert np.abs(seen - np.asarray(pairs["probability"])).max() > 1e-4
+    assert made.model.revision == metric.revision
+    assert made.versions["scikit-learn"]
+
+
+def test_what_cannot_be_calibrated_is_refused(folder: Path, metric: IDSim) -> None:
+    data = table(folder)
+    with pytest.raises(ValueError, match="have no revision"):
+        calibrate.run(data, {"m": metric}, QUICK)
+    with pytest.raises(ValueError, match="only these can be calibrated"):
+        calibrate.run(data, {"pixels": object()}, QUICK)
+    saved = load(folder / "model", device="cpu")
+    with pytest.raises(ValueError, match="no identity has two images"):
+        calibrate.run(data.replace(identity=data.column("id")), {"m": saved}, QUICK)
+    with pytest.raises(ValueError, match="three identities"):
+        calibrate.run(data.filter(identity=("t0", "t1")), {"m": saved}, QUICK)
+    with pytest.raises(ValueError, match="cannot share"):
+        calibrate.run(data, {"m": saved, "n": saved}, QUICK, replace(Options(), save=Path("c.json")))
+
+
+def test_a_calibration_can_be_measured_on_other_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metric = load(folder / "model", device="cpu")
+    data = table(folder)
+    made, _ = calibrate.calibrations(data, {"m": metric}, QUICK, Options(method="platt", rates=(0.2,)))["m"]
+    made.write(folder / "given.json")
+    [result] = calibrate.run(data, {"m": metric}, QUICK, Options(check=str(folder / "given.json")))
+    pairs = {name: np.array(column) for name, column in result.items["pairs"].items()}
+    probability = made.probability(1 - pairs["score"])
+    np.testing.assert_allclose(pairs["probability"], probability)
+    quality, decision = ({k: v for k, v in row.items() if isinstance(v, Value)} for row in result.rows)
+    assert quality["Brier"].value == pytest.approx(((probability - pairs["same"]) ** 2).mean())
+    accepted = pairs["score"] >= 1 - made.thresholds[0]["distance"]
+    assert decision["true accept"].value == pytest.approx(accepted[pairs["same"]].mean())
+    assert decision["false accept"].value == pytest.approx(accepted[~pairs["same"]].mean())
+    low, high = decision["true accept"].low, decision["true accept"].high
+    assert low is not None
+    assert high is not None
+    assert low <= decision["true accept"].value <= high
+    with pytest.raises(CalibrationError, match="has no calibration beside its weights"):
+        calibrate.run(data, {"m": metric}, QUICK, Options(check="stored"))
+    with pytest.raises(CalibrationError, match="distance 'cls', not 'patch'"):
+        calibrate.run(data, {"m": metric}, Settings(distance="patch"), Options(check=str(folder / "given.json")))
+    given = ["calibrate", "--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu",
+             "--bootstrap", "0", "--check", str(folder / "given.json")]  # fmt: skip
+    assert cli.main(given) == 0
+    assert "as given" in capsys.readouterr().out
+    assert cli.main([*given, "--save", "new.json"]) == 1
+    assert "give one of the two" in capsys.readouterr().err
+
+
+def test_it_must_be_told_where_the_file_goes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu"]
+    assert cli.main(["calibrate", *options]) == 1
+    assert "--save FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engines", "origin"),
+    [({None}, "photos"), ({"idmetric.data.world"}, "rendered"), ({None, "idmetric.data.world"}, "generated"),
+     ({"flux"}, "generated")],
+)  # fmt: skip
+def test_a_calibration_records_where_its_images_come_from(
+    folder: Path, metric: IDSim, engines: set[str | None], origin: str
+) -> None:
+    data = table(folder)
+    cycle = sorted(engines, key=str)
+    data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
+    model = load(folder / "model", device="cpu")
+    [(found, _)] = calibrate.calibrations(data, {"m": model}, QUICK, Options(folds=3)).values()
+    assert found.data["origin"] == origin
+    assert found.rests_on_photos == (origin == "photos")

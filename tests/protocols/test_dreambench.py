@@ -1,0 +1,498 @@
+"""DreamBench++: the published numbers from the published ratings, and a model's own from images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli.eval import main as eval_command
+from idmetric.data.importers.dreambench import method_of
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.agreement import fisher_mean, pearson
+from idmetric.evaluate.bootstrap import bootstrap
+from idmetric.evaluate.resampled import draws, resampled_pearson
+from idmetric.protocols.common.baselines import hsv_vector
+from idmetric.protocols.common.paper_dreambench import ALL, FISHER, FISHER_ROW, HUMAN, METHODS, TABLE_2, printed_rank
+from idmetric.protocols.common.result import Result, Row, Value, table
+from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
+from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
+from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
+from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
+from idmetric.protocols.nearid_table2_dreambench.table import Options, rate
+
+ALL_FOUR = Options()
+NONE, SOME = Settings(bootstrap=0), Settings(bootstrap=200, seed=3)
+THINGS = {"object": "magic_cube", "animal": "kitten", "human": "old_man", "style": "low-poly_geometric"}
+
+
+def value(rows: list[Row], method: str, category: str = "object", metric: str = "M-H") -> Value:
+    found = [r[metric] for r in rows if (r["method"], r["category"]) == (method, category)]
+    assert len(found) == 1
+    assert isinstance(found[0], Value)
+    return found[0]
+
+
+# The published numbers
+
+
+def test_the_row_of_emu2_is_that_of_table_2(photo_root: Path) -> None:
+    ratings = dreambench_ratings.read(photo_root / "dreambench_pp" / "emu2_object.json")
+    results = {r.model: r for r in dreambench.published(ratings, SOME)}
+    assert list(results) == [HUMAN, "gpt", "nearid"]
+    for model, expected in ((HUMAN, 0.763), ("gpt", 0.777), ("nearid", 0.768)):
+        cell = value(results[model].rows, "emu2")
+        assert cell.value == pytest.approx(expected, abs=0.002)
+        assert (cell.count, cell.paper) == (585, expected)
+        assert cell.low is not None
+        assert cell.high is not None
+        assert cell.low < expected < cell.high
+    for model, expected in (("gpt", 0.004), ("nearid", 0.028)):
+        assert value(results[model].rows, "emu2", metric="±").value == pytest.approx(expected, abs=0.002)
+    assert "0.768" in table([results["nearid"]])
+
+
+def test_rounding_as_published_changes_no_third_decimal_there(photo_root: Path) -> None:
+    ratings = dreambench_ratings.read(photo_root / "dreambench_pp" / "emu2_object.json")
+    for rater in (HUMAN, "gpt", "nearid"):
+        plain = value(rate(ratings, rater, NONE, ALL_FOUR)[0], "emu2").value
+        rounded = value(rate(ratings, rater, NONE, Options(published_rounding=True))[0], "emu2").value
+        assert rounded != plain
+        assert abs(rounded - plain) <= 0.00005
+        assert round(rounded * 20000) == pytest.approx(rounded * 20000, abs=1e-6)  # a mean of two with four decimals
+
+
+@pytest.mark.parametrize("rater", FISHER)
+def test_the_printed_cells_give_the_printed_fisher_row(rater: str) -> None:
+    cells = [TABLE_2[method][rater][0] for method in METHODS]
+    assert len(cells) == 7
+    mean, error = fisher_mean(cells)
+    assert mean == pytest.approx(FISHER[rater][0], abs=0.00051)  # H-H is .6485, on the edge
+    assert error == pytest.approx(FISHER[rater][1], abs=0.00051)
+    slow = np.tanh(np.mean([np.log((1 + r) / (1 - r)) / 2 for r in cells]))
+    assert mean == pytest.approx(float(slow), abs=1e-12)
+
+
+# Published folders
+
+FOLDERS = {
+    "group1": "data_human_rating/merged_data/group1/{}-cp.json",
+    "group2": "data_human_rating/merged_data/group2/{}-cp.json",
+    "gpt": "data_gpt_rating/concept_preservation_full/{}.json",
+    "nearid": "data_nearid_rating/{}.json",
+}
+SHOWN = ("emu2", "dreambooth_sd", "ip_adapter_plus_vit_h_sdxl")
+
+
+def make_ratings(root: Path, collections: int = 6, methods: tuple[str, ...] = SHOWN, seed: int = 0) -> dict[str, Any]:
+    """Published folders of made-up ratings, each file in an order of its own; returns rater -> method -> key -> it."""
+    rng = np.random.default_rng(seed)
+    truth: dict[str, Any] = {rater: {} for rater in FOLDERS}
+    for method in methods:
+        keys = [
+            (f"{CATEGORIES[c]}_{k:02d}", THINGS[c], prompt) for c in THINGS for k in range(collections)
+            for prompt in range(9)
+        ]  # fmt: skip
+        base = rng.uniform(0, 4, len(keys))
+        for rater, place in FOLDERS.items():
+            noisy = (base + rng.normal(0, 1, len(keys))).clip(0, 4)
+            values = (25 * noisy).tolist() if rater == "nearid" else noisy.round().astype(int).tolist()
+            truth[rater][method] = {(c, p): float(v) for (c, _, p), v in zip(keys, values, strict=True)}
+            named = {}
+            for k in rng.permutation(len(keys)):
+                collection, thing, prompt = keys[k]
+                if rater == "nearid":  # metrics: another name of one thing, and the number of the image
+                    thing = thing.replace("magic_cube", "rubik's_cube")
+                    named[f"{collection}_{thing}-{prompt}_0"] = values[k]
+                else:
+                    named[f"{collection}_{thing}-{prompt}"] = values[k]
+            path = root / place.format(method)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(named))
+    return truth
+
+
+def slow_r(truth: dict[str, Any], a: str, b: str, method: str, category: str) -> float:
+    keys = sorted(k for k in truth[a][method] if k[0].startswith(CATEGORIES[category]))
+    x, y = ([truth[rater][method][k] for k in keys] for rater in (a, b))
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def test_published_folders_are_paired_by_key(tmp_path: Path) -> None:
+    truth = make_ratings(tmp_path)
+    ratings = dreambench_ratings.read(tmp_path)
+    assert ratings == truth
+    results = {r.model: r for r in dreambench.published(ratings, NONE)}
+    assert list(results) == [HUMAN, "gpt", "nearid"]
+    for category in CATEGORIES:
+        cells = []
+        for method in SHOWN:
+            one, two = (slow_r(truth, group, "nearid", method, category) for group in ("group1", "group2"))
+            cells.append((one + two) / 2)
+            rows = results["nearid"].rows
+            assert value(rows, method, category).value == pytest.approx(cells[-1], abs=1e-12)
+            assert value(rows, method, category, "±").value == pytest.approx(abs(one - two) / 2, abs=1e-12)
+            human = value(results[HUMAN].rows, method, category)
+            assert human.value == pytest.approx(slow_r(truth, "group1", "group2", method, category), abs=1e-12)
+            assert human.count == 54
+        mean = value(rows, FISHER_ROW, category)
+        assert mean.value == pytest.approx(np.tanh(np.mean(np.arctanh(cells))), abs=1e-12)
+        assert mean.count == 3 * 54
+        error = value(rows, FISHER_ROW, category, "±").value
+        assert error == pytest.approx(np.std(cells, ddof=1) / np.sqrt(3), abs=1e-12)
+    means = [value(rows, FISHER_ROW, category).value for category in CATEGORIES]
+    assert value(rows, FISHER_ROW, ALL).value == pytest.approx(np.tanh(np.mean(np.arctanh(means))), abs=1e-12)
+    assert [r["method"] for r in rows[:4]] == ["dreambooth_sd", "emu2", "ip_adapter_plus_vit_h_sdxl", FISHER_ROW]
+    images = results["nearid"].items["images"]
+    assert len(images["score"]) == 3 * 4 * 54
+    k = 500
+    item = (images["collection"][k], images["prompt"][k])
+    for rater in ("group1", "group2", "nearid"):
+        column = "score" if rater == "nearid" else rater
+        assert images[column][k] == truth[rater][images["method"][k]][item]
+
+
+def test_the_papers_value_stands_beside_ours(tmp_path: Path) -> None:
+    make_ratings(tmp_path)
+    results = {r.model: r for r in dreambench.published(dreambench_ratings.read(tmp_path), NONE)}
+    rows = results["nearid"].rows
+    assert value(rows, "emu2").paper == 0.768
+    assert value(rows, "emu2", metric="±").paper == 0.028
+    assert value(rows, FISHER_ROW).paper == 0.545
+    assert value(rows, FISHER_ROW, metric="±").paper == 0.071
+    assert value(rows, FISHER_ROW, "animal").paper == 0.435
+    assert value(rows, "emu2", "animal").paper is None
+    assert value(rows, FISHER_ROW, ALL).paper == 0.445
+    assert value(results[HUMAN].rows, "emu2").paper == 0.763
+
+
+def test_what_is_no_merged_rating_of_concepts_is_passed_over(tmp_path: Path) -> None:
+    truth = make_ratings(tmp_path)
+    other = {
+        "data_human_rating/merged_data/group1/emu2-pf.json": {"object_00_cup-0": 1},
+        "data_human_rating/raw_data/group1/anna-emu2.json": {"object_00_cup-0": [1, 2]},
+        "data_gpt_rating/prompt_following_full/emu2.json": {"object_00_cup-0": 1},
+        "data_gpt_rating/concept_preservation_full/emu2/x.json": {"collection_id": "object_00_cup", "score": 1},
+    }
+    for place, values in other.items():
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    assert dreambench_ratings.read(tmp_path) == truth
+
+
+def test_images_without_a_score_are_left_out_and_counted(tmp_path: Path) -> None:
+    truth = make_ratings(tmp_path)
+    path = tmp_path / FOLDERS["gpt"].format("emu2")
+    given = json.loads(path.read_text())
+    gone = [k for k in given if k.startswith("object_03")][:4]
+    for key, nothing in zip(gone, (None, float("nan"), None, float("nan")), strict=True):
+        given[key] = nothing
+    path.write_text(json.dumps(given))
+    ratings = dreambench_ratings.read(tmp_path)
+    rows, notes = rate(ratings, "gpt", NONE, ALL_FOUR)
+    assert value(rows, "emu2").count == 50
+    assert notes == ["object: 4 images that people rated have no score and are left out"]
+    keys = sorted(k for k in ratings["gpt"]["emu2"] if k[0].startswith("object"))
+    r = [
+        np.corrcoef([truth[g]["emu2"][k] for k in keys], [truth["gpt"]["emu2"][k] for k in keys])[0, 1]
+        for g in ("group1", "group2")
+    ]
+    assert value(rows, "emu2").value == pytest.approx(np.mean(r), abs=1e-12)
+
+
+def test_wrong_ratings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file or folder"):
+        dreambench_ratings.read(tmp_path / "none")
+    make_ratings(tmp_path / "all")
+    with pytest.raises(ValueError, match="no human ratings"):
+        dreambench_ratings.read(tmp_path / "all" / "data_nearid_rating")
+    flat = tmp_path / "all" / FOLDERS["gpt"].format("emu2")
+    with pytest.raises(ValueError, match="are read from the folder that holds all raters"):
+        dreambench_ratings.read(flat)
+    for lists, reason in (([1] * 10, "10 ratings are not 9 for each"), ([1, "x", *[1] * 7], "value 2 is 'x'")):
+        path = tmp_path / "all.json"
+        path.write_text(json.dumps({"method": "emu2", "prompts": "object", "human_group1": lists}))
+        with pytest.raises(ValueError, match=reason):
+            dreambench_ratings.read(path)
+    make_ratings(tmp_path / "both" / "copy")
+    make_ratings(tmp_path / "both" / "other")
+    with pytest.raises(ValueError, match=r"two folders of gpt's ratings, one of them other/data_gpt"):
+        dreambench_ratings.read(tmp_path / "both")
+    ratings = dreambench_ratings.read(tmp_path / "all")
+    with pytest.raises(ValueError, match="unknown category 'plants'"):
+        Options(categories=("plants",))
+    with pytest.raises(ValueError, match="needs two groups"):
+        rate({"group1": ratings["group1"]}, HUMAN, NONE, ALL_FOUR)
+    ratings["gpt"] = {"emu2": dict.fromkeys(ratings["gpt"]["emu2"], 2.0)}
+    with pytest.raises(ValueError, match="emu2, object: y does not vary"):
+        rate(ratings, "gpt", NONE, ALL_FOUR)
+    ratings["gpt"] = {}
+    with pytest.raises(ValueError, match="no image of object, animal, human, style is rated by both gpt"):
+        rate(ratings, "gpt", NONE, ALL_FOUR)
+
+
+# Intervals
+
+
+def test_sums_over_identities_give_what_the_bootstrap_gives() -> None:
+    rng = np.random.default_rng(0)
+    identity = rng.integers(0, 12, 90)
+    x = rng.integers(0, 5, 90).astype(float)
+    y = 1e6 + x + rng.normal(0, 2, 90)
+    slow: list[float] = []
+
+    def record(rows: np.ndarray) -> float:
+        slow.append(pearson(x[rows], y[rows]))
+        return slow[-1]
+
+    bootstrap(record, identity, samples=50, seed=5)
+    quick = resampled_pearson(x, y, identity, draws(12, 50, 5))
+    np.testing.assert_allclose(quick, slow[1:], atol=1e-9)
+    assert np.isnan(resampled_pearson(np.ones(90), y, identity, draws(12, 50, 5))).all()
+    only = np.array([[2, 0], [1, 1]])  # the first sample holds one identity alone, whose x does not vary
+    found = resampled_pearson([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 4.0], [0, 0, 1, 1], only)
+    assert np.isnan(found[0])
+    assert found[1] == pytest.approx(np.corrcoef([1, 1, 2, 3], [1, 2, 2, 4])[0, 1])
+    with pytest.raises(ValueError, match="numbers below 2"):
+        resampled_pearson([1.0, 2.0], [1.0, 2.0], [0, 2], only)
+
+
+def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path) -> None:
+    truth = make_ratings(tmp_path, collections=8)
+    ratings = dreambench_ratings.read(tmp_path)
+    rows, _ = rate(ratings, "nearid", SOME, Options(("object",)))
+    items = sorted(k for k in truth["group1"]["emu2"] if k[0].startswith("object"))
+    collections = [collection for collection, _ in items]
+
+    def cell(method: str, chosen: np.ndarray) -> float:
+        x, a, b = ([truth[rater][method][items[k]] for k in chosen] for rater in ("nearid", "group1", "group2"))
+        return (pearson(a, x) + pearson(b, x)) / 2
+
+    slow = bootstrap(lambda chosen: cell("emu2", chosen), collections, samples=200, seed=3)
+    fast = value(rows, "emu2")
+    assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high), abs=1e-9)
+    slow = bootstrap(
+        lambda chosen: fisher_mean([cell(m, chosen) for m in SHOWN]).mean, collections, samples=200, seed=3
+    )
+    fast = value(rows, FISHER_ROW)
+    assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high), abs=1e-9)
+
+
+def test_few_collections_have_no_interval(tmp_path: Path) -> None:
+    make_ratings(tmp_path, collections=4)
+    rows, _ = rate(dreambench_ratings.read(tmp_path), "gpt", SOME, ALL_FOUR)
+    assert all(v.low is None for row in rows for v in row.values() if isinstance(v, Value))
+
+
+# Images
+
+
+def make_samples(root: Path, collections: int = 3, prompts: int = 4) -> None:
+    """Two runs with images whose colours follow no rule."""
+    rng = np.random.default_rng(1)
+    for run in ("emu2_gs3_step50_seed42_torch_bfloat16", "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
+        for k in range(collections):
+            name = f"object_{k:02d}_rubik's_cube"
+            reference = Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8))
+            for prompt in range(prompts):
+                for number in (0, 1) if prompt == 0 else (0,):
+                    for place in ("src_image", "tgt_image"):
+                        (root / run / place / name).mkdir(parents=True, exist_ok=True)
+                    reference.save(root / run / "src_image" / name / f"{prompt}_{number}.png")
+                    made = Image.fromarray(rng.integers(0, 60 * (prompt + 1), (12, 12, 3), dtype=np.uint8))
+                    made.save(root / run / "tgt_image" / name / f"{prompt}_{number}.png")
+
+
+def score(result: Result) -> dict[tuple[str, str, int], float]:
+    images = result.items["images"]
+    keys = zip(images["method"], images["collection"], images["prompt"], strict=True)
+    return dict(zip(keys, images["score"], strict=True))
+
+
+def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path) -> None:
+    make_samples(tmp_path / "samples")
+    truth = make_ratings(tmp_path / "ratings")
+    ratings = dreambench_ratings.read(tmp_path / "ratings")
+    data = dreambench_samples.read(tmp_path / "samples")
+    assert len(data) == 2 * 2 * 3 * 5
+    [result] = dreambench.run(data, {"hsv": open_model("hsv")}, NONE, ratings=ratings)
+    assert (result.protocol, result.model, result.signature["model"]) == ("dreambench", "hsv", "hsv")
+    found = score(result)
+    assert len(found) == 2 * 3 * 4  # the second image of prompt 0 is not rated
+    run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+    for collection in ("object_00", "object_02"):
+        for prompt in range(4):
+            a, b = (
+                hsv_vector(Image.open(run / place / f"{collection}_rubik's_cube" / f"{prompt}_0.png"))
+                for place in ("src_image", "tgt_image")
+            )
+            expected = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+            assert found["emu2", collection, prompt] == pytest.approx(expected, abs=1e-6)
+    for method in ("emu2", "ip_adapter_plus_vit_h_sdxl"):  # vit_huge in the folder, vit_h in the ratings
+        items = [k[1:] for k in found if k[0] == method]
+        scores = [found[(method, *item)] for item in items]
+        r = [np.corrcoef([truth[g][method][i] for i in items], scores)[0, 1] for g in ("group1", "group2")]
+        assert value(result.rows, method).value == pytest.approx(np.mean(r), abs=1e-9)
+        assert value(result.rows, method).count == 12
+    assert "no score" in result.notes[0]
+
+
+def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Path) -> None:
+    make_samples(tmp_path / "samples")
+    make_ratings(tmp_path / "ratings")
+    ratings = dreambench_ratings.read(tmp_path / "ratings")
+    for k in range(3):  # the references of one run, apart
+        target = tmp_path / "data" / "images" / "object" / f"{k:02d}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+        target.write_bytes((run / "src_image" / f"object_{k:02d}_rubik's_cube" / "0_0.png").read_bytes())
+    options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
+    manifest = import_dataset("dreambench_pp", tmp_path / "data", options=options)
+    models = {"hsv": open_model("hsv")}
+    [own] = dreambench.run(manifest, models, NONE)
+    [given] = dreambench.run(manifest, models, NONE, ratings=ratings)
+    [folder] = dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+    assert own.rows[:2] == given.rows[:2]
+    assert len(score(own)) == 24
+    mine, theirs = score(own), score(folder)
+    for key in mine:
+        if key[0] == "emu2":
+            assert mine[key] == pytest.approx(theirs[key], abs=1e-6)
+
+
+def test_folders_of_images_are_matched_with_methods_by_their_start() -> None:
+    for run, method in (
+        ("emu2_gs3_step50", "emu2"),
+        ("dreambooth_lora_sdxl_gs7_5", "dreambooth_lora_sdxl"),
+        ("dreambooth_sd", "dreambooth_sd"),
+        ("ip_adapter_plus_vit_huge_sdxl_scale0_6", "ip_adapter_plus_vit_h_sdxl"),
+        ("ip_adapter_vit_giant_sdxl_scale0_6", "ip_adapter_vit_g_sdxl"),
+        ("ip_adapter_vit_g_sdxl_scale0_6", "ip_adapter_vit_g_sdxl"),
+        ("emu22", None),
+    ):
+        assert method_of(run, METHODS) == method
+
+
+def test_images_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    make_samples(tmp_path / "samples")
+    make_ratings(tmp_path / "ratings")
+    ratings = dreambench_ratings.read(tmp_path / "ratings")
+    models = {"hsv": open_model("hsv")}
+    with pytest.raises(ValueError, match="no METHOD/tgt_image"):
+        dreambench_samples.read(tmp_path / "ratings")
+    run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+    one = dreambench_samples.read(run)  # one run alone
+    assert len(dreambench.run(one, models, NONE, ratings=ratings)[0].rows) == 1
+    with pytest.raises(ValueError, match="name their folder"):
+        dreambench.run(one, models, NONE)
+    with pytest.raises(ValueError, match=r"no image of animal is rated: images are of emu2_gs3"):
+        dreambench.run(one, models, NONE, Options(("animal",)), ratings=ratings)
+    with pytest.raises(ValueError, match="a model cannot be called 'human'"):
+        dreambench.run(one, {"human": models["hsv"]}, NONE, ratings=ratings)
+    twin = tmp_path / "samples" / "emu2_seed43"
+    (twin / "tgt_image").parent.mkdir()
+    for place in ("tgt_image", "src_image"):
+        (twin / place).symlink_to(run / place)
+    with pytest.raises(ValueError, match="are both images of emu2"):
+        dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+    (run / "src_image" / "object_00_rubik's_cube" / "2_0.png").unlink()
+    with pytest.raises(ValueError, match=r"no reference .*2_0\.png"):
+        dreambench_samples.read(run)
+
+
+def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path) -> None:
+    class Failing:
+        """A judge that never answers about prompt 1."""
+
+        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Failing:
+            self.manifest = manifest
+            return self
+
+        def signature(self) -> dict[str, str]:
+            return {"model": "failing"}
+
+        def pairs(self, a: list[int], b: list[int]) -> np.ndarray:
+            prompts = np.array([(self.manifest[k].parameters or {})["prompt"] for k in b])
+            return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))
+
+    make_samples(tmp_path / "samples")
+    make_ratings(tmp_path / "ratings")
+    ratings = dreambench_ratings.read(tmp_path / "ratings")
+    [result] = dreambench.run(dreambench_samples.read(tmp_path / "samples"), {"j": Failing()}, NONE, ratings=ratings)
+    found = score(result)
+    assert len(found) == 18
+    assert all(key[2] != 1 for key in found)
+    assert value(result.rows, "emu2").count == 9
+
+
+def test_pooled_ranks_are_those_of_scipy_over_animals_and_objects(tmp_path: Path) -> None:
+    from scipy import stats
+
+    truth = make_ratings(tmp_path)
+    results = {r.model: r for r in dreambench.published(dreambench_ratings.read(tmp_path), SOME)}
+    [row] = [r for r in results["nearid"].rows if r["method"] == "pooled"]
+    people, scores = [], []
+    for method in SHOWN:
+        for key in truth["nearid"][method]:
+            if key[0].startswith(("object", "live_subject_animal")):
+                people.append((truth["group1"][method][key] + truth["group2"][method][key]) / 2)
+                scores.append(truth["nearid"][method][key])
+    assert isinstance(row["Spearman"], Value)
+    assert isinstance(row["Kendall"], Value)
+    assert row["Spearman"].value == pytest.approx(stats.spearmanr(people, scores)[0], abs=1e-12)
+    assert row["Kendall"].value == pytest.approx(stats.kendalltau(people, scores)[0], abs=1e-12)
+    assert row["Spearman"].count == 3 * 2 * 54
+    assert row["Spearman"].low is not None
+    assert row["Spearman"].low < row["Spearman"].value
+    assert not [r for r in results[HUMAN].rows if r["method"] == "pooled"]
+    [one] = dreambench.published({k: truth[k] for k in ("group1", "group2")}, NONE, Options(("object",)))
+    assert not [r for r in one.rows if r["method"] == "pooled"]
+
+
+def test_id_sims_printed_ranks_belong_to_its_models() -> None:
+    assert printed_rank("IDSim:dinov3_vitl16", "cls") == (0.6856, 0.5305)
+    assert printed_rank("IDSim:dinov3_vitl16", "patch_pooled") == (0.6834, None)
+    assert printed_rank("lpips", "cls") == (0.482, 0.354)
+    assert printed_rank("IDSim:tiny", "cls") == (None, None)
+    assert printed_rank("IDSim:dinov3_vitl16", "joint") == (None, None)
+
+
+# The command
+
+
+def test_the_command_prints_the_row_and_keeps_every_rating(
+    photo_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet as pq
+
+    path = photo_root / "dreambench_pp" / "emu2_object.json"
+    args = ["dreambench", "--ratings", str(path), "--out", str(tmp_path), "--bootstrap", "50", "--format", "csv"]
+    assert eval_command([*args, "--published-rounding"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("dreambench,human,object,emu2,M-H,0.763")
+    assert pq.read_table(tmp_path / "dreambench.nearid.images.parquet").num_rows == 585
+    settings = json.loads((tmp_path / "dreambench.json").read_text())["results"][0]["settings"]
+    assert settings["published_rounding"] is True
+
+
+def test_the_command_scores_images_with_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_samples(tmp_path / "samples")
+    make_ratings(tmp_path / "ratings")
+    given = ["--data", str(tmp_path / "samples"), "--ratings", str(tmp_path / "ratings"), "--category", "object"]
+    assert eval_command(["dreambench", *given, "--model", "hsv", "--bootstrap", "0"]) == 0
+    assert "ip_adapter_plus_vit_h_sdxl" in capsys.readouterr().out
+    for wrong, reason in (
+        (given, "give both, or neither"),
+        ([*given[2:], "--model", "hsv"], "give both, or neither"),
+        ([], "--ratings PATH is needed"),
+        (["--ratings", str(tmp_path / "no")], "no such file or folder of ratings"),
+    ):
+        assert eval_command(["dreambench", *wrong]) == 1
+        assert reason in capsys.readouterr().err

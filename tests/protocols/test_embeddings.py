@@ -1,0 +1,423 @@
+"""Embedding a manifest's images once for several models, and the faces that protocols compare through."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import Backbone, IDSim
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images.read import read_image
+from idmetric.models.embedding import Embedding
+from idmetric.protocols.common import baselines, embeddings, scorers
+from idmetric.protocols.common.embeddings import Look, UnreadableError, embed, folder_name
+from idmetric.protocols.common.scorers import EmbedderModel, Settings, bind, open_model
+from idmetric.store.fingerprint import weights_digest
+from tests.conftest import random_model
+
+TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Manifest:
+    """Twelve photos-like pictures of four identities, with masks; two rows show one file."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for identity in range(4):
+        colour = rng.integers(60, 255, 3)
+        for view in range(3):
+            array = rng.integers(0, 60, (40, 48, 3)).astype(np.uint8)
+            array[8:30, 10 + 4 * view : 30 + 4 * view] = colour
+            mask = np.zeros((40, 48), dtype=np.uint8)
+            mask[8:30, 10 + 4 * view : 30 + 4 * view] = 255
+            Image.fromarray(array).save(tmp_path / f"{identity}-{view}.png")
+            Image.fromarray(mask).save(tmp_path / f"{identity}-{view}-mask.png")
+            rows.append(Row(f"i{identity}", f"{identity}-{view}.png", mask=f"{identity}-{view}-mask.png"))
+    rows.append(replace(rows[0], id="again"))
+    return Manifest.from_rows(rows, tmp_path)
+
+
+class Counting(EmbedderModel):
+    """Counts what it is shown."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__(metric)
+        self.prepared, self.embedded = 0, 0
+
+    def prepare(self, *args: Any) -> Any:
+        self.prepared += 1
+        return super().prepare(*args)
+
+    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+        self.embedded += len(prepared)
+        return super().embed(prepared, patches)
+
+
+def vit(seed: int = 0) -> Backbone:
+    torch.manual_seed(seed)
+    return Backbone(
+        "vit_tiny_patch16_224",
+        pretrained=False,
+        image_size=32,
+        backbone_args={**TINY_VIT, "img_size": 32},
+        device="cpu",
+    )
+
+
+def test_stored_vectors_are_those_of_embed(pictures: Manifest, tmp_path: Path) -> None:
+    metric = random_model("dinov3")
+    stored = embed(pictures, {"m": EmbedderModel(metric)}, store=tmp_path / "store", batch_size=5)["m"]
+    rows = [12, 3, 0, 7]
+    expected = metric.embed([pictures.source(r) for r in rows], patches=False).cls
+    np.testing.assert_allclose(stored.vectors(rows), expected, atol=1e-6)
+
+
+def test_each_image_is_decoded_once_for_all_models(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    def counted(source: Any, **options: Any) -> Image.Image:
+        opened.append(source)
+        return read_image(source, **options)
+
+    monkeypatch.setattr(embeddings, "read_image", counted)
+    one, two = Counting(random_model("dinov3")), Counting(vit())
+    embed(pictures, {"one": one, "two": two})
+    assert len(opened) == 12  # of 13 rows, two show one file
+    assert one.prepared == two.prepared == 12
+
+
+def test_nothing_is_embedded_twice(pictures: Manifest, tmp_path: Path) -> None:
+    first, second = Counting(random_model("dinov3")), Counting(random_model("dinov3"))
+    half = embed(pictures, {"m": first}, [0, 1, 2, 3], store=tmp_path / "store")["m"]
+    whole = embed(pictures, {"m": second}, store=tmp_path / "store")["m"]
+    assert (first.embedded, second.embedded) == (4, 8)
+    np.testing.assert_array_equal(half.vectors([1]), whole.vectors([1]))
+    moved = pictures.replace(path=[Path(p).name for p in pictures.column("path")])
+    third = Counting(random_model("dinov3"))
+    embed(moved, {"m": third}, store=tmp_path / "store")
+    assert third.embedded == 0
+
+
+def test_a_changed_file_is_embedded_anew_even_with_its_old_size_and_date(pictures: Manifest, tmp_path: Path) -> None:
+    file = tmp_path / "0-0.bmp"
+    Image.new("RGB", (8, 8), "red").save(file)
+    single = Manifest.from_rows([Row("a", file.name)], tmp_path)
+    model = EmbedderModel(random_model("dinov3"))
+    red = embed(single, {"m": model}, store=tmp_path / "store")["m"].vectors([0])
+    before = file.stat()
+    Image.new("RGB", (8, 8), "blue").save(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    blue = embed(single, {"m": model}, store=tmp_path / "store")["m"].vectors([0])
+    assert np.abs(red - blue).max() > 1e-3
+
+
+def test_other_weights_of_one_name_are_another_model(pictures: Manifest, tmp_path: Path) -> None:
+    one, two = vit(0), vit(1)
+    assert one.model_id != two.model_id  # neither has a revision
+    embed(pictures, {"m": EmbedderModel(one)}, store=tmp_path / "store")
+    other = Counting(two)
+    embed(pictures, {"m": other}, store=tmp_path / "store")
+    assert other.embedded == 12
+
+
+def test_a_model_trained_further_in_memory_is_another_model() -> None:
+    metric = random_model("dinov3")
+    before = folder_name(EmbedderModel(metric))
+    with torch.no_grad():
+        metric.mlp_cls.fc1.weight[0, 0] += 1e-6
+    assert folder_name(EmbedderModel(metric)) != before
+    assert folder_name(EmbedderModel(random_model("dinov3"))) == before
+
+
+def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_path: Path) -> None:
+    metric = random_model("dinov3")
+    models = {"m": EmbedderModel(metric)}
+    whole = embed(pictures, models, store=tmp_path / "store")["m"]
+    look = Look(masked=True, outside="crop")
+    alone = embed(pictures, models, store=tmp_path / "store", look=look)["m"]
+    expected = metric.embed([pictures.source(5)], masks=[pictures.source(5, "mask")], outside="crop").cls
+    np.testing.assert_allclose(alone.vectors([5]), expected, atol=1e-6)
+    assert np.abs(alone.vectors([5]) - whole.vectors([5])).max() > 1e-3
+
+
+def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manifest, tmp_path: Path) -> None:
+    metric = random_model("dinov3")
+    models = {"m": EmbedderModel(metric)}
+    look = Look(masked=True, outside="keep")
+    stored = embed(pictures, models, store=tmp_path / "store", patches=True, look=look, batch_size=4)["m"]
+    found = stored.embedding([9, 2])
+    expected = metric.embed(
+        [pictures.source(r) for r in (9, 2)], masks=[pictures.source(r, "mask") for r in (9, 2)], outside="keep"
+    )
+    assert found.grid == expected.grid
+    assert found.patches is not None
+    assert found.weights is not None
+    np.testing.assert_allclose(found.patches, expected.patches, atol=1e-6)
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
+
+
+def test_vectors_of_a_run_without_patches_are_no_patches(pictures: Manifest, tmp_path: Path) -> None:
+    embed(pictures, {"m": EmbedderModel(random_model("dinov3"))}, store=tmp_path / "store")
+    with_patches = Counting(random_model("dinov3"))
+    embed(pictures, {"m": with_patches}, store=tmp_path / "store", patches=True)
+    assert with_patches.embedded == 12
+    again = Counting(random_model("dinov3"))
+    embed(pictures, {"m": again}, store=tmp_path / "store", patches=True)
+    embed(pictures, {"m": again}, store=tmp_path / "store")
+    assert again.embedded == 0
+
+
+def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "1-1.png").write_bytes(b"no image")
+    (tmp_path / "2-0.png").write_bytes((tmp_path / "2-0.png").read_bytes()[:60])
+    with pytest.raises(UnreadableError, match="2 images cannot be used") as caught:
+        embed(pictures, {"m": EmbedderModel(random_model("dinov3"))}, store=tmp_path / "store")
+    assert "1-1.png" in str(caught.value)
+    assert "2-0.png" in str(caught.value)
+    assert sorted(caught.value.problems) == [4, 6]
+    again = Counting(random_model("dinov3"))
+    with pytest.raises(UnreadableError):
+        embed(pictures, {"m": again}, store=tmp_path / "store")
+    assert again.embedded == 0
+
+
+def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures: Manifest, tmp_path: Path) -> None:
+    for name in ("1-1.png", "3-2.png"):
+        (tmp_path / name).unlink()
+    model = Counting(random_model("dinov3"))
+    with pytest.raises(UnreadableError, match=r"2 images(.|\n)*1-1\.png(.|\n)*3-2\.png"):
+        embed(pictures, {"m": model})
+    assert model.prepared == 0
+    with pytest.raises(UnreadableError, match="it has no mask in the manifest"):
+        embed(pictures.replace(mask=None), {"m": model}, [0], look=Look(masked=True))
+
+
+def test_an_embedding_that_is_not_finite_is_named(pictures: Manifest) -> None:
+    metric = random_model("dinov3")
+    with torch.no_grad():
+        metric.mlp_cls.fc2.bias.fill_(float("nan"))
+    with pytest.raises(UnreadableError, match="embedding by m in float32 is not finite"):
+        embed(pictures, {"m": EmbedderModel(metric)})
+
+
+@pytest.mark.parametrize("stop", ["kill", "interrupt"])
+def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, stop: str) -> None:
+    pictures.write(tmp_path / "pictures.csv")
+    program = f"""
+import os, sys
+from idmetric.data.manifest.table import read
+from idmetric import shards
+from idmetric.protocols import embeddings
+from tests.conftest import random_model
+shards._SAVE_IMAGES = 4
+def progress(done, total):
+    if done == 8:
+        {"os._exit(9)" if stop == "kill" else "raise KeyboardInterrupt"}
+from idmetric.protocols.common.scorers import EmbedderModel
+embeddings.embed(read(sys.argv[1]), {{"m": EmbedderModel(random_model("dinov3"))}}, store=embeddings.Path(sys.argv[2]),
+                 batch_size=2, progress=progress)
+"""
+    store = tmp_path / "store"
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "pictures.csv", store], check=False, capture_output=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 9 if stop == "kill" else b"KeyboardInterrupt" in done.stderr
+    model = Counting(random_model("dinov3"))
+    embed(pictures, {"m": model}, store=store)
+    assert model.embedded == 4
+
+
+def test_a_damaged_shard_is_an_error_that_names_it(pictures: Manifest, tmp_path: Path) -> None:
+    model = EmbedderModel(random_model("dinov3"))
+    embed(pictures, {"m": model}, store=tmp_path / "store")
+    shard = next((tmp_path / "store").rglob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:50])
+    with pytest.raises(ValueError, match=f"{shard.name}.*delete it"):
+        embed(pictures, {"m": model}, store=tmp_path / "store")
+
+
+def test_words_beside_an_image_count_for_models_that_read_them_alone(pictures: Manifest, tmp_path: Path) -> None:
+    class Reader(Counting):
+        def __init__(self, metric: Any) -> None:
+            super().__init__(metric)
+            self.reads_words, self.heard = True, []
+
+        def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+            self.heard += [words for *_, words in prepared]
+            self.reads_words = False
+            try:
+                return super().embed(prepared, patches)
+            finally:
+                self.reads_words = True
+
+    reader, other = Reader(random_model("dinov3")), Counting(vit())
+    words = {0: "red", 12: "blue"}  # two rows of one file
+    embed(pictures, {"reader": reader, "other": other}, [0, 12, 5], words=words, store=tmp_path / "store")
+    assert sorted(map(str, reader.heard)) == ["None", "blue", "red"]
+    assert other.embedded == 2
+
+
+# Scorers
+
+
+def slow_matrix(metric: Any, manifest: Manifest, distance: str) -> np.ndarray:
+    images = [manifest.source(r) for r in range(len(manifest))]
+    return np.array([[float(metric.similarity(a, b, distance)) for b in images] for a in images])
+
+
+@pytest.mark.parametrize("distance", ["cls", "patch", "joint"])
+def test_scorers_give_the_metric_s_own_similarities(
+    pictures: Manifest, distance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorers, "_PATCH_BYTES", 5 * 16 * 48 * 4)  # five images at a time
+    metric, few = random_model("dinov3"), pictures.take([0, 1, 3, 4, 6, 7, 9])
+    scorer = bind(few, {"m": metric}, Settings(distance=distance)).models["m"]
+    expected = slow_matrix(metric, few, distance)
+    np.testing.assert_allclose(scorer.matrix(range(7), [2, 0, 6]), expected[:, [2, 0, 6]], atol=2e-5)
+    a, b = [0, 5, 2, 2, 4, 1], [1, 5, 0, 6, 3, 3]
+    np.testing.assert_allclose(scorer.pairs(a, b), expected[a, b], atol=2e-5)
+    assert scorer.signature()["distance"] == distance
+
+
+def test_baselines_stand_beside_models(pictures: Manifest) -> None:
+    pytest.importorskip("torchmetrics")
+    names = ("hsv", "pixels", "ssim")
+    few = pictures.take([0, 1, 2, 3, 12])
+    bound = bind(few, {"vit": vit(), **{n: open_model(n, device="cpu") for n in names}}, Settings())
+    for name, scorer in bound.models.items():
+        matrix = scorer.matrix(range(5), range(5))
+        np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
+        np.testing.assert_allclose(np.diag(matrix), 1, atol=1e-6)
+        assert matrix[0, 4] == pytest.approx(1, abs=1e-6)  # one file
+        assert matrix.max() <= 1 + 1e-6
+        np.testing.assert_allclose(scorer.pairs([1, 2, 1], [3, 2, 3]), matrix[[1, 2, 1], [3, 2, 3]], atol=1e-12)
+        assert "model" in scorer.signature(), name
+
+
+def test_ssim_agrees_with_its_formula(pictures: Manifest) -> None:
+    pytest.importorskip("torchmetrics")
+    ssim = open_model("ssim", device="cpu")
+    x, y = (ssim.prepare(pictures.image(r), None, "black") for r in (0, 4))
+    found = float(ssim.compare(x[None], y[None])[0])
+    assert found == pytest.approx(slow_ssim(x.numpy() / 255, y.numpy() / 255), abs=1e-6)
+
+
+def slow_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    """Wang et al. 2004, by SciPy's Gaussian filter; (C, H, W) in [0, 1]; edges mirrored, as torchmetrics does."""
+    from scipy.ndimage import gaussian_filter
+
+    def blur(z: np.ndarray) -> np.ndarray:
+        return np.stack([gaussian_filter(c, 1.5, truncate=3.5, mode="mirror") for c in z])
+
+    mx, my = blur(x), blur(y)
+    vx, vy, vxy = blur(x * x) - mx * mx, blur(y * y) - my * my, blur(x * y) - mx * my
+    c1, c2 = 0.01**2, 0.03**2
+    return float((((2 * mx * my + c1) * (2 * vxy + c2)) / ((mx**2 + my**2 + c1) * (vx + vy + c2))).mean())
+
+
+def test_each_two_images_are_compared_once(pictures: Manifest) -> None:
+    class Differences:
+        background = (255, 255, 255)
+        compared = 0
+
+        def signature(self) -> dict[str, str]:
+            return {"model": "differences"}
+
+        def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
+            return torch.from_numpy(np.array(image)).float()
+
+        def compare(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            self.compared += len(a)
+            return -(a - b).abs().flatten(1).mean(1)
+
+    model = Differences()
+    scorer = bind(pictures, {"d": model}, Settings(batch_size=7)).models["d"]
+    matrix = scorer.matrix(range(13), range(13))
+    assert model.compared == 12 * 13 // 2
+    images = [np.asarray(pictures.image(r)).astype(float) for r in range(13)]
+    expected = [[-np.abs(a - b).mean() for b in images] for a in images]
+    np.testing.assert_allclose(matrix, expected, rtol=1e-5)
+
+
+def test_lpips_is_its_package_s(pictures: Manifest) -> None:
+    lpips = pytest.importorskip("lpips")
+    torch.manual_seed(0)
+    network = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
+    model = baselines.Lpips("cpu", network)
+    x, y = (model.prepare(pictures.image(r), None, "black") for r in (0, 4))
+    with torch.no_grad():
+        expected = 1 - network(x[None].float() / 127.5 - 1, y[None].float() / 127.5 - 1)
+    assert float(model.compare(x[None], y[None])[0]) == pytest.approx(float(expected.flatten()[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dreamsim", "dreamsim")])
+def test_a_missing_package_is_named_with_the_way_to_install_it(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match="pip install"):
+        open_model(name, device="cpu")
+
+
+def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> None:
+    class Ensemble(torch.nn.Linear):
+        def embed(self, pixels: torch.Tensor) -> torch.Tensor:
+            return self(pixels.flatten(1))
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.array(image.resize((4, 4)))).permute(2, 0, 1)[None].float() / 255
+
+    torch.manual_seed(0)
+    model = Ensemble(48, 6)
+    scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, Settings()).models["d"]
+    x, y = (model.embed(transform(pictures.image(r))) for r in (0, 5))
+    assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
+
+
+def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:
+    with pytest.raises(ValueError, match="models without patches: hsv"):
+        bind(pictures, {"hsv": open_model("hsv")}, Settings(distance="patch"))
+    with pytest.raises(ValueError, match="unknown distance"):
+        Settings(distance="cosine")
+
+
+@pytest.mark.parametrize("opened", [lambda: random_model("dinov3"), lambda: baselines.Ssim("cpu")])
+def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
+    pictures: Manifest, tmp_path: Path, opened: Callable[[], Any]
+) -> None:
+    pytest.importorskip("torchmetrics")
+    (tmp_path / "1-1.png").write_bytes(b"no image")
+    child = pictures.replace(parent=[None] * 12 + [pictures[4].id], role=["real"] * 12 + ["context-edit"])
+    with pytest.raises(UnreadableError, match=r"1-1\.png"):
+        bind(child, {"m": opened()}, Settings())
+    bound = bind(child, {"m": opened()}, Settings(on_error="skip"))
+    assert len(bound.manifest) == 11
+    assert bound.notes == ["1 images could not be used (2 rows left out with what depends on them)"]
+    assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
+    assert "i1" in bound.manifest.column("identity")
+
+
+def test_nothing_is_embedded_again_once_the_unreadable_is_known(pictures: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "1-1.png").write_bytes(b"no image")
+    model = Counting(random_model("dinov3"))
+    scorer = bind(pictures, {"m": model}, Settings(on_error="skip", distance="patch")).models["m"]
+    assert model.embedded == 11
+    assert scorer.pairs([0], [1]).shape == (1,)
+
+
+def test_the_untrained_twin_has_other_weights_and_the_same_shape() -> None:
+    twin, tiny = open_model("untrained:tiny", device="cpu"), IDSim("tiny", device="cpu")
+    assert [p.shape for p in twin.parameters()] == [p.shape for p in tiny.parameters()]
+    assert weights_digest(twin) != weights_digest(tiny)

@@ -1,0 +1,757 @@
+"""Judges: what they are asked, what counts as an answer, and what becomes of every way in which a server fails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric.cli.eval import main as eval_command
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images.read import ImageReadError
+from idmetric.protocols.common.embeddings import Look, UnreadableError
+from idmetric.protocols.common.scorers import Settings as Protocol
+from idmetric.protocols.common.scorers import bind
+from idmetric.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.protocols.judges.file import open_judge
+from idmetric.protocols.judges.judge import Judge, Settings
+from idmetric.protocols.judges.prompts import EVIDENCE, INSTANCE, AnswerError
+from idmetric.protocols.judges.redaction import redactor
+from idmetric.protocols.judges.scorer import JudgeModel
+
+pytest.importorskip("httpx")
+
+GOOD = {"match_cues": ["dent"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 8}
+QUICK = Settings(side=32, pause=0.01, concurrency=1)
+SECRET = "sk-very-secret-0123456789"
+
+Handler = BaseHTTPRequestHandler
+Act = Callable[[Handler], None]
+
+
+def send(handler: Handler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Type", kind)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def says(text: str | dict[str, Any], usage: tuple[int, int] | None = (100, 20), finish: str = "stop") -> Act:
+    content = text if isinstance(text, str) else json.dumps(text)
+    reply: dict[str, Any] = {"model": "fake-1", "choices": [{"message": {"content": content}, "finish_reason": finish}]}
+    if usage:
+        reply["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+    return lambda handler: send(handler, json.dumps(reply).encode())
+
+
+def fails(status: int, body: bytes = b"no", **headers: str) -> Act:
+    return lambda handler: send(handler, body, status, "text/plain", **headers)
+
+
+@dataclass
+class Server:
+    """Does what its script says, request by request; at its end, again what stands last."""
+
+    script: list[Act]
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    url: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.bodies)
+
+
+@contextmanager
+def serving(*script: Act) -> Iterator[Server]:
+    server, lock = Server(list(script)), threading.Lock()
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            with lock:
+                act = server.script[min(server.count, len(server.script) - 1)]
+                server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                server.headers.append(dict(self.headers))
+                server.at_once += 1
+                server.most_at_once = max(server.most_at_once, server.at_once)
+            try:
+                act(self)
+            except OSError:  # the client has left
+                pass
+            finally:
+                with lock:
+                    server.at_once -= 1
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
+    thread = threading.Thread(target=lambda: http.serve_forever(poll_interval=0.02), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def image(value: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    return Image.new("RGB", size, (value % 256, 90, 200 - value % 100))
+
+
+def noise(side: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
+    return [(image(k), image(k + 100)) for k in range(count)]
+
+
+def judge(server: Server, settings: Settings = QUICK, timeout: float = 5.0, **options: Any) -> Judge:
+    return Judge(Endpoint(server.url, "fake", timeout=timeout), settings=settings, **options)
+
+
+# What is asked
+
+
+def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
+    with serving(says(GOOD)) as server:
+        [verdict] = judge(server).ask([(image(10, (400, 100)), image(20, (10, 20)))])
+    assert verdict.similarity == 0.8  # NearID, section 0.E.11: score / 10
+    body = server.bodies[0]
+    assert (body["model"], body["temperature"], body["max_tokens"], body["seed"]) == ("fake", 0.0, 512, 0)
+    content = body["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["text", "text", "image_url", "text", "image_url"]
+    assert content[0]["text"] == EVIDENCE.prompt
+    assert (content[1]["text"], content[3]["text"]) == ("Image A:", "Image B:")
+    sizes = []
+    for part in (content[2], content[4]):
+        kind, data = part["image_url"]["url"].split(",", 1)
+        assert kind == "data:image/jpeg;base64"
+        sizes.append(Image.open(io.BytesIO(base64.b64decode(data))).size)
+    assert sizes == [(32, 8), (10, 20)]  # scaled down to `side`, never up
+    assert "Authorization" not in server.headers[0]
+
+
+def test_fields_of_the_request_can_be_changed_and_taken_away() -> None:
+    with serving(says(GOOD)) as server:
+        extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
+        Judge(Endpoint(server.url, "fake", extra=extra), settings=replace(QUICK, image_format="png")).ask(pairs(1))
+    assert "max_tokens" not in server.bodies[0]
+    assert "temperature" not in server.bodies[0]
+    assert server.bodies[0]["max_completion_tokens"] == 900
+    assert server.bodies[0]["messages"][0]["content"][2]["image_url"]["url"].startswith("data:image/png;")
+
+
+def test_the_key_is_sent_and_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    echo = fails(500, f"your key {SECRET} is fine".encode())
+    with serving(echo, says(GOOD), fails(401, f"bad key {SECRET}".encode())) as server:
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK, store=tmp_path)
+        asked.ask(pairs(1))
+        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+        with pytest.raises(JudgeError, match="HTTP 401") as caught:
+            asked.ask(pairs(2)[1:])
+    texts = [str(caught.value), repr(asked.backend), str(asked.report()), str(asked.report().reasons), caplog.text]
+    texts += [str(asked.signature()), *(p.read_text() for p in tmp_path.rglob("*.json"))]
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    assert all(SECRET not in text for text in texts)
+    assert any("your key *** is fine" in reason for reason in asked.report().reasons)
+
+
+def echoes() -> dict[str, str]:
+    """Spellings in which a server may send a key back."""
+    key = 'sk-a/b+c&d"e\\f' + SECRET
+    wrapped = [base64.b64encode(before + key.encode() + b" !").decode() for before in (b"", b"x", b"Bearer ")]
+    return {
+        "itself": key,
+        "JSON": json.dumps(key),
+        "JSON in JSON": json.dumps(json.dumps(key)),
+        "escapes": "".join(f"\\u{ord(c):04X}" for c in key),
+        "escapes in JSON": "".join(f"\\\\u{ord(c):04x}" for c in key),
+        "bytes": "".join(f"\\x{ord(c):02x}" for c in key),
+        "slashes": key.replace("/", "\\/"),
+        "URL": urllib.parse.quote(key, safe=""),
+        "form": urllib.parse.quote_plus(key),
+        "HTML": key.replace("&", "&amp;").replace('"', "&quot;"),
+        "entities": "".join(f"&#{ord(c)};" for c in key),
+        "hexadecimal": key.encode().hex().upper(),
+        **{f"base64 {k}": text for k, text in enumerate(wrapped)},
+    }
+
+
+@pytest.mark.parametrize("form", list(echoes()))
+@pytest.mark.parametrize("status", [200, 400, 401])
+def test_a_key_that_a_server_echoes_in_any_spelling_is_hidden(
+    form: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key, text = echoes()["itself"], echoes()[form]
+    monkeypatch.setenv("MY_KEY", key)
+    act = says({**GOOD, "match_cues": [f"{text} in full"]}) if status == 200 else fails(status, text.encode())
+    with serving(act) as server:
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK, store=tmp_path)
+        try:
+            [verdict] = asked.ask(pairs(1))
+            shown = f"{verdict.reason} {verdict.answer}"
+        except JudgeError as error:
+            shown = str(error)
+    shown += "".join(path.read_text() for path in tmp_path.rglob("*.json")) + str(asked.report().reasons)
+    assert "***" in shown
+    assert text not in shown
+    assert key not in shown
+    assert SECRET[3:] not in shown
+
+
+@pytest.mark.parametrize("filler", [0, 270, 280, 1990, 2**22 - 30])
+def test_a_key_at_a_cut_leaves_no_part_behind(filler: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    body = (b" " * filler if filler > 2000 else b"." * filler) + SECRET.encode() * 3
+    with serving(fails(400, body)) as server:
+        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+    assert verdict.reason is not None
+    assert not any(SECRET[:length] in verdict.reason for length in range(4, len(SECRET) + 1))
+
+
+def test_a_key_in_headers_names_and_broken_replies_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
+    refused = json.dumps({"choices": [{"message": {"content": "", "refusal": f"not for {SECRET}"}}]}).encode()
+    acts: list[Act] = [
+        lambda handler: send(handler, b"{}", kind=f"text/{SECRET}"),
+        lambda handler: handler.wfile.write(f"HTTP/1.1 200 {SECRET}\r\nno header {SECRET}\r\n\r\n".encode()),
+        lambda handler: handler.wfile.write(f"{SECRET}\r\n\r\n".encode()),
+        lambda handler: handler.wfile.write(f"HTTP/1.1 503 {SECRET}\r\nContent-Length: 0\r\n\r\n".encode()),
+        lambda handler: send(handler, refused),
+        lambda handler: send(handler, named),
+    ]
+    with serving(*acts) as server:
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=replace(QUICK, tries=6), store=tmp_path)
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+    [path] = tmp_path.rglob("*.json")
+    shown = str(asked.report().reasons)
+    assert len(asked.report().reasons) == 5
+    assert SECRET not in shown + path.read_text()
+    assert json.loads(path.read_text())["by"] == "***"
+
+
+def test_hiding_a_key_takes_linear_time_in_hostile_text() -> None:
+    hide = redactor(SECRET)
+    for text in ("\\" * 2**20, SECRET[:-1] * 2**15, "&#0" * 2**18, "%" * 2**20, "s" * 2**20):
+        start = time.process_time()
+        assert hide(text) == text
+        assert time.process_time() - start < 5
+
+
+def test_a_placeholder_for_a_key_is_sent_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "dent")  # a word of the answer
+    with serving(says(GOOD)) as server:
+        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+    assert server.headers[0]["Authorization"] == "Bearer dent"
+    assert verdict.answer == GOOD
+
+
+def test_a_server_on_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    with serving(says(GOOD)) as proxy, serving(says(GOOD)) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        assert (proxy.count, server.count) == (0, 1)
+
+
+def test_a_proxy_of_an_unknown_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "gopher://127.0.0.1:1")
+    with pytest.raises(JudgeError, match="proxy in the environment"):
+        Judge(Endpoint("http://example.invalid/v1", "fake"), settings=QUICK).ask(pairs(1))
+
+
+def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with serving(says(GOOD)) as server, pytest.raises(JudgeError, match="MY_KEY is empty"):
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+    assert server.count == 0
+    for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
+        with pytest.raises(ValueError, match="no address"):
+            Endpoint(url, "fake")
+    with pytest.raises(ValueError, match="unencrypted"):
+        Endpoint("http://example.org/v1", "fake", key="MY_KEY")
+
+
+def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    with serving(says(GOOD)) as other, serving(fails(307, Location=f"{other.url}/chat/completions")) as server:
+        with pytest.raises(JudgeError, match="HTTP 307"):
+            Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        assert other.count == 0
+
+
+# What counts as an answer
+
+
+def test_fenced_and_thought_out_json_is_an_answer() -> None:
+    text = json.dumps(GOOD)
+    for said in (text, f"```json\n{text}\n```", f"```\n{text}```\n", f"<think>Both {{have}} dents.</think>\n\n{text}"):
+        assert EVIDENCE.parse(said) == GOOD
+    answer = {"same_instance": 1, "confidence": 0.5, "similarity": 0.25}
+    assert INSTANCE.similarity(INSTANCE.parse(json.dumps(answer))) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"score": 11}, "score is '11', not a number from 0 to 10"),
+        ({"score": -1}, "number from 0 to 10"),
+        ({"score": "8"}, "number from 0 to 10"),
+        ({"score": True}, "number from 0 to 10"),
+        ({"score": None}, "number from 0 to 10"),
+        ({"score": float("nan")}, "NaN"),
+        ({"confidence": "sure"}, "one of \"high\""),
+        ({"background_used": 0}, "one of true, false"),
+        ({"match_cues": "dent"}, "a list of texts"),
+        ({"why": "x"}, "with unknown 'why'"),
+    ],
+)  # fmt: skip
+def test_what_breaks_the_form_is_no_answer(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(AnswerError, match=reason):
+        EVIDENCE.parse(json.dumps({**GOOD, **change}))
+
+
+def test_other_texts_are_no_answer() -> None:
+    missing = {k: v for k, v in GOOD.items() if k != "score"}
+    doubled = json.dumps(GOOD)[:-1] + ', "score": 1}'
+    sure = f"Sure! {json.dumps(GOOD)}"
+    for text in ("", "score: 8", json.dumps(missing), doubled, sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
+        with pytest.raises(AnswerError):
+            EVIDENCE.parse(text)
+
+
+# What becomes of failures
+
+
+def test_an_unreadable_answer_is_asked_again_otherwise_and_both_are_paid() -> None:
+    with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
+        asked = judge(server, prices=(2.0, 10.0))
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
+    assert [b["seed"] for b in server.bodies] == [0, 1, 2]
+    report = asked.report()
+    assert (report.requests, report.tokens_in, report.tokens_out, report.failed) == (3, 300, 60, 0)
+    assert report.cost == pytest.approx((300 * 2 + 60 * 10) / 1e6)
+    assert sum(report.reasons.values()) == 2
+    assert "3 requests, 300 + 60 tokens, cost 0.0012" in str(report)
+
+
+def test_a_full_server_is_given_the_time_it_asks_for() -> None:
+    with serving(fails(429, Retry_After="0.3"), says(GOOD)) as server:
+        start = time.monotonic()
+        assert judge(server).ask(pairs(1))[0].similarity == 0.8
+        assert time.monotonic() - start >= 0.3
+    assert [b["temperature"] for b in server.bodies] == [0.0, 0.0]  # the question was not at fault
+
+
+def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
+    with serving(fails(500)) as server:
+        asked = judge(server)
+        verdicts = asked.ask(pairs(2))
+    assert [v.similarity for v in verdicts] == [None, None]
+    assert all("HTTP 500" in (v.reason or "") for v in verdicts)
+    assert server.count == 2 * QUICK.tries
+    assert (asked.report().failed, asked.report().unmetered) == (2, 8)
+
+
+def test_a_refused_request_is_not_repeated() -> None:
+    with serving(fails(400, b"image refused"), says(GOOD)) as server:
+        first, second = judge(server).ask(pairs(2))
+    assert server.count == 2
+    assert (first.similarity, second.similarity) == (None, 0.8)
+    assert "image refused" in (first.reason or "")
+
+
+def _truncated(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", "500")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [')
+
+
+def dribbles(before: bytes, byte: bytes) -> Act:
+    """Sends a byte every 0.05 s, for 4 s: no single wait is long."""
+
+    def act(handler: Handler) -> None:
+        handler.wfile.write(before)
+        for _ in range(80):
+            handler.wfile.write(byte)
+            handler.wfile.flush()
+            time.sleep(0.05)
+
+    return act
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def _endless(handler: Handler) -> None:
+    handler.wfile.write(HEAD + b"\r\n")
+    while True:
+        handler.wfile.write(b" " * 65536)
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (_truncated, "without sending complete message body"),
+        (lambda handler: send(handler, b"<html>", kind="text/html"), "text/html, not application/json"),
+        (lambda handler: send(handler, b"{"), "not JSON"),
+        (lambda handler: send(handler, b"[]"), r"no choices\[0\]"),
+        (lambda handler: send(handler, b'{"choices": []}'), r"no choices\[0\]"),
+        (says(""), "answer is empty"),
+        (says(json.dumps(GOOD)[:40], finish="length"), "cut off at max_tokens"),
+        (lambda handler: time.sleep(0.6), "timed out"),
+        (dribbles(HEAD + b"\r\n", b" "), "timed out"),
+        (lambda handler: handler.connection.close(), "."),
+    ],
+)  # fmt: skip
+def test_what_a_server_breaks_is_asked_again(act: Act, reason: str) -> None:
+    with serving(act, says(GOOD)) as server:
+        asked = judge(server, timeout=0.3)
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert server.count == 2
+    [said] = asked.report().reasons
+    assert re.search(reason, said)
+    assert server.bodies[1]["temperature"] == (0.7 if "answer" in said else 0.0)
+
+
+def test_many_failures_in_a_row_stop_the_run() -> None:
+    with serving(says(GOOD), fails(503)) as server:
+        asked = judge(server, replace(QUICK, tries=1, give_up_after=3))
+        with pytest.raises(JudgeError, match="3 pairs in a row had no answer, the last because: HTTP 503"):
+            asked.ask(pairs(50))
+    assert server.count < 10
+
+
+def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as server, pytest.raises(ImageReadError, match=r"none\.jpg"):
+        judge(server).ask([(image(1), tmp_path / "none.jpg")])
+
+
+@pytest.mark.parametrize(
+    ("before", "byte"),
+    [
+        (b"", b"H"),
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"),
+        (HEAD + b"\r\n", b" "),
+        (HEAD + b"Content-Length: 900\r\n\r\n", b"x"),
+    ],
+    ids=["status line", "header", "body", "promised body"],
+)  # fmt: skip
+def test_the_timeout_is_a_deadline_for_servers_that_dribble(before: bytes, byte: bytes) -> None:
+    with serving(dribbles(before, byte)) as server:
+        start = time.monotonic()
+        [verdict] = judge(server, replace(QUICK, tries=1), timeout=1.0).ask(pairs(1))
+        assert 1.0 <= time.monotonic() - start < 1.6
+    assert "timed out: no complete reply after 1 s" in (verdict.reason or "")
+
+
+def test_the_deadline_holds_where_nobody_accepts_the_connection_or_reads_the_request() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(1)
+        backend = Endpoint(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1", "fake", timeout=0.5)
+        start = time.monotonic()
+        [verdict] = Judge(backend, settings=replace(QUICK, side=4000, image_format="png", tries=1)).ask(
+            [(noise(1500), noise(1500))]
+        )
+        assert time.monotonic() - start < 0.5 + 0.5 + 3  # encoding two large images comes first
+    assert "timed out" in (verdict.reason or "")
+
+
+def test_a_reply_without_end_is_left_at_four_megabytes() -> None:
+    with serving(_endless, says(GOOD)) as server:
+        start = time.monotonic()
+        first, second = judge(server, timeout=30).ask(pairs(2))
+        assert time.monotonic() - start < 10
+    assert "longer than 4194304 bytes" in (first.reason or "")
+    assert second.similarity == 0.8
+    assert server.count == 2  # not asked again: it would be as long
+
+
+def test_a_compressed_reply_is_not_unpacked() -> None:
+    with serving(lambda handler: send(handler, b"\x1f\x8b", Content_Encoding="gzip"), says(GOOD)) as server:
+        asked = judge(server)
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+        assert server.headers[0]["Accept-Encoding"] == "identity"
+    assert "compressed" in str(asked.report().reasons)
+
+
+# Nothing is paid for twice
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402)) as server:
+        with pytest.raises(JudgeError, match="HTTP 402"):
+            judge(server, store=tmp_path).ask(pairs(5))
+        assert server.count == 3
+        server.script[:] = [says({**GOOD, "score": 5})]
+        server.bodies.clear()
+        asked = judge(server, store=tmp_path)
+        verdicts = asked.ask(pairs(5))
+        assert server.count == 3
+        assert [v.similarity for v in verdicts] == [0.8, 0.3, 0.5, 0.5, 0.5]
+        assert [v.stored for v in verdicts] == [True, True, False, False, False]
+        again = judge(server, store=tmp_path)
+        assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
+        assert server.count == 3
+    assert (again.report().stored, again.report().requests) == (5, 0)
+    assert verdicts[0].answer == GOOD
+
+
+def test_another_question_is_asked_anew(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as server:
+        a, b = pairs(1)[0]
+        judge(server, store=tmp_path).ask([(a, b)])
+        others: list[tuple[Judge, Any]] = [
+            (Judge(Endpoint(server.url, "other"), settings=QUICK, store=tmp_path), (a, b)),
+            (judge(server, replace(QUICK, side=16), store=tmp_path), (a, b)),
+            (judge(server, replace(QUICK, seed=7), store=tmp_path), (a, b)),
+            (judge(server, store=tmp_path), (b, a)),
+            (judge(server, store=tmp_path), (a, image(1))),
+        ]
+        for k, (asked, pair) in enumerate(others, 2):
+            asked.ask([pair])
+            assert server.count == k
+
+
+def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as one, serving(says({**GOOD, "score": 1})) as two:
+        assert judge(one, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
+        assert judge(two, store=tmp_path).ask(pairs(1))[0].similarity == 0.1
+        Judge(Endpoint(f"{one.url}/other", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))
+        Judge(Endpoint(f"{one.url}/", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))  # another spelling
+        assert (one.count, two.count) == (2, 1)
+
+
+def test_answers_of_the_first_version_are_asked_again_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(says(GOOD), says({**GOOD, "score": 5})) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(Endpoint, "about", lambda self: {"model": "fake", "host": "127.0.0.1", "extra": {}})
+            judge(server, store=tmp_path).ask(pairs(2))
+        with pytest.warns(UserWarning, match="do not say which port and path") as caught:
+            verdicts = judge(server, store=tmp_path).ask(pairs(2))
+    assert [v.similarity for v in verdicts] == [0.5, 0.5]
+    assert len(caught) == 1
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as server:
+        judge(server, store=tmp_path).ask(pairs(1))
+        [path] = tmp_path.rglob("*.json")
+        whole = path.read_text()
+        path.write_text(whole[:50])
+        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
+    assert server.count == 2
+    assert path.read_text() == whole
+
+
+def test_failures_are_not_kept(tmp_path: Path) -> None:
+    with serving(*[says("no idea")] * 4, says(GOOD)) as server:
+        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity is None
+        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
+
+
+def test_requests_at_a_time_are_bounded_and_equal_pairs_asked_once() -> None:
+    def slow(handler: Handler) -> None:
+        time.sleep(0.05)
+        says(GOOD)(handler)
+
+    with serving(slow) as server:
+        asked = judge(server, replace(QUICK, concurrency=3))
+        seen: list[int] = []
+        verdicts = asked.ask([*pairs(6), *pairs(6)], lambda done, total: seen.append(done))
+    assert server.count == 6
+    assert server.most_at_once <= 3
+    assert seen == list(range(1, 13))
+    assert sum(v.stored for v in verdicts) == 6
+
+
+# In protocols
+
+
+def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> None:
+    mask = Image.new("L", (40, 30), 0)
+    mask.paste(255, (0, 0, 20, 30))
+    mask.save(tmp_path / "mask.png")
+    rows = []
+    for k in range(3):
+        image(50 * k).save(tmp_path / f"{k}.png")
+        rows.append(Row(f"i{k}", f"{k}.png", mask="mask.png"))
+    manifest = Manifest.from_rows(rows, tmp_path)
+    with serving(says(GOOD), *[says("?")] * 4, says({**GOOD, "score": 0})) as server:
+        scorer = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol()).models["judge"]
+        scores = scorer.pairs([0, 0, 1], [1, 2, 2])
+        assert np.isnan(scores[1])  # no answer is not the score 0
+        assert scores[[0, 2]].tolist() == [0.8, 0.0]
+        with pytest.raises(ValueError, match="a judge compares pairs"):
+            scorer.matrix([0, 1], [1, 2])
+        assert scorer.signature()["model"] == "judge:fake"
+        masked = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
+        assert masked.models["judge"].read(1).getpixel((30, 5)) == (0, 0, 0)  # type: ignore[attr-defined]
+        missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
+        with pytest.raises(UnreadableError, match=r"none\.png"):
+            bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())
+
+
+def write_pairs(root: Path) -> Path:
+    """Three generated images of one reference, with the ratings of two groups."""
+    rows = []
+    for k in range(4):
+        image(60 * k).save(root / f"{k}.png")
+    for k in range(1, 4):
+        group = f"db/object_00/emu2/{k}_0"
+        about = {"prompt": k, "image": 0, "ratings": {"group1": k, "group2": 4 - k % 3}}
+        rows += [
+            Row("db/object_00", "0.png", id=f"{group}/a", group=group, slot="anchor"),
+            Row(None, f"{k}.png", id=f"{group}/c", group=group, slot="candidate", engine="emu2",
+                parent="db/object_00", parameters=about),
+        ]  # fmt: skip
+    path = root / "pairs.parquet"
+    Manifest.from_rows(rows, root).write(path)
+    return path
+
+
+def test_the_command_takes_a_judge_from_a_file_and_says_what_it_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_pairs(tmp_path)
+    with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
+        about = {"url": server.url, "model": "fake", "prices": [1, 2], "side": 32, "concurrency": 1}
+        (tmp_path / "judge.json").write_text(json.dumps(about))
+        command = ["dreambench", "--data", str(data), "--model", f"fake=judge:{tmp_path / 'judge.json'}"]
+        command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
+        assert eval_command(command) == 0
+        said = capsys.readouterr()
+        assert eval_command(command) == 0
+        again = capsys.readouterr()
+        assert server.count == 3  # the answers in --out are not paid for again
+    r = [np.corrcoef([2, 9, 5], people)[0, 1] for people in ([1, 2, 3], [3, 2, 4])]
+    assert f"dreambench,fake,object,emu2,M-H,{np.mean(r):.4f}"[:-1] in said.out
+    assert said.out == again.out
+    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens, cost 0.0004" in said.err
+    assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
+    assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
+
+
+def test_the_command_stops_where_a_judge_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_pairs(tmp_path)
+    with serving(fails(404, b"no such model")) as server:
+        (tmp_path / "judge.json").write_text(json.dumps({"url": server.url, "model": "fake"}))
+        assert eval_command(["dreambench", "--data", str(data), "--model", f"judge:{tmp_path / 'judge.json'}"]) == 1
+    error = capsys.readouterr().err
+    assert "no such model; check address, model name and key" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "give "),
+        ({"url": "http://127.0.0.1/v1", "local": "x"}, "give "),
+        ({"url": "http://127.0.0.1/v1"}, "model"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "api_key": "sk"}, "unknown 'api_key'"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "prices": [1]}, "index"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "tries": 0}, "at least 1"),
+        ({"url": "127.0.0.1", "model": "m"}, "no address"),
+        ({"local": "none/here", "tries": "x"}, "judge.json"),
+        ([], "give "),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, given: Any, reason: str) -> None:
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(JudgeError, match=reason) as caught:
+        open_judge(path)
+    assert str(path) in str(caught.value)
+
+
+# A model on this machine
+
+_TEMPLATE = (
+    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+)
+
+
+def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from idmetric.protocols.judges.local import LocalModel
+    from idmetric.train.visme.recipe import small_qwen
+
+    small_qwen.write(tmp_path / "qwen")
+    (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)
+    model = LocalModel(tmp_path / "qwen", device="cpu", local_files_only=True)
+    before = torch.get_rng_state()
+    asked = Judge(model, settings=replace(QUICK, side=56, tries=2, max_tokens=4), store=tmp_path / "judge")
+    [verdict] = asked.ask(pairs(1))
+    assert verdict.similarity is None  # random weights say nothing
+    assert torch.equal(torch.get_rng_state(), before)
+    assert asked.report().tokens_out == 2 * 4
+    answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *model._ends()])
+    given: list[Any] = []
+
+    def generate(**inputs: Any) -> torch.Tensor:
+        given.append(inputs)
+        return torch.cat([inputs["input_ids"][0], answer])[None]
+
+    monkeypatch.setattr(model.model, "generate", generate)
+    assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert given[0]["do_sample"] is False
+    text = model.processor.tokenizer.decode(given[0]["input_ids"][0])
+    assert EVIDENCE.prompt in text
+    assert text.index("Image A:") < text.index("<|image_pad|>") < text.index("Image B:")
+    assert len(given[0]["image_grid_thw"]) == 2
+
+
+def test_what_is_no_model_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from idmetric.protocols.judges.local import LocalModel
+
+    with pytest.raises(JudgeError, match="cannot be opened as a judge"):
+        LocalModel(tmp_path, local_files_only=True)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for wrong in ({"side": 0}, {"tries": 0}, {"pause": -1.0}, {"image_format": "gif"}, {"concurrency": 0}):
+        with pytest.raises(ValueError, match=r"at least 1|0 or more|choose"):
+            Settings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prices"):
+        Judge(Endpoint("http://127.0.0.1:1/v1", "m"), prices=(-1, 0))

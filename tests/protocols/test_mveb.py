@@ -1,0 +1,422 @@
+"""MVEB: precision at 1 again by loops, and what each kind of model is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from idmetric import CheckpointError, VisIDEmbed
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images.read import read_image
+from idmetric.models.embedding import Embedding
+from idmetric.models.idsim import IDSim
+from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.protocols.common import paper_mveb as mveb_paper
+from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.result import Result, Value
+from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.visme_table1_mveb import protocol as mveb
+from idmetric.protocols.visme_table1_mveb.protocol import Options, run
+from idmetric.protocols.visme_table1_mveb.questions import ask
+from idmetric.train.visme.small_qwen import write as write_qwen
+from tests.conftest import random_model
+
+transformers = pytest.importorskip("transformers")
+
+PLAIN = Settings(bootstrap=0)
+
+
+def picture(path: Path, seed: int, shade: int = 0) -> str:
+    array = np.broadcast_to(np.random.default_rng(seed).integers(0, 255, 3), (32, 32, 3)).astype(np.uint8).copy()
+    array[::2] = np.random.default_rng([seed, shade]).integers(0, 255, (16, 32, 3))
+    Image.fromarray(array).save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Cars196 and Market1501: 6 queries each with 4 candidates; GPTImageEdit: with texts that say the edit."""
+    root, rows = tmp_path_factory.mktemp("mveb"), []
+    for set_, name in enumerate(("Cars196", "Market1501", "GPTImageEdit")):
+        for k in range(6):
+            seed = 100 * set_ + k
+            group = {"dataset": f"mveb/{name}", "group": f"{name}/{k}"}
+            text = f"make it number {k}" if name == "GPTImageEdit" else "Find this car." if k else None
+            rows.append(Row(f"{name}/{k}", picture(root / f"{seed}-q.png", seed), slot="query", text=text, **group))
+            for c in range(4):
+                path = picture(root / f"{seed}-{c}.png", seed if c == 0 else seed + 10 + c, c + 1)
+                rows.append(Row(None, path, slot="candidate", label=float(c == 0), text=None if c else "Look", **group))
+    return Manifest.from_rows(rows)
+
+
+@pytest.fixture(scope="module")
+def model() -> IDSim:
+    return random_model("dinov3")
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> VisIDEmbed:
+    folder = tmp_path_factory.mktemp("qwen")
+    write_qwen(folder)
+    config = VisIDConfig(max_pixels=16 * 28 * 28, max_length=256)
+    return VisIDEmbed(folder, config=config, device="cpu", dtype=torch.float32)
+
+
+def clip_folder(root: Path, kind: str) -> Path:
+    """A CLIP or SigLIP with random weights, in transformers' files."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<pad>", "<end>", "<unk>", "make", "it", "number", "Find", "this", "car", ".", *map(str, range(6))]
+    plain = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, "<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    plain.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="<end>")
+    tokenizer.save_pretrained(root)
+    small = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**small, "vocab_size": len(words), "max_position_embeddings": 12, "eos_token_id": 1, "pad_token_id": 0,
+            "bos_token_id": None}  # fmt: skip
+    vision = {**small, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(0)
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
+        model = transformers.CLIPModel(config)
+        processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    else:
+        config = transformers.SiglipConfig(text_config={**text, "projection_size": 24}, vision_config=vision)
+        model = transformers.SiglipModel(config)
+        processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+    model.save_pretrained(root)
+    processor.save_pretrained(root)
+    return root
+
+
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def dual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DualEncoder:
+    folder = clip_folder(tmp_path_factory.mktemp(request.param), request.param)
+    return open_model(f"dual:{folder}", device="cpu")
+
+
+def value(result: Result, dataset: str) -> Value:
+    found = next(row for row in result.rows if row["dataset"] == dataset)["P@1"]
+    assert isinstance(found, Value)
+    return found
+
+
+def mean_row(result: Result, **labels: str) -> dict[str, Any]:
+    [row] = [
+        row for row in result.rows
+        if str(row["dataset"]).startswith("mean") and all(row[k] == v for k, v in labels.items())
+    ]  # fmt: skip
+    return row
+
+
+def slow(data: Manifest, dataset: str, vector: Callable[[int], torch.Tensor]) -> list[bool]:
+    """Whether each query's nearest candidate is right, one by one."""
+    groups, slots, labels = data.column("group"), data.column("slot"), data.column("label")
+    won = []
+    for q in range(len(data)):
+        if slots[q] != "query" or data.column("dataset")[q] != f"mveb/{dataset}":
+            continue
+        best, right = -2.0, False
+        for row in range(len(data)):
+            if groups[row] == groups[q] and slots[row] == "candidate":
+                score = float(F.cosine_similarity(vector(q), vector(row), dim=0))
+                if score > best:
+                    best, right = score, labels[row] == 1
+        won.append(right)
+    return won
+
+
+# Numbers
+
+
+def test_queries_rank_their_own_candidates(model: IDSim, data: Manifest) -> None:
+    [result] = run(data, {"m": model}, PLAIN)
+    vectors = model.embed(data.sources(), patches=False).cls.double()
+    for name in ("Cars196", "Market1501", "GPTImageEdit"):
+        won = slow(data, name, lambda row: vectors[row])
+        assert value(result, name).value == pytest.approx(np.mean(won))
+        assert value(result, name).count == 6
+        own = [v for d, v in zip(result.items["questions"]["dataset"], result.items["questions"]["P@1"], strict=True)
+               if d == name]  # fmt: skip
+        assert own == won
+    assert "no text tower: Identity Editing by images alone" in result.notes
+
+
+def test_a_tie_with_a_wrong_candidate_loses(data: Manifest) -> None:
+    class Constant:
+        def signature(self) -> dict[str, str]:
+            return {"model": "constant"}
+
+        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Constant:
+            return self
+
+        def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
+            return np.ones(len(a))
+
+    [result] = run(data, {"c": Constant()}, PLAIN)
+    assert value(result, "Cars196").value == 0
+
+
+def test_questions_without_an_answer_are_left_out(data: Manifest) -> None:
+    class Silent:
+        def signature(self) -> dict[str, str]:
+            return {"model": "judge"}
+
+        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Silent:
+            self.right = np.array(manifest.column("label")) == 1
+            return self
+
+        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.where(np.arange(len(a)) == 6, np.nan, self.right[b].astype(float))
+
+    [result] = run(data.filter(dataset="mveb/Cars196"), {"j": Silent()}, PLAIN)
+    assert (value(result, "Cars196").value, value(result, "Cars196").count) == (1, 5)
+    assert "Cars196: 1 questions have no answer and are left out" in result.notes
+
+
+def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: IDSim, data: Manifest) -> None:
+    [result] = run(data, {"m": model}, Settings(bootstrap=50), Options(paper="VisME (Qwen2.5-VL-3B)"))
+    own = [value(result, name) for name in ("Cars196", "Market1501", "GPTImageEdit")]
+    whole = mean_row(result, domain="MVEB")
+    assert whole["dataset"] == "mean of 3 of 28"
+    assert whole["P@1"].value == pytest.approx(np.mean([v.value for v in own]))
+    assert whole["P@1"].high - whole["P@1"].value == pytest.approx(
+        np.sqrt(sum((v.high - v.value) ** 2 for v in own)) / 3  # type: ignore[operator]
+    )
+    assert mean_row(result, domain="OOD")["P@1"] == replace(own[1])
+    assert all(row["P@1"].paper is None for row in result.rows)
+    assert mean_row(result, task="Re-ID")["dataset"] == "mean of 1 of 7"
+
+
+def test_the_papers_numbers_stand_beside_whole_means(
+    model: IDSim, data: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mveb, "TASK_OF", {"Market1501": "Re-ID", "Cars196": "ID-Rec", "GPTImageEdit": "ID-Edit"})
+    [result] = run(data, {"m": model}, PLAIN, Options(paper="VisME (Qwen2.5-VL-3B)"))
+    expected = {"ID-Rec": 0.787, "Re-ID": 0.677, "ID-Edit": 0.874}
+    assert {t: mean_row(result, task=t)["P@1"].paper for t in expected} == pytest.approx(expected)
+    domains = {d: mean_row(result, domain=d)["P@1"].paper for d in ("IND", "OOD", "MVEB")}
+    assert domains == pytest.approx({"IND": 0.777, "OOD": 0.741, "MVEB": 0.767})
+
+
+def test_the_average_of_table_1_is_over_the_28_sets() -> None:
+    counts = [list(mveb_paper.TASK_OF.values()).count(task) for task in mveb_paper.TASKS]
+    assert (counts, len(mveb_paper.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    off = {
+        row: abs(float(np.average(values[:4], weights=counts)) - values[4])
+        for row, values in mveb_paper.TABLE_1.items()
+    }
+    assert max(off.values()) < 0.1  # of rounding
+    ind, ood = mveb_paper.DOMAINS["VisME (Qwen2.5-VL-3B)"]
+    assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
+
+
+# What models are told
+
+
+def test_a_reader_is_told_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: Manifest) -> None:
+    said = ask(data, {}).instructed()
+    text, slot = data.column("text"), data.column("slot")
+    assert said[0] == TASKS["recognition"]  # the first query has no text of its own
+    assert all(said[row] == text[row] for row in range(1, len(data)) if text[row])
+    assert all(row not in said for row in range(len(data)) if slot[row] == "candidate" and not text[row])
+    few = data.filter(dataset="mveb/GPTImageEdit")
+    [result] = run(few, {"r": reader}, PLAIN)
+    said = ask(few, {}).instructed()
+
+    def vector(row: int) -> torch.Tensor:
+        found: Embedding = reader.embed(few.source(row), instruction=said.get(row), patches=False)
+        return found.cls[0].double()
+
+    vectors = [vector(row) for row in range(len(few))]
+    assert value(result, "GPTImageEdit").value == pytest.approx(
+        np.mean(slow(few, "GPTImageEdit", lambda r: vectors[r]))
+    )
+    assert not any("text tower" in note for note in result.notes)
+
+
+def features(dual: DualEncoder, data: Manifest, row: int) -> torch.Tensor:
+    """The image's unit vector, by transformers alone."""
+    pixels = dual.processor(images=read_image(data.source(row)), return_tensors="pt")
+    with torch.no_grad():
+        out = dual.model.get_image_features(**pixels)
+    return F.normalize(out if isinstance(out, torch.Tensor) else out.pooler_output, dim=-1)[0].double()
+
+
+def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncoder, data: Manifest) -> None:
+    few = data.filter(dataset=("mveb/GPTImageEdit", "mveb/Cars196"))
+    asked = ask(few, {})
+    edits, text = asked.edits(), few.column("text")
+    queries = [r for r in range(len(few)) if few.column("slot")[r] == "query"]
+    assert set(edits) == {r for r in queries if few.column("dataset")[r] == "mveb/GPTImageEdit"}
+    [result] = run(few, {"d": dual}, PLAIN)
+
+    def vector(row: int) -> torch.Tensor:
+        image = features(dual, few, row)
+        if row not in edits:
+            return image
+        tokens = dual.tokenizer(text[row], padding="max_length", max_length=12, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            out = dual.model.get_text_features(input_ids=tokens)
+        words = F.normalize(out if isinstance(out, torch.Tensor) else out.pooler_output, dim=-1)[0].double()
+        return (image + words) / 2
+
+    vectors = [vector(row) for row in range(len(few))]
+    for name in ("GPTImageEdit", "Cars196"):
+        assert value(result, name).value == pytest.approx(np.mean(slow(few, name, lambda r: vectors[r])))
+    found = dual.embed([dual.prepare(read_image(few.source(r)), None, "black", edits.get(r)) for r in (0, queries[-1])],
+                       False)  # fmt: skip
+    np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
+    np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
+
+
+def test_several_kinds_of_model_run_together(
+    model: IDSim, reader: VisIDEmbed, dual: DualEncoder, data: Manifest
+) -> None:
+    few = data.filter(dataset="mveb/GPTImageEdit")
+    together = run(few, {"m": model, "r": reader, "d": dual}, PLAIN)
+    apart = [run(few, {name: one}, PLAIN)[0] for name, one in (("m", model), ("r", reader), ("d", dual))]
+    assert [r.rows for r in together] == [r.rows for r in apart]
+    assert [r.model for r in together] == ["m", "r", "d"]
+
+
+def test_other_models_are_no_dual_encoders(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(CheckpointError, match="holds a model of type 'bert', not clip or siglip"):
+        open_model(f"dual:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(CheckpointError, match="is no whole clip"):
+        open_model(f"dual:{tmp_path}")
+
+
+# Other forms of data
+
+
+def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim, data: Manifest) -> None:
+    pairs = data.filter(lambda row: row.dataset == "mveb/Cars196" and (row.slot == "query" or row.label == 1))
+    pairs = pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None,
+                          identity=None)  # fmt: skip
+    [result] = run(pairs, {"m": model}, PLAIN)
+    vectors = F.normalize(model.embed(pairs.sources(), patches=False).cls.double(), dim=-1).numpy()
+    won = []
+    for k in range(6):
+        scores = [float(vectors[2 * k] @ vectors[2 * j + 1]) for j in range(6)]
+        won.append(max(range(6), key=scores.__getitem__) == k)
+    assert value(result, "Cars196").value == pytest.approx(np.mean(won))
+    assert "Cars196: no query has a wrong candidate of its own, so all targets of the set are ranked" in result.notes
+
+
+def test_targets_of_the_querys_identity_are_right_too(data: Manifest) -> None:
+    pairs = data.filter(lambda row: row.dataset == "mveb/Cars196" and (row.slot == "query" or row.label == 1))
+    one = pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None,
+                        identity=["a" if k < 4 else None for k in range(12)])  # fmt: skip
+    [found] = ask(one, {}).sets
+    assert found.pool is not None
+    relevant, _ = found.pool.truth(slice(0, 6))
+    expected = np.eye(6, dtype=bool)
+    expected[0, 1] = expected[1, 0] = True
+    np.testing.assert_array_equal(relevant, expected)
+
+
+def test_single_images_ask_for_each_other(model: IDSim, reader: VisIDEmbed, tmp_path: Path) -> None:
+    rows = [
+        Row(f"car{k}", picture(tmp_path / f"{k}-{v}.png", k, v), dataset="mveb/SOP", text="Find this.")
+        for k in range(4) for v in range(3 if k else 1)
+    ]  # fmt: skip
+    data = Manifest.from_rows(rows)
+    asked = ask(data, {})
+    [one] = asked.sets
+    assert (len(asked.data), one.dataset, len(one.queries)) == (20, "SOP", 9)
+    said = asked.instructed()
+    assert {said.get(int(q)) for q in one.queries} == {"Find this."}
+    assert one.pool is not None
+    assert all(int(row) not in said for row in one.pool.gallery)
+    [result] = run(data, {"m": model}, PLAIN)
+    vectors = F.normalize(model.embed(data.sources(), patches=False).cls.double(), dim=-1).numpy()
+    won = []
+    for q in range(1, 10):
+        others = [r for r in range(10) if r != q]
+        best = max(others, key=lambda r: float(vectors[q] @ vectors[r]))
+        won.append(rows[best].identity == rows[q].identity)
+    assert value(result, "SOP").value == pytest.approx(np.mean(won))
+    assert "SOP: 1 images are the only one of their identity: ranked, not asked for" in result.notes
+
+
+def test_what_the_importer_writes_is_read(model: IDSim, tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {"qry_img_path": [], "qry_inst": [], "qry_text": [], "tgt_img_path": []}
+    for k in range(3):
+        columns["qry_img_path"].append(picture(tmp_path / f"q{k}.png", k))
+        columns["qry_inst"].append("Find it:")
+        columns["qry_text"].append(f"number {k}")
+        columns["tgt_img_path"].append(
+            [picture(tmp_path / f"t{k}{c}.png", k if c == 0 else 50 + c, 7) for c in range(3)]
+        )
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "COCOEdit.parquet")
+    data = import_dataset("mveb", tmp_path / "COCOEdit.parquet")
+    [one] = ask(data, {}).sets
+    assert (one.dataset, one.task, len(one.queries), len(one.candidates)) == ("COCOEdit", "ID-Edit", 3, 9)
+    assert sorted(ask(data, {}).edits().values()) == [f"Find it: number {k}" for k in range(3)]
+    [result] = run(data, {"m": model}, PLAIN)
+    assert value(result, "COCOEdit").count == 3
+
+
+def test_strangers_have_rows_of_their_own_and_a_meta_task_where_it_is_told(model: IDSim, data: Manifest) -> None:
+    mine = data.replace(dataset=[d.replace("GPTImageEdit", "mine") for d in data.column("dataset")])
+    [result] = run(mine, {"m": model}, PLAIN)
+    assert next(r for r in result.rows if r["dataset"] == "mveb/mine")["task"] == "-"
+    assert "not among MVEB's sets, and in no mean over them: mveb/mine" in result.notes
+    assert mean_row(result, domain="MVEB")["dataset"] == "mean of 2 of 28"
+    told = ask(mine, {"mveb/mine": "ID-Edit"})
+    assert len(told.edits()) == 6
+    args = argparse.Namespace(task=["mveb/mine=ID-Edit"], paper=None)
+    [told_result] = mveb.command(args, mine, {"m": model}, PLAIN)
+    assert next(r for r in told_result.rows if r["dataset"] == "mveb/mine")["task"] == "ID-Edit"
+    with pytest.raises(ValueError, match="--task x: expected DATASET=TASK"):
+        mveb.command(argparse.Namespace(task=["x"], paper=None), mine, {"m": model}, PLAIN)
+    with pytest.raises(ValueError, match="mine: no meta-task 'Editing'; there are ID-Rec, Re-ID"):
+        Options({"mine": "Editing"})
+
+
+def test_names_of_sets_are_known_however_they_are_written() -> None:
+    for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
+                        ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
+        assert mveb_paper.known_name(given) == name
+    assert mveb_paper.row_of("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
+    assert mveb_paper.row_of("VisIDEmbed:visid_3b_mine") is None
+
+
+def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:
+    cars = data.filter(dataset="mveb/Cars196")
+    with pytest.raises(ValueError, match=r"Cars196, row 2: a candidate with label None: 1 = right, 0 = wrong"):
+        run(cars.replace(label=None), {"m": model}, PLAIN)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"none")
+    bad = cars.replace(path=[str(broken) if k == 7 else p for k, p in enumerate(cars.column("path"))])
+    with pytest.raises(ValueError, match=r"broken\.png"):
+        run(bad, {"m": model}, PLAIN)
+    [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
+    assert value(result, "Cars196").count == 5
+    assert "1 images could not be used (5 rows left out with what depends on them)" in result.notes
+    lone = cars.filter(lambda row: row.label != 1 or not row.group.endswith("/0"))
+    [result] = run(lone, {"m": model}, PLAIN)
+    assert "Cars196: 1 groups are without one query and a right candidate, and left out" in result.notes
+    with pytest.raises(ValueError, match="no questions: Cars196: 6 groups are without"):
+        run(cars.filter(slot="query"), {"m": model}, PLAIN)

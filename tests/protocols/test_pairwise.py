@@ -1,0 +1,265 @@
+"""Metrics of pairs: the values of their libraries, every pair once, in bounded memory, kept for the next run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.protocols.common import baselines, pairwise
+from idmetric.protocols.common.embeddings import UnreadableError
+from idmetric.protocols.common.pairwise import PairScorer
+from idmetric.protocols.common.scorers import Settings, bind
+
+COUNT = 11
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Manifest:
+    """Eleven different images, smooth and noisy, and a copy of the third under another name."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for k in range(COUNT):
+        coarse = Image.fromarray(rng.integers(0, 256, (4 + k, 5, 3), dtype=np.uint8)).resize((90 + k, 70))
+        noise = rng.normal(0, 3 * k, (70, 90 + k, 3))
+        Image.fromarray(np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)).save(tmp_path / f"{k}.png")
+        rows.append(Row(f"i{k % 4}", f"{k}.png"))
+    (tmp_path / "copy.png").write_bytes((tmp_path / "2.png").read_bytes())
+    return Manifest.from_rows([*rows, Row("i2", "copy.png")], tmp_path)
+
+
+class Counting:
+    """SSIM that counts what it does, and may be stopped."""
+
+    background = (255, 255, 255)
+
+    def __init__(self, stop_after: int | None = None, name: str = "counting") -> None:
+        self.ssim, self.name, self.stop_after = baselines.Ssim("cpu"), name, stop_after
+        self.prepared = self.seen = self.compared = self.most = 0
+
+    def signature(self) -> dict[str, str]:
+        return {"model": self.name}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
+        self.prepared += 1
+        return self.ssim.prepare(image, mask, outside)
+
+    def features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.seen += len(images)
+        return self.ssim.features(images)
+
+    def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self.stop_after is not None and self.compared >= self.stop_after:
+            raise KeyboardInterrupt
+        self.compared += len(b[0])
+        self.most = max(self.most, len(b[0]))
+        return self.ssim.between(a, b)
+
+
+def scorer_of(pictures: Manifest, model: Any, store: Path | None = None, **options: Any) -> PairScorer:
+    found = bind(pictures, {"m": model}, Settings(store=store, **options)).models["m"]
+    assert isinstance(found, PairScorer)
+    return found
+
+
+def in_tiles_of(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
+    monkeypatch.setattr(pairwise, "_TILE", images)
+    monkeypatch.setattr(pairwise, "_TILES_BYTES", 0)  # two tiles are held
+
+
+@pytest.mark.parametrize("tile", [3, 64])
+def test_ssim_over_tiles_is_that_of_torchmetrics(
+    pictures: Manifest, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = pytest.importorskip("torchmetrics.functional.image")
+    in_tiles_of(monkeypatch, tile)
+    model = baselines.Ssim("cpu")
+    found = scorer_of(pictures, model).matrix(range(COUNT + 1), range(COUNT + 1))
+    pixels = torch.stack([model.prepare(pictures.image(r), None, "black") for r in range(COUNT + 1)]).double() / 255
+    for a, b in ((0, 0), (2, 11), (0, 9), (9, 0), (5, 10), (8, 4), (3, 7)):  # it takes long over a pair
+        expected = image.structural_similarity_index_measure(pixels[a : a + 1], pixels[b : b + 1], data_range=1.0)
+        assert found[a, b] == pytest.approx(float(expected), abs=1e-12), (a, b)
+    assert found.min() < 0.5
+
+
+@pytest.mark.parametrize("tile", [2, 64])
+@pytest.mark.parametrize("linear", [True, False])
+def test_lpips_over_tiles_is_that_of_its_package(
+    pictures: Manifest, tile: int, linear: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lpips = pytest.importorskip("lpips")
+    in_tiles_of(monkeypatch, tile)
+    torch.manual_seed(0)
+    network = lpips.LPIPS(net="squeeze", lpips=linear, pretrained=False, pnet_rand=True, verbose=False)
+    model = baselines.Lpips("cpu", network)
+    rows = [0, 4, 9, 10, 11]
+    found = scorer_of(pictures, model).pairs(rows, rows[::-1])
+    x = torch.stack([model.prepare(pictures.image(r), None, "black") for r in rows]).float() / 127.5 - 1
+    with torch.no_grad():
+        expected = 1 - network(x, x.flip(0)).flatten()
+    np.testing.assert_allclose(found, expected.double().numpy(), rtol=0, atol=2e-6)
+    assert np.ptp(found) > 1e-3
+
+
+def test_each_image_is_decoded_once_and_each_pair_compared_once(
+    pictures: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_tiles_of(monkeypatch, 4)
+    model = Counting()
+    scorer = scorer_of(pictures, model)
+    first = scorer.matrix(range(COUNT + 1), range(COUNT + 1))
+    np.testing.assert_array_equal(scorer.matrix([5, 3], [0, 11]), first[np.ix_([5, 3], [0, 11])])
+    np.testing.assert_array_equal(scorer.pairs([7, 2], [1, 11]), first[[7, 2], [1, 11]])
+    assert model.prepared == COUNT  # the copy is the same image
+    assert model.compared == COUNT * (COUNT + 1) // 2
+    assert model.seen <= 2 * COUNT  # three tiles of four, of which two are held
+
+
+def test_memory_is_bounded_by_tiles_and_steps(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_tiles_of(monkeypatch, 64)
+    one = sum(t.numel() * t.element_size() for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", 5 * one)
+    monkeypatch.setattr(pairwise, "_AT_ONCE", 2 * one)
+    monkeypatch.setattr(pairwise, "_HELD", 0)  # pixels in a file
+    model = Counting()
+    scorer = scorer_of(pictures, model)
+    found = scorer.matrix(range(COUNT), range(COUNT))
+    assert model.most == 2
+    assert scorer._tiles.size == 5
+    assert len(scorer._tiles._held) == 2
+    monkeypatch.undo()
+    np.testing.assert_allclose(found, scorer_of(pictures, Counting()).matrix(range(COUNT), range(COUNT)), atol=1e-13)
+
+
+def test_a_stopped_run_compares_only_the_rest(
+    pictures: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_tiles_of(monkeypatch, 3)
+    store, total = tmp_path / "store", COUNT * (COUNT + 1) // 2
+    stopped = Counting(stop_after=40)
+    with pytest.raises(KeyboardInterrupt):
+        scorer_of(pictures, stopped, store).matrix(range(COUNT), range(COUNT))
+    resumed = Counting()
+    found = scorer_of(pictures, resumed, store).matrix(range(COUNT), range(COUNT))
+    assert 40 <= stopped.compared < total
+    assert stopped.compared + resumed.compared == total
+    np.testing.assert_array_equal(found, scorer_of(pictures, Counting()).matrix(range(COUNT), range(COUNT)))
+    again = Counting()
+    shuffled = pictures.take([7, 3, 0, 11])  # other places, the same contents
+    np.testing.assert_array_equal(
+        scorer_of(shuffled, again, store).matrix(range(4), range(4)), found[np.ix_([7, 3, 0, 2], [7, 3, 0, 2])]
+    )
+    assert again.compared == 0
+
+
+def test_values_are_written_during_a_long_run(
+    pictures: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairwise, "_SAVE_PAIRS", 10)
+    scorer_of(pictures, Counting(), tmp_path / "store").matrix(range(COUNT), range(COUNT))
+    assert len(list((tmp_path / "store").rglob("pairs-*.safetensors"))) >= 3
+
+
+def test_changed_images_and_weights_are_compared_again(pictures: Manifest, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    scorer_of(pictures, Counting(), store).matrix(range(COUNT), range(COUNT))
+    other = Counting(name="other")
+    scorer_of(pictures, other, store).pairs([0], [1])
+    Image.new("RGB", (9, 9), (1, 2, 3)).save(tmp_path / "5.png")
+    changed = Counting()
+    scorer_of(pictures, changed, store).matrix(range(COUNT), range(COUNT))
+    assert (other.compared, changed.compared) == (1, COUNT)  # the new image with each, itself among them
+
+
+def test_lpips_of_other_weights_is_another_store() -> None:
+    lpips = pytest.importorskip("lpips")
+    about = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        network = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
+        about.append(baselines.Lpips("cpu", network).signature())
+    assert about[0] != about[1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_file_of_values_is_named_and_its_pairs_compared_again(
+    pictures: Manifest, tmp_path: Path, damage: str
+) -> None:
+    store = tmp_path / "store"
+    expected = scorer_of(pictures, Counting(), store).matrix(range(COUNT), range(COUNT))
+    [path] = store.rglob("pairs-*.safetensors")
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        data[-5] ^= 16
+    path.write_bytes(data[:-9] if damage == "cut" else data)
+    model = Counting()
+    with pytest.warns(UserWarning, match=f"{path.name} cannot be read"):
+        found = scorer_of(pictures, model, store).matrix(range(COUNT), range(COUNT))
+    np.testing.assert_array_equal(found, expected)
+    assert model.compared == COUNT * (COUNT + 1) // 2
+
+
+@pytest.mark.parametrize("tile", [64, 2])
+def test_too_many_pairs_are_refused_before_they_are_compared(
+    pictures: Manifest, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sum(t.numel() * t.element_size() for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", tile * one)
+    model = Counting()
+    scorer = scorer_of(pictures, model, max_pairs=30)
+    with pytest.raises(ValueError, match=r"66 pairs would take about 1 minutes here, and --max-pairs .* allows 30"):
+        scorer.matrix(range(COUNT), range(COUNT))
+    assert model.compared <= 3 * COUNT + COUNT  # to estimate the time
+    scorer.matrix(range(7), range(7))  # 28 pairs
+    before = model.compared
+    with pytest.raises(ValueError, match="--max-pairs"):  # in all
+        scorer.pairs([8, 8, 8], [0, 1, 2])
+    assert model.compared == before + 3  # one pair three times
+
+
+def test_progress_counts_pairs(pictures: Manifest) -> None:
+    seen: list[tuple[int, int]] = []
+    scorer = scorer_of(pictures, Counting(), pair_progress=lambda done, total: seen.append((done, total)))
+    scorer.matrix(range(COUNT), range(COUNT))
+    assert seen[-1] == (66, 66)
+    assert len(seen) == COUNT  # after each row of a tile
+    assert seen == sorted(seen)
+
+
+def test_a_similarity_that_is_not_finite_is_an_error_and_not_kept(pictures: Manifest, tmp_path: Path) -> None:
+    class Broken(Counting):
+        def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
+            return super().between(a, b).fill_(float("nan"))
+
+    with pytest.raises(ValueError, match="counting gave a similarity that is not finite"):
+        scorer_of(pictures, Broken(), tmp_path / "store").matrix(range(4), range(4))
+    assert not list((tmp_path / "store").rglob("pairs-*"))
+
+
+def test_all_unreadable_images_are_named(pictures: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "4.png").write_bytes(b"no image")
+    (tmp_path / "6.png").unlink()
+    with pytest.raises(UnreadableError, match=r"6\.png"):
+        scorer_of(pictures, Counting())
+    (tmp_path / "6.png").write_bytes(b"no image either")
+    with pytest.raises(UnreadableError, match="2 images cannot be used") as caught:
+        scorer_of(pictures, Counting())
+    assert sorted(caught.value.problems) == [4, 6]
+
+
+def test_cells_number_unordered_pairs() -> None:
+    pairs = [(low, high) for high in range(200) for low in range(high + 1)]
+    low, high = np.array(pairs).T
+    cells = pairwise._cell(low, high)
+    assert cells.tolist() == list(range(len(pairs)))
+    for shift in (0, 10**6, 10**8):  # where square roots are rounded
+        far_high = high + shift
+        for far_low in (low, far_high):
+            back = pairwise._ends(pairwise._cell(far_low, far_high))
+            np.testing.assert_array_equal(back, (far_low, far_high))

@@ -1,0 +1,207 @@
+"""PerSAM's prompts and cascade, on a small SAM of the real class with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import CheckpointError, IDSim
+from idmetric.models.embedding import Embedding
+from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of, pick_points
+from idmetric.scoring.heatmaps import heatmaps
+
+transformers = pytest.importorskip("transformers")
+
+
+def make_sam() -> tuple[Any, Any]:
+    """A SAM of 64 pixels with weights large enough for its masks to follow its prompts, and its processor."""
+    about: dict[str, Any] = {
+        "vision_config": transformers.SamVisionConfig(
+            hidden_size=16, output_channels=16, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8,
+            window_size=4, global_attn_indexes=[1], num_pos_feats=8, mlp_dim=32,
+        ),
+        "prompt_encoder_config": transformers.SamPromptEncoderConfig(
+            hidden_size=16, image_size=64, patch_size=8, mask_input_channels=4
+        ),
+        "mask_decoder_config": transformers.SamMaskDecoderConfig(
+            hidden_size=16, mlp_dim=32, num_hidden_layers=2, num_attention_heads=2, iou_head_hidden_dim=16
+        ),
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.SamModel(transformers.SamConfig(**{k: v.to_dict() for k, v in about.items()})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=1.5 * parameter[0].numel() ** -0.5)
+    size = {"height": 64, "width": 64}
+    return model, transformers.SamProcessor(transformers.SamImageProcessor(size={"longest_edge": 64}, pad_size=size))
+
+
+@pytest.fixture(scope="module")
+def sam() -> PerSAM:
+    return PerSAM(*make_sam(), device="cpu")
+
+
+def picture(height: int = 40, width: int = 100, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def heat(height: int = 40, width: int = 100, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed + 100).normal(size=(height, width))
+
+
+def test_points_are_the_hottest_and_the_coldest_place() -> None:
+    values = heat()
+    points, labels = pick_points(values)
+    (y, x), (v, u) = (np.unravel_index(k, values.shape) for k in (values.argmax(), values.argmin()))
+    assert points.tolist() == [[x, y], [u, v]]
+    assert labels.tolist() == [1, 0]
+    assert pick_points(np.zeros((3, 4)))[0].tolist() == [[0, 0], [0, 0]]  # the first of equal ones
+
+
+def test_further_points_keep_their_distance_where_they_can() -> None:
+    y, x = np.mgrid[:64, :96]
+    values = np.exp(-((x - 20) ** 2 + (y - 20) ** 2) / 900) + 0.5 * np.exp(-((x - 80) ** 2 + (y - 50) ** 2) / 30)
+    points, labels = pick_points(values, 3, 0)
+    assert points[0].tolist() == [20, 20]
+    gaps = np.linalg.norm(points[:, None] - points[None], axis=-1)[np.triu_indices(3, 1)]
+    assert gaps.min() >= 96 / 16
+    assert labels.tolist() == [1, 1, 1]
+    crowded, _ = pick_points(np.arange(4.0).reshape(2, 2), 4, 0)
+    assert sorted(map(tuple, crowded.tolist())) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def by_hand(sam: PerSAM, image: Image.Image, values: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The three steps through SamProcessor and SamModel, pixels and all, with no help from the class."""
+    model, processor = sam.model, sam.processor
+    y, x = np.unravel_index(values.argmax(), values.shape)
+    v, u = np.unravel_index(values.argmin(), values.shape)
+    given: dict[str, Any] = {"input_points": [[[int(x), int(y)], [int(u), int(v)]]], "input_labels": [[1, 0]]}
+
+    def call(multimask_output: bool, **prompts: Any) -> Any:
+        boxes = {"input_boxes": prompts.pop("boxes")} if "boxes" in prompts else {}
+        inputs = processor(images=image, return_tensors="pt", **given, **boxes)
+        sizes = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
+        inputs = {k: t.float() if t.is_floating_point() else t for k, t in inputs.items()}
+        with torch.no_grad():
+            found = model(**inputs, **prompts, multimask_output=multimask_output)
+        best = found.iou_scores[0, 0].argmax()
+        masks = processor.post_process_masks(found.pred_masks, *sizes)[0][0, best]
+        steps.append({**inputs, **prompts})
+        return found.pred_masks[:, 0, best][:, None], masks.numpy()
+
+    steps: list[dict[str, Any]] = []
+    logits, _ = call(False)
+    logits, mask = call(True, input_masks=logits)
+    ys, xs = np.nonzero(mask)
+    corners = [float(k) for k in (xs.min(), ys.min(), xs.max(), ys.max())]
+    _, mask = call(True, input_masks=logits, boxes=[[corners]])
+    return mask, steps
+
+
+@pytest.mark.parametrize("size", [(40, 100), (90, 50), (64, 64)])
+def test_the_cascade_is_persams(sam: PerSAM, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    image, values = picture(*size), heat(*size)
+    expected, steps = by_hand(sam, image, values)
+    calls: list[dict[str, Any]] = []
+    plain = sam.model.forward
+
+    def listen(*args: Any, **given: Any) -> Any:
+        calls.append(given)
+        return plain(*args, **given)
+
+    monkeypatch.setattr(sam.model, "forward", listen)
+    found = sam.segment(image, values)
+    assert found.mask.shape == size
+    assert (found.mask == expected).all()
+    assert 0 < found.mask.sum() < found.mask.size
+    assert len(calls) == 3
+    assert [c["multimask_output"] for c in calls] == [False, True, True]
+    for call, step in zip(calls, steps, strict=True):
+        assert {"input_masks", "input_boxes"} & set(call) == {"input_masks", "input_boxes"} & set(step)
+        for name in {"input_points", "input_labels", "input_masks", "input_boxes"} & set(step):
+            assert call[name].shape == step[name].shape, name
+            assert torch.allclose(call[name].double(), step[name].double(), atol=1e-4), name
+
+
+def test_results_repeat_and_do_not_depend_on_other_images(sam: PerSAM) -> None:
+    image, values = picture(), heat()
+    first = sam.segment(image, values)
+    sam.segment(picture(64, 64, 5), heat(64, 64, 5))
+    seen = sam.encode(image)
+    sam.decode(seen, heat(seed=7))
+    for again in (sam.segment(image, values), sam.decode(seen, torch.from_numpy(values))):
+        assert (again.mask == first.mask).all()
+        assert (again.quality, again.box) == (first.quality, first.box)
+    assert not (sam.decode(seen, heat(seed=7)).mask == first.mask).all()
+
+
+def test_an_empty_mask_ends_the_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
+    sam = PerSAM(*make_sam(), device="cpu")
+    plain = sam.model.forward
+
+    def empty(*args: Any, **given: Any) -> Any:
+        found = plain(*args, **given)
+        found.pred_masks = -found.pred_masks.abs() - 1
+        return found
+
+    monkeypatch.setattr(sam.model, "forward", empty)
+    found = sam.segment(picture(), heat())
+    assert not found.mask.any()
+    assert found.box is None
+    assert box_of(found.mask) is None
+
+
+def test_the_prior_comes_from_the_metrics_patches(sam: PerSAM, metric: IDSim) -> None:
+    reference, target = picture(50, 50, 1), picture(64, 64, 2)
+    mask = np.zeros((50, 50), dtype=bool)
+    mask[10:30, 5:40] = True
+    [prior] = heatmaps(metric, reference, target, masks=mask)
+    found = sam.segment(target, prior)
+    # by hand: coverage of each of 4 x 4 patches, weighted mean of unit tokens, cosine, bilinear interpolation
+    big = np.array(Image.fromarray(mask.astype(np.float32)).resize((400, 400), Image.Resampling.NEAREST))
+    weight = big.reshape(4, 100, 4, 100).mean((1, 3)).ravel()
+    one, other = metric.embed(reference), metric.embed(target)
+    assert isinstance(one, Embedding)
+    assert one.patches is not None
+    assert other.patches is not None
+    own, theirs = (
+        p[0].numpy() / np.linalg.norm(p[0].numpy(), axis=1, keepdims=True) for p in (one.patches, other.patches)
+    )
+    mean = weight @ own
+    grid = (theirs @ mean / np.linalg.norm(mean)).reshape(4, 4)
+    centre = (np.arange(64) + 0.5) / 16 - 0.5
+    rows = np.stack([np.interp(centre, range(4), grid[:, k]) for k in range(4)], 1)
+    slow = np.stack([np.interp(centre, range(4), row) for row in rows])
+    assert prior.numpy() == pytest.approx(slow, abs=2e-3)
+    x, y = found.points[0].astype(int)
+    assert slow[y, x] == pytest.approx(slow.max(), abs=2e-3)
+
+
+def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: PerSAM) -> None:
+    sam.model.save_pretrained(tmp_path / "sam")
+    sam.processor.save_pretrained(tmp_path / "sam")
+    opened = PerSAM(tmp_path / "sam", device="cpu", local_files_only=True)
+    image, values = picture(), heat()
+    assert (opened.segment(image, values).mask == sam.segment(image, values).mask).all()
+    with pytest.raises(CheckpointError, match="no SAM can be read"):
+        PerSAM(tmp_path / "nothing", device="cpu", local_files_only=True)
+    transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path / "vit")
+    with pytest.raises(CheckpointError, match="of type 'vit', not a SAM"):
+        PerSAM(tmp_path / "vit", device="cpu", local_files_only=True)
+
+
+def test_clear_errors(sam: PerSAM) -> None:
+    with pytest.raises(ValueError, match="map of"):
+        sam.segment(picture(), heat(10, 10))
+    with pytest.raises(ValueError, match="finite"):
+        sam.segment(picture(), np.full((40, 100), np.nan))
+    with pytest.raises(ValueError, match="at least one point"):
+        PerSAM(sam.model, sam.processor, positives=0)
+    with pytest.raises(ValueError, match="SamProcessor"):
+        PerSAM(sam.model)

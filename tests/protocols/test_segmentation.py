@@ -1,0 +1,227 @@
+"""The protocol `segmentation` against a slow computation, and pictures of heatmaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from idmetric import IDSim
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate import segmentation as measures
+from idmetric.protocols.common.embeddings import Look
+from idmetric.protocols.common.result import Result, Value, table
+from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
+from idmetric.report.heatmap import colours, outline, overlay
+from idmetric.scoring.heatmaps import heatmaps
+
+PLAIN = Settings(bootstrap=0, workers=1)
+
+
+def make(folder: Path, **columns: Any) -> Manifest:
+    """Four subjects: squares of their own colour on noise, three images each of different sizes, with masks."""
+    rows = []
+    for k, colour in enumerate([(220, 30, 30), (30, 200, 40), (40, 60, 230), (230, 220, 40)]):
+        for view in range(3):
+            rng = np.random.default_rng([k, view])
+            height, width = 64 + 16 * view, 96 - 8 * view
+            image = rng.integers(60, 180, (height, width, 3), dtype=np.uint8)
+            mask = np.zeros((height, width), dtype=np.uint8)
+            top, left = rng.integers(0, 30, 2)
+            mask[top : top + 30, left : left + 34] = 255
+            image[mask > 0] = colour
+            name = f"{k}-{view}"
+            Image.fromarray(image).save(folder / f"{name}.png")
+            Image.fromarray(mask).save(folder / f"{name}-mask.png")
+            rows.append(Row(f"s{k}", f"{name}.png", id=name, mask=f"{name}-mask.png", **columns))
+    return Manifest.from_rows(rows, folder)
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Manifest:
+    return make(tmp_path)
+
+
+def row(result: Result, method: str = "prior") -> dict[str, Value]:
+    [found] = [r for r in result.rows if r["method"] == method]
+    return {k: v for k, v in found.items() if isinstance(v, Value)}
+
+
+def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, metric: IDSim) -> None:
+    [result] = segmentation.run(scenes, {"m": metric}, PLAIN)
+    path = {i: scenes.root / p for i, p in zip(scenes.column("id"), scenes.column("path"), strict=True)}
+    mask = {i: np.array(Image.open(scenes.root / p)) > 0 for i, p in zip(path, scenes.column("mask"), strict=True)}
+
+    def boxed(of: np.ndarray) -> np.ndarray:
+        y, x = np.nonzero(of)
+        full = np.zeros_like(of)
+        full[y.min() : y.max() + 1, x.min() : x.max() + 1] = True
+        return full
+
+    def mean(image: str, of: np.ndarray) -> torch.Tensor:
+        found = metric.embed(path[image], masks=boxed(of), outside="keep")
+        assert found.patches is not None
+        assert found.weights is not None
+        return (F.normalize(found.patches, dim=-1) * found.weights[..., None]).sum(1)
+
+    pointing, best, cut, aps, f1s, curves = [], [], [], [], [], []
+    for k in range(4):
+        ious, scores, present = [], [], []
+        reference = f"{k}-0"
+        for image in (f"{j}-{view}" for j in range(4) for view in (1, 2)):
+            heat = heatmaps(metric, path[reference], path[image], masks=mask[reference])[0].double().numpy()
+            guess, own = heat > measures.otsu(heat), image.startswith(f"{k}-")
+            truth = mask[image] if own else np.zeros_like(mask[image])
+            present.append(own)
+            ious.append((guess & truth).sum() / (guess | truth).sum())
+            scores.append(float(F.cosine_similarity(mean(image, guess), mean(reference, mask[reference]))))
+            if own:
+                pointing.append(measures.pointing(heat, truth))
+                best.append(measures.best_iou(heat, truth)[1])
+                cut.append(ious[-1])
+                curves.append(
+                    [((heat >= t) & truth).sum() / ((heat >= t) | truth).sum() for t in np.linspace(-1, 1, 2001)]
+                )
+        aps.append(measures.mask_map(ious, scores, present))
+        f1s.append(measures.mask_f1(ious, scores, present))
+    found = row(result)
+    assert found["pointing"].value == pytest.approx(np.mean(pointing))
+    assert found["IoU best"].value == pytest.approx(np.mean(best), abs=3e-3)
+    assert found["IoU one"].value == pytest.approx(np.mean(curves, 0).max(), abs=3e-3)
+    assert found["IoU"].value == pytest.approx(np.mean(cut), abs=5e-3)
+    assert found["mAP"].value == pytest.approx(np.mean(aps), abs=0.02)
+    assert found["F1"].value == pytest.approx(np.mean(f1s), abs=0.02)
+    assert (found["IoU"].count, found["mAP"].count) == (8, 4)
+    items = result.items["prior"]
+    assert len(items["score"]) == 4 * 8
+    assert sum(items["present"]) == 8
+
+
+def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
+    class Oracle:
+        """Knows the masks: finds the square of every image, whoever is asked for."""
+
+        name, positives, negatives = "oracle", 1, 1
+
+        def encode(self, image: Any) -> Any:
+            width, height = Image.open(image).size
+            return type("Seen", (), {"size": (height, width), "source": str(image)})
+
+        def decode(self, seen: Any, heat: torch.Tensor) -> Any:
+            assert heat.shape == seen.size
+            mask = np.array(Image.open(seen.source.replace(".png", "-mask.png"))) > 0
+            return type("Found", (), {"mask": mask})
+
+    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, segmentation.Options(sam=Oracle()))  # type: ignore[arg-type]
+    found = row(result, "persam")
+    assert found["IoU"].value == found["mIoU"].value == 1
+    assert 0 < found["mAP"].value <= 1  # how well its masks' scores tell subjects apart
+    assert result.settings["sam"] == "oracle"
+
+
+def test_a_real_sam_runs_and_results_repeat(scenes: Manifest, metric: IDSim) -> None:
+    pytest.importorskip("transformers")
+    from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
+    from tests.protocols.test_persam import make_sam
+
+    options = segmentation.Options(others=2, sam=PerSAM(*make_sam(), device="cpu"))
+    first, again = (segmentation.run(scenes, {"m": metric}, PLAIN, options)[0] for _ in range(2))
+    assert first.rows == again.rows
+    assert [r["method"] for r in first.rows] == ["prior", "centre", "persam"]
+    assert len(first.items["persam"]["score"]) == 4 * (2 + 2)
+    table([first])
+
+
+def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:
+    parts = ["train", "test_dense", "test"] * 4
+    data = make(tmp_path, dataset="pods").replace(x_part=parts)
+    found = segmentation.Found([("a", "i", True, 0.5, 0.7, 7, 10, True, 0.8)])
+    for label, printed in (
+        ("IDSim:dinov3_vitl16", (0.436, 0.409)),
+        ("Backbone:vit_large_patch16_dinov3.lvd1689m", (0.153, 0.18)),
+        ("IDSim:tiny", (None, None)),
+    ):
+        shown = segmentation._row("persam", found, PLAIN, label, True)
+        assert tuple(v.paper for v in (shown["mAP"], shown["F1"]) if isinstance(v, Value)) == printed
+        elsewhere = segmentation._row("persam", found, PLAIN, label, False)
+        assert all(v.paper is None for v in elsewhere.values() if isinstance(v, Value))
+    [result] = segmentation.run(data, {"m": metric}, PLAIN)
+    assert set(result.items["prior"]["image"]) == {f"{k}-1" for k in range(4)}  # test_dense, not test
+
+
+def test_progress_is_told_for_embedding_and_for_looking(scenes: Manifest, metric: IDSim) -> None:
+    told: list[tuple[int, int]] = []
+    segmentation.run(scenes, {"m": metric}, replace(PLAIN, progress=lambda done, total: told.append((done, total))))
+    assert (12, 12) in told  # images embedded
+    assert told[-8:] == [(k, 8) for k in range(1, 9)]  # targets searched
+
+
+def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
+    options = segmentation.Options(others=3)
+    looked, _ = segmentation.tasks(scenes, PLAIN, options)
+    again, _ = segmentation.tasks(scenes, PLAIN, options)
+    other, _ = segmentation.tasks(scenes, Settings(seed=1), options)
+    assert looked == again != other
+    names = scenes.column("identity")
+    for task in looked:
+        assert len(task.others) == 3
+        assert all(names[r] != task.subject for r in task.others)
+        assert all(names[r] == task.subject for r in (*task.references, *task.own))
+        assert not set(task.references) & set(task.own)
+
+
+def test_what_is_left_out_is_said_and_what_cannot_be_done_refused(scenes: Manifest, metric: IDSim) -> None:
+    masks = [None if i == "0-1" or i.startswith("3-") else m for i, m in zip(
+        scenes.column("id"), scenes.column("mask"), strict=True)]  # fmt: skip
+    [result] = segmentation.run(scenes.replace(mask=masks), {"m": metric}, PLAIN)
+    assert result.notes == ["1 identities lack a reference or a target with a mask: s3"]
+    assert row(result)["pointing"].count == 5
+    with pytest.raises(ValueError, match="no identity has 1 reference"):
+        segmentation.run(scenes.replace(mask=None), {"m": metric}, PLAIN)
+    with pytest.raises(ValueError, match="have no patches"):
+        segmentation.run(scenes, {"hsv": open_model("hsv")}, PLAIN)
+    with pytest.raises(ValueError, match="whole images"):
+        segmentation.run(scenes, {"m": metric}, Settings(look=Look(True)))
+    with pytest.raises(ValueError, match="at least one reference"):
+        segmentation.Options(references=0)
+
+
+def test_the_command_line_runs_it(scenes: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from idmetric.cli.eval import main
+
+    scenes.write(tmp_path / "scenes.csv")
+    command = ["segmentation", "--data", str(tmp_path / "scenes.csv"), "--model", "tiny", "--bootstrap", "0"]
+    assert main([*command, "--others", "2", "--out", str(tmp_path / "out"), "--quiet", "--device", "cpu"]) == 0
+    assert "pointing" in capsys.readouterr().out
+    assert (tmp_path / "out" / "segmentation.tiny.prior.parquet").is_file()
+
+
+def test_overlays_show_heat_and_outline() -> None:
+    heat = np.linspace(-1, 1, 12).reshape(3, 4)
+    shown = colours(heat)
+    assert shown[0, 0].tolist() == [68, 1, 84]
+    assert shown[2, 3].tolist() == [253, 231, 37]
+    light = shown.astype(float) @ [0.299, 0.587, 0.114]
+    assert (np.diff(light.ravel()) > 0).all()
+    assert (colours(np.zeros((2, 2))) == [68, 1, 84]).all()
+    picture = Image.new("RGB", (8, 6), (10, 20, 30))
+    assert np.array(overlay(picture, heat, opacity=0)).reshape(-1, 3).tolist() == [[10, 20, 30]] * 12
+    assert (np.array(overlay(picture, torch.from_numpy(heat), opacity=1)) == shown).all()
+    truth = np.zeros((5, 5), dtype=bool)
+    truth[1:4, 1:4] = True
+    edge = truth.copy()
+    edge[2, 2] = False
+    assert (outline(truth, (5, 5)) == edge).all()
+    drawn = np.array(overlay(picture, np.zeros((5, 5)), truth=truth))
+    assert (drawn[edge] == [255, 0, 0]).all()
+    with pytest.raises(ValueError, match="finite"):
+        colours([[np.nan]])
+    with pytest.raises(ValueError, match="opacity"):
+        overlay(picture, heat, opacity=2)

@@ -1,0 +1,302 @@
+"""Selective sensitivity: slopes of every instance again by the normal equations, grids however they are written."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.evaluate.bootstrap import bootstrap
+from idmetric.evaluate.sensitivity import fits
+from idmetric.models.idsim import IDSim
+from idmetric.protocols.common.result import Result, Value, write
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.idsim_fig6_sensitivity import protocol
+from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
+from idmetric.protocols.idsim_fig6_sensitivity.protocol import Options, run
+from tests.conftest import random_model
+
+PLAIN = Settings(bootstrap=0)
+STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def model() -> IDSim:
+    return random_model("dinov3")
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Four instances: a square (identity = its colour) before a background (one factor) in a light (another)."""
+    root, rows, factors, contexts, identities = tmp_path_factory.mktemp("grid"), [], [], [], []
+    for thing in range(4):
+        rng = np.random.default_rng(thing)
+        ground, other_ground, colour, other = rng.integers(20, 230, (4, 3))
+        steps = [("none", 0.0), *((f, level) for f in ("background", "light") for level in LEVELS)]
+        for factor, level in steps:
+            for strength in STRENGTHS:
+                behind = ground + (other_ground - ground) * level * (factor == "background")
+                array = np.broadcast_to(behind, (32, 32, 3)).copy()
+                array[8:24, 8:24] = colour + (other - colour) * strength
+                array *= 1 - 0.5 * level * (factor == "light")
+                name = f"{thing}-{factor}-{level}-{strength}.png"
+                Image.fromarray(array.astype(np.uint8)).save(root / name)
+                anchor = factor == "none" and strength == 0
+                rows.append(Row(f"thing{thing}" + (f"~{strength}" if strength else ""), name, group=f"thing{thing}",
+                                slot="anchor" if anchor else "candidate"))  # fmt: skip
+                factors.append(factor)
+                contexts.append(level)
+                identities.append(strength)
+    manifest = Manifest.from_rows(rows, root)
+    return manifest.replace(x_factor=factors, x_factor_change=contexts, x_identity_change=identities)
+
+
+def value(result: Result, which: str, column: str) -> Value:
+    found = next(row for row in result.rows if row["which"] == which)[column]
+    assert isinstance(found, Value)
+    return found
+
+
+def slow(model: IDSim, grid: Manifest, factor: str, with_anchor: bool = True) -> dict[str, tuple[float, float, float]]:
+    """Instance -> sensitivity to identity, to the factor, and R^2, by the normal equations."""
+    vectors = model.embed(grid.sources(), patches=False).cls.double().numpy()
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = {}
+    for instance in dict.fromkeys(grid.column("group")):
+        own = [r for r in range(len(grid)) if grid.column("group")[r] == instance]
+        [anchor] = [r for r in own if grid.column("slot")[r] == "anchor"]
+        points = [r for r in own if (with_anchor or r != anchor) and grid.column("x_factor")[r] in (factor, "none")]
+        design = np.array([[1, grid.column("x_factor_change")[r], grid.column("x_identity_change")[r]] for r in points])
+        target = np.array([vectors[r] @ vectors[anchor] for r in points])
+        beta = np.linalg.solve(design.T @ design, design.T @ target)
+        left, whole = ((target - design @ beta) ** 2).sum(), ((target - target.mean()) ** 2).sum()
+        found[instance] = (-beta[2], -beta[1], 1 - left / whole)
+    return found
+
+
+def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, PLAIN)
+    identities = []
+    for factor in ("background", "light"):
+        found = slow(model, grid, factor)
+        for k, column in enumerate(("identity", "context", "R^2")):
+            own = value(result, factor, column)
+            assert own.value == pytest.approx(np.mean([f[k] for f in found.values()]), abs=1e-6)
+            assert (own.low, own.high, own.count) == (None, None, 4)
+        identities.append([f[0] for f in found.values()])
+        kept = result.items["fits"]
+        row = next(k for k in range(8) if (kept["instance"][k], kept["factor"][k]) == ("thing2", factor))
+        own_fit = [kept[column][row] for column in ("identity", "context", "r2")]
+        assert own_fit == pytest.approx(found["thing2"], abs=1e-6)
+    assert value(result, "all", "identity").value == pytest.approx(np.mean(identities), abs=1e-6)
+    assert value(result, "background", "identity").value > 0  # other colours are less alike
+
+
+def test_the_anchor_can_be_left_out(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, PLAIN, Options(anchor=False))
+    found = slow(model, grid, "light", with_anchor=False)
+    for k, column in enumerate(("identity", "context", "R^2")):
+        expected = np.mean([f[k] for f in found.values()])
+        assert value(result, "light", column).value == pytest.approx(expected, abs=1e-6)
+    assert len(result.items["grid"]["score"]) == 4 * 14
+    silent = grid.replace(**{  # an anchor need not say that nothing was changed
+        f"x_{name}": [None if slot == "anchor" else x for slot, x in
+                      zip(grid.column("slot"), grid.column(f"x_{name}"), strict=True)]
+        for name in ("factor", "factor_change", "identity_change")
+    })  # fmt: skip
+    assert cells(silent) == cells(grid)
+
+
+def test_intervals_are_over_instances(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, Settings(bootstrap=300))
+    columns = result.items["grid"]
+    own = [k for k, factor in enumerate(columns["factor"]) if factor in ("light", "none")]
+    names = ("score", "identity_change", "factor_change", "instance")
+    expected = fits(*([columns[name][k] for k in own] for name in names)).values()
+    for column, attribute in (("identity", "identity"), ("context", "factor"), ("R^2", "r2")):
+        each = np.array([getattr(one, attribute) for one in expected])
+        interval = bootstrap(lambda rows, each=each: each[rows].mean(), np.arange(4), samples=300)
+        found = value(result, "light", column)
+        assert (found.value, found.low, found.high) == pytest.approx((interval.value, interval.low, interval.high))
+        kept = result.items["bootstrap"]
+        row = next(
+            k for k, pair in enumerate(zip(kept["factor"], kept["which"], strict=True)) if pair == ("light", column)
+        )
+        assert (kept["mean"][row], kept["deviation"][row]) == pytest.approx((interval.mean, interval.deviation))
+    means = [
+        np.mean([f for f, i in zip(result.items["fits"]["identity"], result.items["fits"]["instance"], strict=True)
+                 if i == f"thing{k}"])
+        for k in range(4)
+    ]  # fmt: skip
+    draws = [np.mean(np.array(means)[np.random.default_rng((0, k)).integers(4, size=4)]) for k in range(300)]
+    both = value(result, "all", "identity")
+    assert (both.low, both.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+
+
+def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
+    class Oracle:
+        def signature(self) -> dict[str, str]:
+            return {"model": "oracle"}
+
+        def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Oracle:
+            self.change = np.array(manifest.column("x_identity_change"))
+            return self
+
+        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return 1 - 0.7 * self.change[np.asarray(a)]
+
+    [result] = run(grid, {"o": Oracle()}, PLAIN)
+    for factor in ("background", "light"):
+        found = [value(result, factor, column).value for column in ("identity", "context", "R^2")]
+        assert found == pytest.approx([0.7, 0, 1], abs=1e-9)
+    scaled = grid.replace(x_identity_change=[10 * x for x in grid.column("x_identity_change")])
+
+    class Scaled(Oracle):
+        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return 1 - 0.07 * self.change[np.asarray(a)]
+
+    [raw] = run(scaled, {"o": Scaled()}, PLAIN)
+    [unit] = run(scaled, {"o": Scaled()}, PLAIN, Options(rescale=True))
+    assert value(raw, "light", "identity").value == pytest.approx(0.07)
+    assert value(unit, "light", "identity").value == pytest.approx(0.7)
+    assert unit.settings["rescale"] is True
+
+
+def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
+    class Silent:
+        def signature(self) -> dict[str, str]:
+            return {"model": "judge"}
+
+        def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Silent:
+            return self
+
+        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5)
+
+    [result] = run(grid, {"j": Silent()}, PLAIN)
+    assert result.notes == ["1 of 60 comparisons of edit grids have no answer and are left out"]
+    assert len(result.items["grid"]["score"]) == 59
+
+
+def test_a_grid_reads_the_same_from_csv_from_parameters_and_with_splits(
+    model: IDSim, grid: Manifest, tmp_path: Path
+) -> None:
+    [expected] = run(grid, {"m": model}, PLAIN)
+    grid.write(tmp_path / "grid.csv")
+    [from_csv] = run(read(tmp_path / "grid.csv"), {"m": model}, PLAIN)
+    names = ("factor", "factor_change", "identity_change")
+    changes = zip(*(grid.column(f"x_{name}") for name in names), strict=True)
+    bare = [
+        replace(row, parameters=dict(zip(names, change, strict=True)))
+        for row, change in zip(grid, changes, strict=True)
+    ]
+    [from_parameters] = run(Manifest.from_rows(bare, grid.root), {"m": model}, PLAIN)
+    assert from_csv.rows == from_parameters.rows == expected.rows
+    halves = [row.identity < "thing2" for row in grid]
+    twice = grid.replace(group=[str(g)[:-1] + str(int(g[-1]) % 2) for g in grid.column("group")],
+                         split=["a" if half else "b" for half in halves])  # fmt: skip
+    [split] = run(twice, {"m": model}, PLAIN)
+    assert value(split, "light", "identity") == value(expected, "light", "identity")
+
+
+def test_instances_may_lack_a_factor(model: IDSim, grid: Manifest) -> None:
+    fewer = grid.filter(lambda row: not (row.group == "thing0" and "-light-" in str(row.path)))
+    [result] = run(fewer, {"m": model}, PLAIN)
+    assert value(result, "light", "identity").count == 3
+    assert value(result, "background", "identity").count == 4
+    assert value(result, "all", "identity").count == 4
+    found = slow(model, grid, "light")
+    assert value(result, "light", "identity").value == pytest.approx(
+        np.mean([found[f"thing{k}"][0] for k in (1, 2, 3)]), abs=1e-6
+    )
+
+
+def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
+    with pytest.raises(ValueError, match="no edit grids: rows with slot candidate and x_factor"):
+        run(grid.filter(slot="anchor"), {"m": model}, PLAIN)
+    with pytest.raises(ValueError, match=r"row 1: its instance \(group 'thing0'\) has no anchor"):
+        run(grid.filter(slot="candidate"), {"m": model}, PLAIN)
+    text = ["much" if k == 4 else "0.5" for k in range(len(grid))]
+    with pytest.raises(ValueError, match="row 5: identity_change is 'much': a number says how much was changed"):
+        run(grid.replace(x_identity_change=text), {"m": model}, PLAIN)
+    gone = grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in range(len(grid))])
+    with pytest.raises(ValueError, match="row 7: factor_change is None"):
+        run(gone, {"m": model}, PLAIN)
+    with pytest.raises(ValueError, match="no context factor: all rows are 'none'"):
+        run(grid.filter(x_factor="none"), {"m": model}, PLAIN)
+    with pytest.raises(ValueError, match="factor 'background': instance 'thing0': identity_change is constant"):
+        run(grid.replace(x_identity_change=0.5), {"m": model}, PLAIN, Options(anchor=False))
+    with pytest.raises(ValueError, match=r"row 9: a second anchor of the instance \(group\) 'thing0'"):
+        run(
+            grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in range(len(grid))]), {"m": model}, PLAIN
+        )
+    with pytest.raises(ValueError, match="at least two identities"):
+        Options(identities=1)
+
+
+def test_an_unreadable_picture_takes_its_instance_with_it(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"none")
+    bad = grid.replace(path=[str(broken) if k == 4 else str(grid.root / p) for k, p in enumerate(grid.column("path"))])
+    with pytest.raises(ValueError, match=r"broken\.png"):
+        run(bad, {"m": model}, PLAIN)
+    [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
+    assert value(result, "light", "identity").count == 3
+
+
+def test_bars_and_trends_are_drawn_from_its_results(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from idmetric.report.plots import draw
+
+    results = run(grid, {"one": model, "two": model}, Settings(bootstrap=20))
+    write(results, tmp_path, "sensitivity")
+    for ending in ("png", "svg"):
+        names = {path.name for path in draw(results, tmp_path, "sensitivity", ending)}
+        assert names == {f"sensitivity.sensitivity.{ending}", f"sensitivity.trends.{ending}"}
+        assert all((tmp_path / name).stat().st_size > 1000 for name in names)
+
+
+def test_levels_that_one_instance_alone_has_are_left_out_of_trends(
+    model: IDSim, grid: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The angles of a video are its own: no other instance has the same."""
+    pytest.importorskip("matplotlib")
+    from idmetric.report import plots
+
+    light = [k for k, factor in enumerate(grid.column("x_factor")) if factor == "light"]
+    changes = grid.column("x_factor_change")
+    own = [x + 0.01 * k if k in light else x for k, x in enumerate(changes)]
+    drawn: list[list[float]] = []
+    monkeypatch.setattr(plots, "trend", lambda *given, **options: drawn.append(sorted(set(given[1]))) or {})
+    plots.draw(run(grid.replace(x_factor_change=own), {"m": model}, Settings(bootstrap=20)), tmp_path, "s")
+    assert drawn == [[0.0, 0.5, 1.0], [0.0, 0.5, 1.0], [0.0]]  # identity, background, and of light the level none
+    alone = grid.take(np.array([group == "thing0" for group in grid.column("group")]))
+    plots.draw(run(alone, {"m": model}, PLAIN), tmp_path, "alone")
+    assert (tmp_path / "alone.sensitivity.png").is_file()
+
+
+def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
+    args = argparse.Namespace(rescale=False, no_anchor=False, identities=2, world_seed=1001, size=32, out=None)
+    with pytest.raises(ValueError, match="--out DIR is needed: grids are rendered there"):
+        protocol.command(args, None, {}, PLAIN)
+
+
+@pytest.mark.slow
+def test_the_worlds_grids_are_cells_of_all_factors(model: IDSim, tmp_path: Path) -> None:
+    pytest.importorskip("vtk")
+    steps: list[tuple[int, int]] = []
+    options = Options(identities=2, size=32)
+    data = protocol.grids(tmp_path / "world", options, lambda done, total: steps.append((done, total)))
+    found = cells(data)
+    assert len(found) == 2 * 6 * 13  # six strengths at a base and at three factors' four levels
+    assert {cell.factor for cell in found} == {"none", "background", "viewpoint", "light"}
+    assert steps[-1][0] == len(data)
+    args = argparse.Namespace(rescale=False, no_anchor=False, identities=2, world_seed=1001, size=32, out=tmp_path)
+    [result] = protocol.command(args, None, {"m": model}, PLAIN)
+    assert [row["which"] for row in result.rows] == ["background", "viewpoint", "light", "all"]
+    assert all(value(result, str(row["which"]), "identity").count == 2 for row in result.rows)

@@ -1,0 +1,519 @@
+"""Pages as people use them: in Chromium, without a window.
+
+IDMETRIC_SCREENSHOTS=docs/images pytest tests/report/test_browser.py -k screenshots   # makes those of the docs anew
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from idmetric.cli import eval as eval_cli
+from idmetric.cli.score import main
+from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, picture, score
+
+pytest.importorskip("jinja2")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="pages are tested with playwright: pip install playwright"
+)
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+           "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        found = next(filter(None, map(shutil.which, BROWSERS)), driver.chromium.executable_path)
+        if not Path(found).is_file():
+            pytest.skip(
+                f"no browser: none of {', '.join(BROWSERS)}, nor playwright's own (playwright install chromium)"
+            )
+        chromium = driver.chromium.launch(executable_path=found, args=OPTIONS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Open]:
+    """Opens a file; at the end nothing was fetched, nothing went wrong and no dialog of a name's script came up."""
+    contexts, faults = [], []
+
+    def call(path: Path, width: int = 1200, height: int = 900, **options: Any) -> Any:
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)  # no colours on their way
+        contexts.append(context)
+        page = context.new_page()
+        own = path.as_uri()
+        page.on("console", lambda message: faults.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda r: None if r.url == own or r.url.startswith(("data:", "blob:")) else
+                faults.append(f"request: {r.url}"))  # fmt: skip
+        page.goto(own)
+        return page
+
+    yield call
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("browser"))
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The page, and what the command printed."""
+    out = score(folder, *EVERYTHING, "--html", "page.html", "--format", "json")[1]
+    return folder / "page.html", json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("evaluation")
+    for k, name in enumerate(("mug", "vase", "lamp")):
+        (root / "photos" / name).mkdir(parents=True)
+        for n in range(3):
+            picture(20 * k + n).save(root / "photos" / name / f"{n}.png")
+    given = ["folder", "--data", str(root / "photos"), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    assert eval_cli.main([*given, "--device", "cpu", "--html", str(root / "page.html")]) == 0
+    return root / "page.html"
+
+
+def shown(page: Any, key: str = "path") -> list[str]:
+    """A value of each card that is to be seen, in the order of the page."""
+    return list(page.eval_on_selector_all(".card:not([hidden])", f"cards => cards.map(c => c.dataset.{key})"))
+
+
+def is_open(page: Any) -> bool:
+    return bool(page.evaluate("document.getElementById('dialog').open"))
+
+
+COUNT = """selector => { const canvas = document.querySelector(selector), copy = document.createElement('canvas');
+    Object.assign(copy, { width: canvas.width, height: canvas.height });
+    const context = copy.getContext('2d', { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    return context.getImageData(0, 0, copy.width, copy.height).data.filter((v, i) => i % 4 === 3 && v).length }"""
+DRAWN = """async () => { const all = [...document.querySelectorAll('main img')];
+    for (const img of all) { img.loading = 'eager'; await img.decode(); }
+    return all.every(img => img.naturalWidth > 0) ? all.length : 0 }"""
+
+
+def painted(page: Any, side: str = "image") -> int:
+    """Pixels of a heatmap that are not clear."""
+    return int(page.evaluate(COUNT, f"#at-{side} canvas"))
+
+
+def overflows(page: Any) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
+
+
+# Sorting, filters, threshold
+
+
+def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page, rows = visit(path), found["rows"]
+    by = {key: [r["image"] for r in sorted(rows, key=lambda r: (r[key], r["rank"]))] for key in
+          ("distance", "real_percentile")}  # fmt: skip
+    surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
+    assert shown(page) == by["distance"]
+    page.click("#reverse")
+    assert shown(page) == by["distance"][::-1]
+    page.click("#reverse")
+    page.select_option("#sort", "probability")
+    assert shown(page) == surest
+    page.select_option("#sort", "percentile")
+    assert shown(page) == by["real_percentile"]
+    page.select_option("#sort", "name")
+    names = [name for name in shown(page) if "sample" in name]
+    assert [Path(name).stem for name in names] == ["sample2", "sample10"]  # numbers as people count
+    assert shown(page) != by["distance"]
+
+
+def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path)
+    distances = [row["distance"] for row in found["rows"]]
+
+    def check(limit: float, word: str = "pass") -> None:
+        passes = sum(d <= limit for d in distances)
+        assert page.inner_text("#passes") == f"{passes} of {len(distances)}"
+        assert page.inner_text("#count").startswith(f"{passes} of {len(distances)} {word} at ")
+        assert page.locator(".card.pass").count() == page.locator(".dots i.pass").count() == passes
+        assert page.locator(".card.pass .state").all_inner_texts() == [word] * passes
+
+    check(found["baseline"]["max"], "nearer")  # where the page starts, to the last digit
+    page.fill("#threshold", repr(distances[2]))
+    check(distances[2])  # equal passes, as for --threshold
+    page.click("text=false accepts 5 %")
+    check(0.125, "nearer")
+    slider = page.locator("#slider")
+    slider.focus()
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+    check(float(slider.input_value()))
+    assert float(slider.input_value()) > 0.125
+    page.keyboard.press("Home")
+    check(0.0)
+    page.keyboard.press("End")
+    check(max(distances))
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    check(float(slider.input_value()))
+    middle = (float(slider.get_attribute("min")) + float(slider.get_attribute("max"))) / 2
+    assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
+
+
+def test_the_farthest_of_three_references_is_no_verdict(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    page = visit(report[0])
+
+    def colours(selector: str) -> set[str]:
+        return set(page.eval_on_selector_all(selector, "all => all.map(e => getComputedStyle(e).backgroundColor)"))
+
+    near, far = colours(".card.pass .bar > span, .dots i.pass"), colours(".card:not(.pass) .bar > span")
+    states = page.eval_on_selector_all(".card .state", "all => all.map(e => getComputedStyle(e).color)")
+    assert set(page.locator(".card .state").all_inner_texts()) <= {"nearer", "farther"}
+    assert len(set(states)) == 1
+    page.fill("#threshold", "0.05")  # a threshold of the reader's own is judged by
+    judged = colours(".card .bar > span, .dots i")
+    assert judged.isdisjoint(near | far)
+    assert set(page.locator(".card .state").all_inner_texts()) <= {"pass", "fail"}
+
+
+def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) -> None:
+    score(folder, "ref0.png", "gen", "--on-error", "skip", "--quiet", "--html", "open.html")
+    for scripts in (False, True):
+        page = visit(folder / "open.html", java_script_enabled=scripts)
+        assert page.locator(".state:visible").count() == page.locator(".cut:visible").count() == 0
+        assert page.inner_text("#passes") == "–"
+        colours = page.eval_on_selector_all(
+            ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
+        )
+        assert len(set(colours)) == 1
+    assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
+    page.locator(".open").first.click()
+    assert "Threshold" not in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.closest('.card')", timeout=5000)  # the dialog gives it back late
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * (len(NAMES) + 1)
+    assert page.inner_text("#passes") == f"{len(NAMES) + 1} of {len(NAMES) + 1}"
+    assert page.locator("#status option:disabled").count() == 0
+
+
+@pytest.mark.parametrize("width", [375, 1200])
+def test_pictures_of_any_shape_keep_to_their_frames(visit: Open, tmp_path: Path, folder: Path, width: int) -> None:
+    (tmp_path / "gen").mkdir()
+    for k, size in enumerate([(20, 200), (200, 20), (90, 120), (60, 60)]):
+        picture(k, size).save(tmp_path / "gen" / f"{k}.png")
+    page_file = tmp_path / "shapes.html"
+    score(folder, "--ref", "ref0.png", "--ref", "ref1.png", str(tmp_path / "gen"), "--html", str(page_file))
+    page = visit(page_file, width, 800)
+    for frame in page.locator(".frame").all():
+        box, img = frame.bounding_box(), frame.locator("img").first.bounding_box()
+        assert img == pytest.approx(box, abs=1)
+        assert box["width"] == pytest.approx(box["height"], abs=1) or width < 560  # there the text may be higher
+        assert box["height"] < 220
+    for k in range(4):  # and side by side: whole, beside each other, without scrolling sideways
+        page.locator(".open").nth(k).click()
+        boxes = [page.locator(f"#at-{side}").bounding_box() for side in ("reference", "image")]
+        assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
+        assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
+        page.keyboard.press("Escape")
+
+
+def test_images_are_filtered_by_text_and_status(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path)
+    page.fill("#filter", "SAMPLE")
+    assert {Path(p).stem for p in shown(page)} == {"sample2", "sample10"}
+    assert page.inner_text("#shown") == "2 shown"
+    assert page.locator("#unreadable").is_hidden()
+    page.fill("#filter", "no such name")
+    assert page.locator("#none").is_visible()
+    page.fill("#filter", "")
+    page.fill("#threshold", repr(found["rows"][3]["distance"]))
+    page.select_option("#status", "pass")
+    assert shown(page, "rank") == ["1", "2", "3", "4"]
+    page.select_option("#status", "fail")
+    assert shown(page, "rank") == [str(k) for k in range(5, len(NAMES) + 2)]
+    page.select_option("#status", "copy")
+    assert [Path(p).name for p in shown(page)] == ["copied.png"]
+    page.select_option("#status", "unreadable")
+    assert shown(page) == []
+    assert page.locator(".lost li:visible").count() == 2
+    page.fill("#filter", "cut")
+    assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(str(Path("gen") / "cut.png"))
+
+
+# Side by side
+
+
+def test_a_click_opens_and_every_way_closes(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path)
+    for close in (
+        lambda: page.click("#close"),
+        lambda: page.keyboard.press("Escape"),
+        lambda: page.mouse.click(5, 5),  # beside it
+    ):
+        page.locator(".open").nth(1).click()
+        assert is_open(page)
+        row = found["rows"][1]
+        assert f"{row['distance']:.4f}" in page.inner_text("#dialog-title")
+        assert f"Distance\n{row['distance']:.4f}\n" in page.inner_text("#about")
+        assert page.inner_text("#at-reference + figcaption bdi") == row["reference"]
+        assert page.inner_text("#at-image + figcaption bdi") == row["image"]
+        close()
+        assert not is_open(page)
+        assert page.evaluate("document.activeElement === document.querySelectorAll('.open')[1]")
+    page.locator(".dots i").nth(2).click()
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][2]["image"]
+
+
+def test_the_keyboard_alone_is_enough(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path)
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('open')"):
+            break
+    ring = page.evaluate("""() => { const box = document.activeElement.getBoundingClientRect();
+        return [box.left, box.top, box.width, getComputedStyle(document.activeElement, '::after').borderTopColor] }""")
+    accent = [int(v) for v in ring[3][4:-1].split(",")]
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
+        assert shot.getpixel((int(ring[0] + along * ring[2]), int(ring[1]) + 1)) == pytest.approx(accent, abs=3)
+    page.keyboard.press("Enter")
+    assert is_open(page)
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][1]["image"]
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][-1]["image"]
+    page.locator("#at-image").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#readout").startswith("Image, row 3, column 3, resembles most the reference's row ")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    assert page.inner_text("#readout").startswith("Image, row 2, column 2, ")
+    assert page.locator(".lines line:not(.halo)").count() == 1
+    page.keyboard.press("Escape")
+    assert not is_open(page)
+    last = len(found["rows"])  # the one that was looked at last, when the event has come
+    page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=5000)
+
+
+def test_heatmap_and_matches_lie_over_both_pictures(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    page = visit(report[0])
+    page.locator(".open").nth(3).click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    for side in ("reference", "image"):
+        canvas, img = (page.locator(f"#at-{side} {tag}").bounding_box() for tag in ("canvas", "img"))
+        assert canvas == pytest.approx(img, abs=1)
+        assert painted(page, side) > 1000
+    lines = page.locator(".lines line:not(.halo)").count()
+    assert 1 <= lines <= 6
+    page.uncheck("#pairs")
+    assert page.locator(".lines line").count() == 0
+    page.uncheck("#heat")
+    assert painted(page) == 0
+    page.check("#heat")
+    assert painted(page) > 1000
+
+
+def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    import base64
+
+    page = visit(report[0])
+    item = json.loads(page.evaluate("document.getElementById('matches').textContent"))["items"][3]
+    page.locator(".open").nth(3).click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    box = page.locator("#at-image").bounding_box()
+    row, column = 1, 2
+    page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 4)
+    raw = base64.b64decode(item["image"]["partner"])
+    partner = int.from_bytes(raw[2 * (4 * row + column) :][:2], "little")
+    cosine = base64.b64decode(item["image"]["cosine"])[4 * row + column] / 255
+    says = f"Image, row 2, column 3, resembles most the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
+    assert page.inner_text("#readout") == f"{says}: cosine {cosine:.2f}"
+    line = page.locator(".lines line:not(.halo)")
+    stage, other = page.locator("#stage").bounding_box(), page.locator("#at-reference").bounding_box()
+    ends = {k: float(line.get_attribute(k)) + stage[k[0]] for k in ("x1", "y1", "x2", "y2")}
+    expected = {"x1": other["x"] + other["width"] * (partner % 4 + 0.5) / 4,
+                "y1": other["y"] + other["height"] * (partner // 4 + 0.5) / 4,
+                "x2": box["x"] + box["width"] * (column + 0.5) / 4,
+                "y2": box["y"] + box["height"] * (row + 0.5) / 4}  # fmt: skip
+    assert ends == pytest.approx(expected, abs=1.5)
+    page.mouse.move(2, 2)
+    assert page.inner_text("#readout").startswith("Bright: ")
+
+
+def test_a_card_without_matches_says_so(visit: Open, folder: Path) -> None:
+    score(folder, *EVERYTHING, "--html", "two.html", "--html-details", "2")
+    page = visit(folder / "two.html")
+    page.locator(".open").nth(1).click()
+    assert page.locator("#controls").is_visible()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#controls").is_hidden()
+    assert page.inner_text("#readout") == "Matched patches are kept for the 2 nearest images (--html-details)."
+    assert painted(page) == 0
+
+
+# Everywhere
+
+
+def contrast(page: Any, text: str, back: str) -> float:
+    """Contrast of two of the page's colours (WCAG 2.2, relative luminance)."""
+    light = []
+    for name in (text, back):
+        rgb = page.evaluate(f"""() => {{ const e = document.createElement('i'); e.style.color = 'var({name})';
+            document.body.append(e); const c = getComputedStyle(e).color; e.remove(); return c }}""")
+        channels = [int(v) / 255 for v in rgb[rgb.index("(") + 1 : -1].split(",")[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        light.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_system_and_the_button(
+    visit: Open, report: tuple[Path, dict[str, Any]], scheme: str
+) -> None:
+    page = visit(report[0], color_scheme=scheme)
+    back = "getComputedStyle(document.body).backgroundColor"
+    first = page.evaluate(back)
+    assert (sum(map(int, first[4:-1].split(","))) < 200) == (scheme == "dark")
+    for _ in range(2):
+        for text, behind in (("--text", "--panel"), ("--dim", "--panel"), ("--dim", "--back"), ("--pass", "--panel"),
+                             ("--fail", "--panel"), ("--warn", "--warn-back")):  # fmt: skip
+            assert contrast(page, text, behind) >= 4.5, (text, behind)
+        page.click("#theme")
+        assert page.evaluate(back) != first
+        first = page.evaluate(back)
+
+
+@pytest.mark.parametrize("width", [320, 375])
+def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[str, Any]], width: int) -> None:
+    page = visit(report[0], width, 700, has_touch=True, is_mobile=True, device_scale_factor=2)
+    assert not overflows(page)
+    page.locator(".open").nth(3).tap()
+    assert not overflows(page)
+    assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
+    box = page.locator("#at-reference").bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] * 0.1, box["y"] + box["height"] * 0.1)
+    assert page.inner_text("#readout").startswith("Reference, row 1, column 1, ")
+    page.locator("#close").tap()
+    assert not is_open(page)
+
+
+def test_the_numbers_can_be_saved(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path)
+    with page.expect_download() as download:
+        page.click("#save")
+    assert download.value.suggested_filename == "scores.json"
+    assert json.loads(Path(download.value.path()).read_text(encoding="utf-8")) == found
+
+
+def test_without_scripts_images_and_numbers_are_there(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path, java_script_enabled=False)
+    for row, text in zip(found["rows"], page.locator(".card").all_inner_texts(), strict=True):
+        assert f"{row['distance']:.4f}" in text
+    assert "need JavaScript" in page.inner_text("noscript")
+
+
+def test_pictures_are_all_drawn(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    page = visit(report[0])
+    assert page.evaluate(DRAWN) == 3 + 2 * (len(NAMES) + 1)  # with the reference in each card's corner
+
+
+def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation)
+    values = "rows => rows.map(r => Number(r.cells[2].dataset.value))"
+    for expected in (True, False):
+        page.click("#results th:nth-child(3) button")
+        found = page.eval_on_selector_all("#results tbody tr", values)
+        assert found == sorted(found, reverse=expected)
+        assert page.get_attribute("#results th:nth-child(3)", "aria-sort") == (
+            "descending" if expected else "ascending"
+        )
+    page.click("#results th:nth-child(1) button")
+    assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "pixels"]
+    assert page.evaluate(DRAWN) == 3 + 2 * (9 + 2 * 36)  # plots; queries and pairs of two models
+
+
+def test_an_evaluation_says_which_pictures_are_not_there(visit: Open, evaluation: Path) -> None:
+    text = evaluation.read_text(encoding="utf-8")
+    assert text.count('"p0":"data:') == 1
+    (evaluation.parent / "less.html").write_text(text.replace('"p0":"data:', '"gone":"data:'), encoding="utf-8")
+    page = visit(evaluation.parent / "less.html")  # nothing is fetched and nothing is reported
+    assert page.locator("text=no picture").count() == text.count('data-picture="p0"') > 0
+
+
+def test_an_evaluation_fits_a_phone(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation, 320, 700, color_scheme="dark")
+    assert not overflows(page)
+
+
+# Screenshots
+
+
+def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
+    """Rendered things: three views of one, other views of it, and of four things of its kind."""
+    pytest.importorskip("vtkmodules", reason="the things are rendered: pip install 'idmetric[world]'")
+    from idmetric.data.world import World
+
+    world = World(41, None, 224)
+    views = list(world.views(3, 8))
+    others = [take for k in range(4) for take in world.near(views[k : k + 3], 1.0 - 0.2 * k, k)]
+    (tmp_path / "generated").mkdir()
+    for k, take in enumerate(views[:3]):
+        Image.fromarray(take.shot.picture).save(tmp_path / f"reference_{k}.jpg", quality=90)
+    for k, take in enumerate([*views[3:], *others]):
+        Image.fromarray(take.shot.picture).save(tmp_path / "generated" / f"sample_{k:02d}.jpg", quality=90)
+    copied = Image.open(tmp_path / "reference_0.jpg").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    copied.save(tmp_path / "generated" / "sample_17.jpg", quality=60)
+    (tmp_path / "generated" / "sample_18.jpg").write_bytes((tmp_path / "reference_1.jpg").read_bytes()[:3000])
+    references = [word for k in range(3) for word in ("--ref", f"reference_{k}.jpg")]
+    with inside(tmp_path):
+        given = ["--model", "tiny", "--device", "cpu", *references, "generated", "--on-error", "skip", "--quiet"]
+        assert main([*given, "--html", "report.html"]) == 4
+    report, out = tmp_path / "report.html", Path(os.environ.get("IDMETRIC_SCREENSHOTS") or tmp_path)
+    shots: dict[str, Image.Image] = {}
+
+    def take(page: Any, name: str) -> None:
+        page.wait_for_timeout(300)  # pictures and colours settle
+        shots[name] = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+    page = visit(report, 1200, 1320)
+    take(page, "light")
+    page.locator(".open").nth(2).click()
+    page.set_viewport_size({"width": 1200, "height": 840})
+    take(page, "detail")
+    take(visit(report, 1200, 1320, color_scheme="dark"), "dark")
+    page = visit(report, 390, 844, device_scale_factor=1.5, is_mobile=True, has_touch=True)
+    page.locator("#filter").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('.toolbar').scrollIntoView()")
+    take(page, "phone")
+    for name, shot in shots.items():
+        path = out / f"report-{name}.webp"
+        shot.save(path, "webp", quality=70, method=6)
+        assert path.stat().st_size < 150_000, name
+        assert shot.getextrema() != ((255, 255),) * 3

@@ -1,0 +1,519 @@
+"""Pages of scores and evaluations, read as files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from idmetric import IDSim, load
+from idmetric.calibration import apply as calibrations
+from idmetric.cli import eval as eval_cli
+from idmetric.images.masks import read_mask
+from idmetric.models.embedding import Embedding
+from idmetric.protocols.common.result import Result, Value
+from idmetric.report.album import Album
+from idmetric.report.html import _axis, score_page
+from idmetric.report.matches import NOBODY, matches_of, tokens_of
+from idmetric.report.pictures import compressed, room
+from idmetric.scoring.heatmaps import Layout, coverage
+from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, picture, score
+
+pytest.importorskip("jinja2")
+
+
+class Page(HTMLParser):
+    """Tags with their attributes and text, scripts apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.scripts: list[tuple[dict[str, str], str]] = []
+        self.words: list[str] = []
+        self._raw = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {k: v or "" for k, v in attrs}
+        self.tags.append((tag, named))
+        self._raw = tag in ("script", "style")
+        if tag == "script":
+            self.scripts.append((named, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        if self._raw and self.scripts:
+            about, text = self.scripts[-1]
+            self.scripts[-1] = (about, text + data)
+        elif not self._raw:
+            self.words.append(data)
+
+    @property
+    def visible(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str, **having: str) -> list[dict[str, str]]:
+        return [a for t, a in self.tags if t == tag and all(a.get(k) == v for k, v in having.items())]
+
+    def data(self, name: str) -> Any:
+        return json.loads(next(text for about, text in self.scripts if about.get("id") == name))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> dict[str, Any]:
+    status, out = score(folder, *EVERYTHING, "--format", "json", "--html", "page.html")
+    assert status == 4
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path, printed: dict[str, Any]) -> Page:
+    return Page((folder / "page.html").read_text(encoding="utf-8"))
+
+
+# Scores
+
+
+def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str, Any]) -> None:
+    cards = page.all("li", **{"class": "card"})
+    assert len(cards) == len(printed["rows"]) == len(NAMES) + 1
+    for card, row in zip(cards, printed["rows"], strict=True):
+        assert card["data-path"] == row["image"]
+        assert float(card["data-distance"]) == row["distance"]
+        assert float(card["data-probability"]) == row["probability"]
+        assert float(card["data-percentile"]) == row["real_percentile"]
+        assert int(card["data-rank"]) == row["rank"]
+        assert card["data-copy"] == str(int(row["copy"]))
+        assert f"{row['distance']:.4f}" in page.visible
+        assert f"P(same) {row['probability']:.4f}" in page.visible
+    assert page.data("scores") == printed
+    assert [c["data-distance"] for c in cards] == sorted((c["data-distance"] for c in cards), key=float)
+    for name, value in printed["signature"].items():
+        assert f"{name}={value}" in page.visible
+    assert f"{printed['baseline']['mean']:.4f}" in page.visible
+    assert f"{printed['baseline']['max']:.4f}" in page.visible
+
+
+def test_the_page_does_not_change_what_is_printed(folder: Path, printed: dict[str, Any]) -> None:
+    assert json.loads(score(folder, *EVERYTHING, "--format", "json")[1]) == printed
+
+
+def test_equal_scores_give_equal_pages(folder: Path, page: Page) -> None:
+    score(folder, *EVERYTHING, "--html", "again.html", "--quiet")
+    assert (folder / "again.html").read_text(encoding="utf-8") == page.text
+
+
+def test_each_card_is_shown_beside_its_nearest_reference(page: Page, printed: dict[str, Any]) -> None:
+    for card, row in zip(page.all("li", **{"class": "card"}), printed["rows"], strict=True):
+        [reference] = [img for img in page.all("img") if img.get("id") == f"r{card['data-reference']}"]
+        assert reference["alt"] == f"Reference {row['reference']}"
+
+
+def test_copies_and_unreadable_images_are_named_with_their_reasons(page: Page, printed: dict[str, Any]) -> None:
+    assert [c["data-path"] for c in page.all("li", **{"data-copy": "1"})] == [str(Path("gen") / "copied.png")]
+    assert "copied.png repeats the pixels of ref2.png" in page.visible  # a warning, kept also where --quiet hides it
+    assert len(printed["skipped"]) == 2
+    for lost in printed["skipped"]:
+        assert lost["image"] in page.visible
+        assert lost["reason"] in page.visible
+
+
+def test_names_of_files_never_become_part_of_the_page(page: Page) -> None:
+    runnable = [text for about, text in page.scripts if "type" not in about]
+    assert len(runnable) == 1
+    assert {about["id"] for about, _ in page.scripts if "type" in about} == {"scores", "matches"}
+    for about, text in page.scripts:
+        if "type" in about:
+            assert "<" not in text  # which alone can end a script, in more ways than one
+    digest = base64.b64encode(hashlib.sha256(runnable[0].encode()).digest()).decode()
+    [policy] = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert f"script-src 'sha256-{digest}'" in policy["content"]
+    assert policy["content"].startswith("default-src 'none'; img-src data:;")
+    assert "alert" not in runnable[0]
+    assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
+    alts = {img["alt"] for img in page.all("img") if img.get("src")}
+    for name in NAMES:
+        assert any(name in alt for alt in alts), name
+    assert "<b>broken<b>" in page.visible
+    assert "49" not in " ".join(alts)
+
+
+def test_nothing_is_fetched_and_every_picture_has_an_alternative(page: Page) -> None:
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "poster", "action", "data"):
+            assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
+        if tag == "img":
+            assert "alt" in attributes
+    assert not re.search(r"@import|url\(", page.text.split("</style>")[0])
+    shown = [img for img in page.all("img") if img.get("src")]
+    assert len(shown) == len(NAMES) + 1 + 3
+    for img in shown:
+        head, data = img["src"].split(",", 1)
+        assert head in ("data:image/webp;base64", "data:image/jpeg;base64")
+        Image.open(io.BytesIO(base64.b64decode(data))).load()
+
+
+def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, printed: dict[str, Any]) -> None:
+    offered = [float(b["data-threshold"]) for b in page.all("button") if "data-threshold" in b]
+    assert offered == [printed["baseline"]["max"], 0.125]
+    score(folder, *EVERYTHING, "--threshold", "0.0625", "--html", "given.html")
+    given = Page((folder / "given.html").read_text(encoding="utf-8"))
+    assert given.all("input", id="threshold")[0]["value"] == "0.0625"
+    assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
+
+
+def test_three_references_and_a_calibration_without_photos_give_no_verdict(page: Page) -> None:
+    assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
+    assert "The farthest of 3 is no verdict" in page.visible
+    assert "another real photo of the subject would lie beyond it in about 25 of 100 cases" in page.visible
+    assert "With 19 references it would in 5." in page.visible
+    assert "P(same) rests on images of unrecorded origin" in page.visible
+
+
+def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) -> None:
+    made = calibrations.read(folder / "calibration.json")
+    replace(made, data={"origin": "photos"}).write(folder / "photos.json")
+    names = [f"many{k}.png" for k in range(19)]
+    for k, name in enumerate(names):
+        picture(100 + k).save(folder / name)
+    given = [word for name in names for word in ("--ref", name)]
+    score(folder, *given, "gen/sample2.png", "--calibration", "photos.json", "--html", "many.html")
+    many = Page((folder / "many.html").read_text(encoding="utf-8"))
+    assert ["data-neutral" in b for b in many.all("button") if "data-threshold" in b] == [False, False]
+    assert "no verdict" not in many.visible
+
+
+def test_one_reference_says_what_it_cannot(folder: Path) -> None:
+    score(folder, "ref0.png", "gen/copied.png", "--html", "one.html")
+    one = Page((folder / "one.html").read_text(encoding="utf-8"))
+    assert "is shown with two references or more" in one.visible
+    assert "No threshold was given" in one.visible
+    assert not one.all("option", value="probability")
+
+
+def test_a_reference_among_the_images_is_no_copy(folder: Path) -> None:
+    (folder / "link.png").symlink_to("ref2.png")
+    score(folder, "ref2.png", "ref2.png", "gen/copied.png", "link.png", "--include-refs", "--html", "own.html")
+    own = Page((folder / "own.html").read_text(encoding="utf-8"))
+    cards = own.all("li", **{"class": "card"})
+    assert [(c["data-path"], c["data-copy"], "data-itself" in c) for c in cards] == [
+        ("ref2.png", "0", True), ("link.png", "0", True), (str(Path("gen") / "copied.png"), "1", False)
+    ]  # fmt: skip
+    assert "Copies 1 " in own.visible
+    assert own.visible.count("the reference itself") == 2
+    (folder / "link.png").unlink()
+
+
+def test_dots_stand_in_columns_only_where_there_are_many() -> None:
+    few, many = [0.1, 0.101, 0.5], list(np.linspace(0.2, 0.25, 200))
+    places = [dot["x"] for dot in _axis(few, {}, ()).dots]
+    assert places == pytest.approx([100 * d / 0.5 for d in few], abs=0.01)
+    axis = _axis([*few, *many], {}, ())
+    for distance, dot in zip([*few, *many], axis.dots, strict=True):
+        assert dot["x"] == pytest.approx(axis.percent(distance), abs=0.51)  # half a column
+        assert dot["y"] <= axis.height
+    columns: dict[float, list[float]] = {}
+    for dot in axis.dots:
+        columns.setdefault(dot["x"], []).append(dot["y"])
+    assert max(map(len, columns.values())) > 10
+    for heights in columns.values():
+        assert heights == sorted(set(heights))  # none behind another
+
+
+def test_pairs_keep_each_its_reference(folder: Path) -> None:
+    (folder / "pairs.csv").write_text("a,b\nref0.png,gen/sample2.png\nref1.png,gen/sample2.png\nref0.png,ref1.png\n")
+    status, out = score(folder, "--pairs", "pairs.csv", "--format", "json", "--html", "pairs.html")
+    assert status == 0
+    pairs = Page((folder / "pairs.html").read_text(encoding="utf-8"))
+    captions = [img["alt"] for img in pairs.all("img") if img.get("id", "").startswith("r")]
+    rows = sorted(json.loads(out)["rows"], key=lambda row: row["rank"])  # printed in the order of the file
+    for card, row in zip(pairs.all("li", **{"class": "card"}), rows, strict=True):
+        assert captions[int(card["data-reference"])] == f"Reference {Path(row['reference']).name}"
+        assert float(card["data-distance"]) == row["distance"]
+    assert all(pairs.data("matches")["items"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are no text need Linux")
+def test_a_name_that_is_no_text_is_shown_with_question_marks(folder: Path, tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/strange-\xff.png"
+    Path(os.fsdecode(name)).write_bytes((folder / "ref1.png").read_bytes())
+    status, _ = score(folder, "ref0.png", os.fsdecode(name), "--format", "json", "--html", "strange.html")
+    assert status == 0
+    assert "strange-?.png" in Page((folder / "strange.html").read_text(encoding="utf-8")).visible
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("absent/page.html", "gen"):
+        status, out = score(folder, "ref0.png", "gen/sample2.png", "--html", place)
+        assert (status, out) == (1, "")
+        assert f"cannot write {place!r}: " in capsys.readouterr().err
+    for given, says in (
+        (("--html", "x.html", "--output", "./x.html"), "--html and --output name one file"),
+        (("--html", "x.html", "--html-details", "-1"), "--html-details must be at least 0"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            score(folder, "ref0.png", "gen/sample2.png", *given)
+        assert stop.value.code == 2
+        assert says in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert score(folder, "ref0.png", "gen/sample2.png", "--html", "x.html") == (1, "")
+    assert "pip install 'idmetric[report]'" in capsys.readouterr().err
+    assert not (folder / "x.html").exists()
+
+
+# Matched patches
+
+
+def tokens(count: int, grid: tuple[int, int], seed: int, weights: torch.Tensor | None = None) -> Embedding:
+    drawn = torch.Generator().manual_seed(seed)
+    patches = torch.randn(count, grid[0] * grid[1], 7, generator=drawn)
+    return Embedding(torch.ones(count, 2), patches, grid, weights)
+
+
+def slow(own: torch.Tensor, others: torch.Tensor, mine: list[bool], theirs: list[bool]) -> list[tuple[int, float]]:
+    """For each token its most similar one, by loops."""
+    found = []
+    for i, token in enumerate(own):
+        best, cosine = NOBODY, -2.0
+        for j, other in enumerate(others):
+            value = float(F.cosine_similarity(token, other, dim=0))
+            if mine[i] and theirs[j] and value > cosine:
+                best, cosine = j, value
+        found.append((best, cosine if best != NOBODY else 0.0))
+    return found
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_matches_are_those_of_a_loop(masked: bool) -> None:
+    weights = torch.tensor([[1.0, 0.7, 0.2, 0, 0.5, 0]]) if masked else None
+    a, b = tokens(1, (2, 3), 0, weights), tokens(1, (3, 4), 1)
+    own = tokens_of(Layout((2, 3), (32, 48), (32, 48)), a)
+    other = tokens_of(Layout((3, 4), (50, 64), (48, 64)), b)
+    assert own is not None
+    assert other is not None
+    found = matches_of(own, other)
+    assert a.patches is not None
+    assert b.patches is not None
+    inside = [True, True, False, False, True, False] if masked else [True] * 6
+    for side, expected in (
+        (found.reference, slow(a.patches[0], b.patches[0], inside, [True] * 12)),
+        (found.image, slow(b.patches[0], a.patches[0], [True] * 12, inside)),
+    ):
+        assert side.partner.tolist() == [partner for partner, _ in expected]
+        assert side.cosine == pytest.approx([cosine for _, cosine in expected], abs=2e-3)
+    packed = found.packed()["image"]
+    assert np.frombuffer(base64.b64decode(packed["partner"]), "<u2").tolist() == found.image.partner.tolist()
+    levels = np.frombuffer(base64.b64decode(packed["cosine"]), np.uint8) / 255
+    assert levels == pytest.approx(found.image.cosine.clip(0, 1), abs=1 / 510 + 1e-6)
+    assert packed["share"] == [0.96, 1]
+
+
+def test_matches_of_the_page_are_those_of_the_files(folder: Path, page: Page, printed: dict[str, Any]) -> None:
+    model = load(folder / "model", device="cpu")
+    items = page.data("matches")["items"]
+    for row, item in list(zip(printed["rows"], items, strict=True))[:3]:
+        a, b = (F.normalize(model.embed(folder / row[side]).patches[0], dim=-1) for side in ("reference", "image"))
+        cosine = (a @ b.T).max(0)
+        assert item["image"]["grid"] == [4, 4]
+        partner = np.frombuffer(base64.b64decode(item["image"]["partner"]), "<u2")
+        levels = np.frombuffer(base64.b64decode(item["image"]["cosine"]), np.uint8)
+        assert levels / 255 == pytest.approx(cosine.values.clamp(0, 1).numpy(), abs=5e-3)
+        chosen = (a @ b.T)[torch.from_numpy(partner.astype(int)), torch.arange(16)]
+        assert chosen.numpy() == pytest.approx(cosine.values.numpy(), abs=2e-3)  # equal ones may change places
+
+
+def test_matches_keep_to_the_subject_where_there_are_masks(folder: Path) -> None:
+    mask = np.zeros((40, 60), np.uint8)
+    mask[:20, :30] = 255
+    (folder / "masks").mkdir(exist_ok=True)
+    for name in ("ref0", "sample2"):
+        Image.fromarray(mask).save(folder / "masks" / f"{name}.png")
+    score(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks", "--html", "masked.html")
+    masked = Page((folder / "masked.html").read_text(encoding="utf-8"))
+    [item] = masked.data("matches")["items"]
+    covered = coverage(read_mask(folder / "masks" / "ref0.png"), Layout((4, 4), (64, 64), (64, 64))).flatten() >= 0.5
+    for side in ("reference", "image"):
+        partner = np.frombuffer(base64.b64decode(item[side]["partner"]), "<u2")
+        assert ((partner != NOBODY) == covered.numpy()).all()
+    [shown] = [img for img in masked.all("img") if img.get("id") == "r0"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown["src"].split(",")[1]))))
+    assert pixels[-8:, -8:].max() < 30  # the page shows what the model saw: black outside the subject
+    score(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks", "--outside", "crop", "--html", "masked.html")
+    cropped = Page((folder / "masked.html").read_text(encoding="utf-8"))
+    [shown] = [img for img in cropped.all("img") if img.get("id") == "r0"]
+    assert Image.open(io.BytesIO(base64.b64decode(shown["src"].split(",")[1]))).size == (30, 20)
+
+
+@pytest.mark.parametrize("kept", [0, 2, 100])
+def test_matches_are_kept_of_the_nearest(folder: Path, kept: int) -> None:
+    score(folder, *EVERYTHING, "--html", "few.html", "--html-details", str(kept))
+    few = Page((folder / "few.html").read_text(encoding="utf-8"))
+    there = [item is not None for item in few.data("matches")["items"]]
+    assert there == [k < kept for k in range(len(there))]
+    says = {0: "were not asked for", 2: "the 2 nearest images", 100: "kept for all images"}[kept]
+    assert says in few.visible
+
+
+def test_patch_distances_are_the_same_with_a_page(folder: Path) -> None:
+    given = (*REFERENCES, "gen/sample2.png", "gen/sample10.png", "--distance", "patch", "--format", "json")
+    assert score(folder, *given, "--html", "patch.html") == score(folder, *given)
+
+
+# Size
+
+
+def noisy(seed: int) -> Image.Image:
+    """A picture that compresses badly: blots under strong noise."""
+    rng = np.random.default_rng(seed)
+    blots = np.asarray(picture(seed, (800, 600)), np.int16)
+    return Image.fromarray((blots + rng.integers(-90, 90, blots.shape)).clip(0, 255).astype(np.uint8))
+
+
+def test_pictures_keep_to_their_room() -> None:
+    for count, side in ((1, 300), (500, 200), (3000, 48)):
+        kind, data = compressed(noisy(0), room(count))
+        assert len(data) <= room(count)
+        assert max(Image.open(io.BytesIO(data)).size) >= side
+        assert kind in ("webp", "jpeg")
+    small = picture(0)
+    assert Image.open(io.BytesIO(compressed(small, room(1))[1])).size == small.size
+    assert Image.open(io.BytesIO(compressed(noisy(0).resize((5000, 3)), 100)[1])).size == (48, 1)
+
+
+@pytest.mark.parametrize("count", [500, 2000])
+def test_five_hundred_noisy_images_are_less_than_25_megabytes(metric: IDSim, count: int) -> None:
+    album = Album(metric, count + 3, 500)
+    album.references |= {(f"ref{k}.png", None): None for k in range(3)}
+    for k in range(3):
+        album.add_picture((f"ref{k}.png", None), noisy(k), None, "black")
+    where = Layout((28, 28), (448, 448), (448, 448))  # as many patches as the default model has
+    ends = [tokens_of(where, tokens(1, (28, 28), k)) for k in range(2)]
+    rows: list[dict[str, Any]] = []
+    for k in range(count):
+        name = (f"generated/prompt-{k % 25:02d}/a-rather-long-name-of-a-sample-{k:05d}.png", None)
+        if k < 4:
+            album.add_picture(name, noisy(10 + k), None, "black")
+        elif count == 500:  # noise compresses as noise does
+            album.pictures[name] = album.pictures[(f"ref{k % 3}.png", None)]
+        else:  # as large as may be
+            album.pictures[name] = "data:image/webp;base64," + "A" * (room(count + 3) * 4 // 3)
+        row = {**metric.signature(), "rank": k + 1, "distance": k / 400, "image": name[0], "reference": "ref0.png",
+               "probability": 1 - k / 2000, "real_percentile": 50.0, "copy": False, "copy_agreement": 0.25}  # fmt: skip
+        rows.append(row)
+        album.add(row, name, ("ref0.png", None), ends[0], ends[1] if k < 500 else None)
+    found = {"signature": metric.signature(), "rows": rows, "baseline": None, "skipped": []}
+    page = score_page(found, album.finish(rows), album)
+    sizes = [len(uri) for uri in album.pictures.values()]
+    assert min(sizes) > 4_000_000 / count  # they are pictures, not stamps
+    assert len(page.encode()) < 25_000_000
+    assert page.count('"partner":') == 2 * 500
+
+
+def test_rows_of_others_are_refused(metric: IDSim) -> None:
+    album = Album(metric, 1, 0)
+    album.add({"distance": 0.1}, ("a", None), ("b", None), None, None)
+    with pytest.raises(ValueError, match="a page of 1 rows was collected for 1 others"):
+        album.finish([{"distance": 0.1}])
+
+
+# Evaluations
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each of three identities, one with a difficult name."""
+    root = tmp_path_factory.mktemp("eval")
+    for k, name in enumerate(("mug", "<b>vase<b>", "lamp")):
+        (root / "photos" / name).mkdir(parents=True)
+        for n in range(3):
+            picture(20 * k + n).save(root / "photos" / name / f"{n}.png")
+    return root
+
+
+def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    given = ["folder", "--data", str(album / "photos"), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    assert eval_cli.main([*given, "--device", "cpu", "--format", "json", "--html", str(album / "new" / "e.html")]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    page = Page((album / "new" / "e.html").read_text(encoding="utf-8"))
+    numbers = iter(page.all("td", **{"class": "number"}))
+    bounds = iter(page.all("small"))
+    for result in found:
+        for row in result["rows"]:
+            for metric, value in row["metrics"].items():
+                cell = next(numbers)
+                assert (cell["data-metric"], float(cell["data-value"])) == (metric, value["value"])
+                small = next(s for s in bounds if "data-low" in s)
+                assert (float(small["data-low"]), float(small["data-high"])) == (value["low"], value["high"])
+    assert "hsv: queries all 9, lowest mAP first" in page.visible
+    assert "hsv: pairs all 36" in page.visible
+    pictures = page.data("pictures")
+    assert len(pictures) == 9
+    assert {img["data-picture"] for img in page.all("img") if "data-picture" in img} == set(pictures)
+    plots = [img["src"] for img in page.all("img") if img["alt"].startswith("Plot: ")]
+    assert len(plots) == 3
+    assert all(src.startswith("data:image/svg+xml;base64,") for src in plots)
+    assert "<b>vase<b>" in page.visible
+    assert not page.all("b")
+
+
+def test_an_evaluation_shows_papers_values_and_notes() -> None:
+    pytest.importorskip("matplotlib")
+    from idmetric.report.evaluation import eval_page
+
+    rows: list[dict[str, str | Value]] = [
+        {"set": "a", "AUC": Value(0.123456789, 0.1, 0.2, 7, 0.25), "AP": Value(0.5, None, None, 7)}
+    ]
+    one = Result(
+        "nearid", "<i>", rows, {"model": "x"}, {"k": 1}, {"odd": {"margins": [[1.0]], "id": ["z"]}}, ["left <out>"]
+    )
+    other = Result("nearid", "b", [{"set": "a", "AP": Value(0.25, None, None, 7)}])
+    page = Page(eval_page([one, other]))
+    assert page.all("td", **{"data-paper": "AUC"})[0]["data-value"] == "0.25"
+    assert page.all("td", **{"data-metric": "AUC"})[0]["data-value"] == "0.123456789"
+    assert "0.100 – 0.200" in page.visible
+    assert "<i>: left <out>" in page.visible
+    assert "model=x k=1" in page.visible
+    assert not page.all("i")
+
+
+def test_the_hardest_items_are_listed(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from idmetric.report import evaluation
+
+    rng = np.random.default_rng(0)
+    score_, same = rng.random(1000), rng.random(1000) < 0.5
+    order, about = evaluation._hardest({"score": score_, "same": same}, {"score"})
+    assert len(order) == evaluation.LINES
+    own, other = order[:100], order[100:]
+    assert sorted(score_[same])[:100] == score_[own].tolist()
+    assert sorted(score_[~same], reverse=True)[:100] == score_[other].tolist()
+    assert about == "least similar of one identity, then most similar of two"
+    order, about = evaluation._hardest({"id": ["a", "b", "c"], "mAP": [0.5, None, 0.25]}, {"mAP"})
+    assert (order, about) == ([2, 0, 1], "lowest mAP first")

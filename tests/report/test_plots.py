@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.protocols.common.result import Result, Value
+from idmetric.report.plots import (
+    Scored,
+    distributions,
+    draw,
+    ecdf,
+    precision_recall,
+    precision_recall_curve,
+    roc,
+    roc_curve,
+)
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(params=[0, 1, 2])
+def scored(request: pytest.FixtureRequest) -> Scored:
+    """Random pairs, with many ties for the first seeds."""
+    rng = np.random.default_rng(request.param)
+    same = rng.random(80) < 0.3
+    return Scored(rng.normal(same, 1).round(request.param), same)
+
+
+def test_curves_are_scikit_learn_s(scored: Scored) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    x, y = roc_curve(scored.score, scored.same)
+    expected = metrics.roc_curve(scored.same, scored.score, drop_intermediate=False)
+    np.testing.assert_allclose(x, expected[0])
+    np.testing.assert_allclose(y, expected[1])
+    recall, precision = precision_recall_curve(scored.score, scored.same)
+    expected = metrics.precision_recall_curve(scored.same, scored.score)
+    np.testing.assert_allclose(precision, expected[0][-2::-1])
+    np.testing.assert_allclose(recall, expected[1][-2::-1])
+
+
+def test_an_ecdf_is_the_share_not_above() -> None:
+    values, share = ecdf([0.5, -1, 0.5, 2])
+    assert values.tolist() == [-1, 0.5, 0.5, 2]
+    assert share.tolist() == [0.25, 0.5, 0.75, 1]
+    with pytest.raises(ValueError, match="no values"):
+        ecdf([])
+
+
+@pytest.mark.parametrize("plot", [roc, precision_recall, distributions])
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_same_numbers_give_the_same_file(plot: Any, ending: str, scored: Scored, tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.{ending}" for name in "ab"]
+    for file in files:
+        plot({"a model": scored, "another": Scored(-np.asarray(scored.score), scored.same)}, file)
+    if ending == "png":
+        shown = [np.asarray(Image.open(file).convert("RGB")) for file in files]
+        assert len(np.unique(shown[0].reshape(-1, 3), axis=0)) > 10  # something is drawn
+        np.testing.assert_array_equal(*shown)
+    else:
+        assert files[0].read_text().count("<path") > 20  # something is drawn
+        assert files[0].read_text() == files[1].read_text()
+        assert files[0].stat().st_size < 400_000
+
+
+def test_pairs_of_one_kind_have_no_curve() -> None:
+    with pytest.raises(ValueError, match=r"labels of both kinds, got .*2 of 2 true"):
+        roc_curve([0.1, 0.2], [True, True])
+
+
+def test_all_plots_that_results_allow_are_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pairs = {"dataset": ["one", "two"] * 20, "score": rng.normal(size=40), "same": [True, True, False, False] * 10}
+    steps = [(i, f, c) for i in ("a", "b", "c") for f in (0.0, 0.5, 1.0) for c in (0.0, 0.5, 1.0)]
+    grid = {
+        "instance": [i for i, _, _ in steps], "factor": ["light" if f else "none" for _, f, _ in steps],
+        "factor_change": [f for _, f, _ in steps], "identity_change": [c for _, _, c in steps],
+        "score": [1 - 0.2 * f - 0.5 * c + 0.01 * rng.normal() for _, f, c in steps],
+    }  # fmt: skip
+    parts = {"score": rng.random(9), "oracle": rng.random(9)}
+    slopes = {"identity": Value(0.5, 0.4, 0.6, 3), "context": Value(0.2, None, None, 3)}
+    rows = [{"bench": "sensitivity", "which": "light", **slopes}]
+    results = [Result("p", m, rows, items={"pairs": pairs, "grid": grid, "parts": parts}) for m in ("x", "y z")]
+    written = draw(results, tmp_path, "p", "svg")
+    names = {f"p.{d}.{plot}.svg" for d in ("one", "two") for plot in ("roc", "pr", "distributions")}
+    assert {p.name for p in written} == names | {"p.oracle.svg", "p.sensitivity.svg", "p.trends.svg"}
+    assert all(p.stat().st_size > 1000 for p in written)
+    assert draw([Result("p", "x", [])], tmp_path, "none") == []
+
+
+def test_a_missing_matplotlib_is_named(scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"idmetric\[report\]"):
+        roc({"m": scored}, tmp_path / "roc.png")

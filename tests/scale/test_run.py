@@ -1,0 +1,682 @@
+"""`idmetric-score embed` and `idmetric.scale.embed_dataset`: complete, resumable, in memory that does not grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import idmetric
+from idmetric import IDSim
+from idmetric.cli import embed as command
+from idmetric.cli.score import main
+from idmetric.io.prefetch import in_order
+from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
+from idmetric.scale.chunks import ROWS, chunks, entries
+from idmetric.scale.places import place
+from idmetric.store.fingerprint import content_key
+from tests.conftest import random_model
+from tests.embed_parts import Live, pictures, rows_of, same_rows
+
+pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
+fs = pytest.importorskip("pyarrow.fs")
+pq = pytest.importorskip("pyarrow.parquet")
+SMALL_ROWS: dict[str, Any] = {"rows": 4, "batch_size": 3}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    metric.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """23 pictures in two folders."""
+    pictures(tmp_path / "photos" / "a", 12)
+    pictures(tmp_path / "photos" / "b", 11, start=12)
+    return tmp_path / "photos"
+
+
+def images(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.png"))
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+
+
+# What is written
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_every_image_has_its_row(metric: IDSim, photos: Path, tmp_path: Path, stored: Any) -> None:
+    done = embed_dataset(photos, tmp_path / "out", model=metric, patches=True, stored=stored, **SMALL_ROWS)
+    found = rows_of(tmp_path / "out")
+    assert sorted(found) == [str(path) for path in images(photos)]
+    assert (done.images, done.embedded, done.unreadable) == (23, 23, {})
+    assert done.parts == len(list((tmp_path / "out").glob("part-*.parquet"))) > 1
+    expected = metric.embed(images(photos))
+    atol = 1e-5 if stored == "float32" else 4e-3
+    for k, path in enumerate(images(photos)):
+        row = found[str(path)]
+        assert row["name"] == path.relative_to(photos).as_posix()
+        assert (row["width"], row["height"], row["error"]) == (40, 30, None)
+        assert row["key"] == content_key(path.read_bytes())
+        np.testing.assert_allclose(row["embedding"], expected.cls[k], atol=atol)
+        assert expected.patches is not None
+        np.testing.assert_allclose(row["patches"], expected.patches[k].flatten(), atol=atol)
+    schema = pq.read_schema(next((tmp_path / "out").glob("*.parquet")))
+    kind = schema.field("embedding").type
+    assert (str(kind.value_type), kind.list_size) == ({"float32": "float", "float16": "halffloat"}[stored],
+                                                      expected.cls.shape[1])  # fmt: skip
+    facts = json.loads(schema.metadata[b"idmetric.embed"])
+    assert facts["model"] == metric.label
+    assert facts["patches"] == [4, 4, expected.patches.shape[2]]
+    assert pq.read_table(tmp_path / "out").num_rows == 23  # other files of the folder are no part of the table
+
+
+def test_unreadable_images_are_rows_with_their_reason(
+    saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "a" / "0003.png").write_bytes(b"no image")
+    (photos / "b" / "0014.png").write_bytes(b"")
+    (photos / "b" / "gone.png").symlink_to("nowhere")
+    words = ["embed", str(photos), "--out", str(tmp_path / "out"), "--model", str(saved), "--device", "cpu"]
+    assert main([*words, "--rows", "4"]) == 4
+    told = capsys.readouterr().err
+    found = rows_of(tmp_path / "out")
+    assert len(found) == 24
+    bad = {Path(image).name: row for image, row in found.items() if row["error"]}
+    assert bad.keys() == {"0003.png", "0014.png", "gone.png"}
+    for name, reason in (("0003", "not an image"), ("0014", "empty"), ("gone", "No such file")):
+        assert reason in bad[f"{name}.png"]["error"]
+        assert f"{name}.png: {bad[f'{name}.png']['error']}" in told
+        assert bad[f"{name}.png"]["embedding"] is None
+    assert all(row["embedding"] for row in found.values() if not row["error"])
+    assert main([*words, "--rows", "4", "--quiet"]) == 4  # told again, not tried again
+    assert "0003.png" in capsys.readouterr().err
+    assert main([*words[:2], "--out", str(tmp_path / "strict"), *words[4:], "--on-error", "fail"]) == 1
+    assert "0003.png: it is not an image" in capsys.readouterr().err
+    (photos / "a" / "0003.png").write_bytes((photos / "a" / "0001.png").read_bytes())
+    (photos / "b" / "0014.png").unlink()
+    (photos / "b" / "gone.png").unlink()
+    assert main([*words, "--rows", "4"]) == 0
+    assert len(rows_of(tmp_path / "out")) == 22
+
+
+def test_what_is_of_no_use_is_an_error(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model("dinov3")
+    with torch.no_grad():
+        next(p for p in model.mlp_cls.parameters()).fill_(float("nan"))
+    done = embed_dataset(photos, tmp_path / "out", model=model)
+    assert all("embedding in float32 is not finite" in reason for reason in done.unreadable.values())
+    assert {row["embedding"] is None for row in rows_of(tmp_path / "out").values()} == {True}
+    original = metric.embed
+    monkeypatch.setattr(metric, "embed", lambda x, **o: replace(original(x, **o), cls=1e6 * original(x, **o).cls))
+    done = embed_dataset(photos, tmp_path / "half", model=metric, stored="float16")
+    assert set(done.unreadable.values()) == {"its embedding exceeds what float16 can hold"}
+
+
+# Going on
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import idmetric
+from idmetric import IDSim
+from idmetric.scale import embed_dataset
+
+model, photos, out, mark = sys.argv[1:]
+class Slow(IDSim):
+    batches = 0
+    def embed(self, *args, **options):
+        Slow.batches += 1
+        if Slow.batches > 5:
+            Path(mark).touch()
+            time.sleep(100)
+        return super().embed(*args, **options)
+Slow.__name__ = "IDSim"
+embed_dataset(photos, out, model=Slow(model, device="cpu"), rows=4, batch_size=3)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_rows(saved: Path, photos: Path, tmp_path: Path) -> None:
+    (photos / "a" / "0005.png").write_bytes(b"no image")
+    out, mark = tmp_path / "out", tmp_path / "mark"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(saved), str(photos), str(out), str(mark)])
+    try:
+        until = time.monotonic() + 60
+        while not mark.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert mark.exists()
+    kept = {name: stamp for name, stamp in stamps(out).items() if not name.startswith(".")}
+    before = rows_of(out)
+    assert 0 < len(before) < 23
+    done = embed_dataset(photos, out, model=IDSim(saved, device="cpu"), **SMALL_ROWS)
+    assert done.images == 23
+    assert done.embedded + sum(row["error"] is None for row in before.values()) == 22
+    assert kept.items() <= stamps(out).items()  # what was finished is left alone
+    assert [p.name for p in out.iterdir() if p.name.startswith(".")] == [".lock"]
+    embed_dataset(photos, tmp_path / "whole", model=IDSim(saved, device="cpu"), **SMALL_ROWS)
+    same_rows(rows_of(out), rows_of(tmp_path / "whole"))
+
+
+def test_only_chunks_with_changes_are_embedded_again(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    work: dict[str, Any] = {"model": metric, **SMALL_ROWS}
+    embed_dataset(photos, out, **work)
+    first = stamps(out)
+    assert embed_dataset(photos, out, **work).embedded == 0
+    assert stamps(out) == first
+    path = images(photos)[9]
+    stat = path.stat()
+    path.write_bytes(images(photos)[2].read_bytes().ljust(stat.st_size, b"\0"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert embed_dataset(photos, out, quick=True, **work).embedded == 0  # it trusts names
+    changed = embed_dataset(photos, out, **work)
+    assert 0 < changed.embedded < 23
+    assert sum(first[name] != stamp for name, stamp in stamps(out).items()) == 1
+    known = {(chunk.part, chunk.paths) for chunk in chunks([photos], rows=work["rows"])}
+    pictures(photos / "a", 1, start=100)  # between two others
+    images(photos)[20].unlink()
+    # where chunks end goes by the names of files, so by the folder's too: in some folders all of so few are others now
+    other = [chunk for chunk in chunks([photos], rows=work["rows"]) if (chunk.part, chunk.paths) not in known]
+    more = embed_dataset(photos, out, quick=True, **work)
+    assert (more.images, more.embedded) == (23, sum(chunk.count for chunk in other))
+    assert more.embedded > 0
+    embed_dataset(photos, tmp_path / "anew", **work)
+    same_rows(rows_of(out), rows_of(tmp_path / "anew"), atol=1e-6)
+
+
+def test_a_damaged_part_is_made_again(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed_dataset(photos, out, model=metric, **SMALL_ROWS)
+    before = rows_of(out)
+    part, other, *_ = sorted(out.glob("part-*"))
+    part.write_bytes(part.read_bytes()[:-20])
+    other.write_bytes(b"")
+    assert embed_dataset(photos, out, model=metric, **SMALL_ROWS).embedded > 0
+    same_rows(rows_of(out), before)
+
+
+def test_another_model_or_other_sources_are_refused(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed_dataset(photos, out, model=metric)
+    kept = stamps(out)
+    other = random_model("cnn")
+    for options, says in (
+        ({"model": other}, "was made otherwise"),
+        ({"model": metric, "patches": True}, "was made otherwise"),
+        ({"model": metric, "stored": "float16"}, "stored float32 instead of float16"),
+        ({"model": metric, "rows": 7}, "rows 256 instead of 7"),
+    ):
+        with pytest.raises(ScaleError, match=f"{says}.*name another folder"):
+            embed_dataset(photos, out, **options)
+    with pytest.raises(ScaleError, match="the embeddings of other work"):
+        embed_dataset(photos / "a", out, model=metric)
+    assert stamps(out) == kept
+
+
+def test_another_run_is_kept_out_of_the_folder(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out, tried = tmp_path / "out", []
+
+    def meanwhile(done: int, total: int) -> None:
+        for address in (out, f"file://{out}"):  # by whichever name
+            with pytest.raises(ScaleError, match=r"another run is writing to .*wait for it"):
+                embed_dataset(photos, address, model=metric, **SMALL_ROWS)
+        tried.append(done)
+
+    done = embed_dataset(photos, out, model=metric, progress=meanwhile, **SMALL_ROWS)
+    assert (done.images, tried[-1], len(rows_of(out))) == (23, 23, 23)
+    assert embed_dataset(photos, out, model=metric, **SMALL_ROWS).embedded == 0  # it has let go
+
+
+def test_where_there_are_no_locks_two_runs_leave_the_same(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    store: dict[str, Any] = {"out_filesystem": fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())}
+    inner = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not inner:
+            inner.append(embed_dataset(photos, "out", model=metric, **SMALL_ROWS, **store).images)
+
+    done = embed_dataset(photos, "out", model=metric, progress=meanwhile, **SMALL_ROWS, **store)
+    assert (done.images, inner) == (23, [23])
+    embed_dataset(photos, tmp_path / "alone", model=metric, **SMALL_ROWS)
+    same_rows(rows_of(tmp_path / "out"), rows_of(tmp_path / "alone"))
+    # what another may be writing is left alone, until nobody can be
+    part = next((tmp_path / "out").glob("part-*"))
+    for name, age in ((f".{part.name}.0123456789ab", 0), (f".{part.name}.ba9876543210", 7200)):
+        (tmp_path / "out" / name).write_bytes(b"half")
+        os.utime(tmp_path / "out" / name, (time.time() - age,) * 2)
+    embed_dataset(photos, "out", model=metric, **SMALL_ROWS, **store)
+    assert [p.name for p in (tmp_path / "out").glob(".part*")] == [f".{part.name}.0123456789ab"]
+
+
+def test_files_that_are_not_ours_are_never_removed(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part-00000-of-00001.parquet").write_bytes(b"somebody's")  # as Spark calls them
+    with pytest.raises(ScaleError, match=r"other Parquet files \(part-00000.*name a folder of its own"):
+        embed_dataset(photos, out, model=metric)
+    assert [p.name for p in out.iterdir()] == ["part-00000-of-00001.parquet"]
+    embed_dataset(photos, tmp_path / "new", model=metric)
+    (out / "part-00000-of-00001.parquet").rename(tmp_path / "new" / "part-00000.parquet")
+    (tmp_path / "new" / ".part-notes").write_text("mine")
+    embed_dataset(photos, tmp_path / "new", model=metric)
+    assert {"part-00000.parquet", ".part-notes"} <= {p.name for p in (tmp_path / "new").iterdir()}
+    (tmp_path / "new" / "_embed.json").write_text("[1]")
+    with pytest.raises(ScaleError, match=r"is damaged .*delete it, and run again"):
+        embed_dataset(photos, tmp_path / "new", model=metric)
+    (tmp_path / "new" / "part-00000.parquet").unlink()
+    (tmp_path / "new" / "_embed.json").unlink()
+    with pytest.raises(ScaleError, match="was not made by"):  # nor are another model's embeddings
+        embed_dataset(photos, tmp_path / "new", model=random_model("cnn"))
+    assert embed_dataset(photos, tmp_path / "new", model=metric).embedded == 0
+
+
+def test_progress_is_told_while_parts_are_passed_over(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    embed_dataset(photos, tmp_path / "out", model=metric, **SMALL_ROWS)
+    count = len(chunks([photos], rows=4))
+    for quick in (False, True):
+        told: list[int] = []
+        embed_dataset(photos, tmp_path / "out", model=metric, quick=quick, **SMALL_ROWS,
+                      progress=lambda done, total, told=told: told.append(done))  # fmt: skip
+        assert len(told) == count > 2
+        assert told == sorted(set(told))
+        assert told[-1] == 23
+
+
+# Where images come from
+
+
+def test_lists_files_and_folders_name_each_image_once(saved: Path, photos: Path, tmp_path: Path) -> None:
+    paths = images(photos)
+    (tmp_path / "files.txt").write_text(f"photos/a/{paths[0].name}\n\n{paths[3]}\n")
+    words = ["embed", str(photos / "b"), str(paths[3]), str(paths[15]), "--list", str(tmp_path / "files.txt")]
+    assert main([*words, "-o", str(tmp_path / "out"), "--model", str(saved), "--device", "cpu"]) == 0
+    assert rows_of(tmp_path / "out").keys() == {str(paths[0]), str(paths[3]), *map(str, images(photos / "b"))}
+
+
+def test_tables_hold_bytes_datasets_images_or_paths(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    paths = images(photos)[:6]
+    expected = metric.embed(paths, patches=False).cls
+    columns = {
+        "bytes": {"image_bytes": [p.read_bytes() for p in paths], "id": [p.stem for p in paths]},
+        "struct": {"image": [{"bytes": p.read_bytes(), "path": None} for p in paths]},
+        "paths": {"path": [f"photos/a/{p.name}" for p in paths], "label": list(range(6))},
+        "mixed": {"image_bytes": [None, *(p.read_bytes() for p in paths[1:])], "path": [str(paths[0])] + 5 * [None]},
+        "named": {"photo": [p.read_bytes() for p in paths], "code": list("abcdef")},
+    }
+    for name, values in columns.items():
+        pq.write_table(pa.table(values), tmp_path / f"{name}.parquet", row_group_size=3)
+        options = {"column": "photo", "column_id": "code"} if name == "named" else {}
+        done = embed_dataset(tmp_path / f"{name}.parquet", tmp_path / name, model=metric, rows=4, **options)
+        assert (done.images, done.parts, done.unreadable) == (6, 2, {}), name
+        found = rows_of(tmp_path / name)
+        assert set(found) == {f"{tmp_path / name}.parquet#{k}" for k in range(6)}
+        for k in range(6):
+            row = found[f"{tmp_path / name}.parquet#{k}"]
+            np.testing.assert_allclose(row["embedding"], expected[k], atol=1e-5)
+        called = [found[f"{tmp_path / name}.parquet#{k}"]["name"] for k in range(6)]
+        assert called == {
+            "bytes": [p.stem for p in paths], "named": list("abcdef"), "struct": list("012345"),
+            "paths": columns["paths"]["path"], "mixed": [str(paths[0]), *5 * ["None"]],
+        }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("group", [1, 3, 25])
+def test_tables_are_cut_into_parts_whatever_their_row_groups(
+    metric: IDSim, photos: Path, tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, out = images(photos), tmp_path / "out"
+    values: dict[str, Any] = {"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]}
+    pq.write_table(pa.table(values), tmp_path / "t.parquet", row_group_size=group)
+    work: dict[str, Any] = {"model": metric, "rows": 4, "batch_size": 3}
+    done = embed_dataset(tmp_path / "t.parquet", out, **work)
+    assert (done.images, done.parts) == (23, 6)
+    assert sorted(row["name"] for row in rows_of(out).values()) == values["id"]
+    expected = metric.embed(paths, patches=False).cls
+    for k in range(23):
+        np.testing.assert_allclose(rows_of(out)[f"{tmp_path}/t.parquet#{k}"]["embedding"], expected[k], atol=1e-5)
+    # parts that are gone, and rows that have changed, are made anew: the table is read across the gaps
+    for chunk in (chunks([tmp_path / "t.parquet"], rows=4)[k] for k in (1, 2, 5)):
+        (out / chunk.part).unlink()
+    values["image"][15], values["id"][18] = values["image"][2], "renamed"
+    pq.write_table(pa.table(values), tmp_path / "t.parquet", row_group_size=group)
+    assert embed_dataset(tmp_path / "t.parquet", out, **work).embedded == 4 + 4 + 3 + 4 + 4
+    found = rows_of(out)
+    assert found[f"{tmp_path}/t.parquet#18"]["name"] == "renamed"
+    np.testing.assert_allclose(found[f"{tmp_path}/t.parquet#15"]["embedding"], expected[2], atol=1e-5)
+    read: list[int] = []
+    original = content_key
+    monkeypatch.setattr("idmetric.store.fingerprint.content_key", lambda x: (read.append(1), original(x))[1])
+    assert embed_dataset(tmp_path / "t.parquet", out, quick=True, **work).embedded == 0
+    assert read == []
+
+
+def test_a_table_that_is_damaged_inside_is_named(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    table = pa.table({"image": [p.read_bytes() for p in images(photos)]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=8, use_dictionary=False)
+    start = pq.read_metadata(tmp_path / "t.parquet").row_group(1).column(0).data_page_offset
+    data = bytearray((tmp_path / "t.parquet").read_bytes())
+    data[start : start + 8] = b"\xff" * 8  # the head of a page
+    (tmp_path / "t.parquet").write_bytes(data)
+    with pytest.raises(ScaleError, match=r"t\.parquet' cannot be read as Parquet"):
+        embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric, rows=4)
+
+
+def test_addresses_and_file_systems_are_read_and_written(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    (photos / "a b%20#?.png").write_bytes(images(photos)[0].read_bytes())  # no name is taken for an address
+    embed_dataset(photos, tmp_path / "local", model=metric, **SMALL_ROWS)
+    local = {Path(image).name: row["embedding"] for image, row in rows_of(tmp_path / "local").items()}
+    embed_dataset(f"file://{photos}", f"file://{tmp_path}/uri", model=metric, **SMALL_ROWS)
+    rows = rows_of(tmp_path / "uri")
+    assert set(rows) == {f"file://{path}" for path in images(photos)}
+    assert {Path(image).name for image in rows} == local.keys()
+    mock = fs._MockFileSystem()  # in memory
+    inside = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    embed_dataset("photos", "out", model=metric, filesystem=inside, out_filesystem=mock, **SMALL_ROWS)
+    names = [info.path for info in mock.get_file_info(fs.FileSelector("out"))]
+    assert not [name for name in names if Path(name).name.startswith(".")]
+    found = {}
+    for name in names:
+        if name.endswith(".parquet"):
+            with mock.open_input_file(name) as file:
+                found |= {Path(r["image"]).name: r["embedding"] for r in pq.read_table(file).to_pylist()}
+    assert found.keys() == local.keys()
+    for name, vector in found.items():
+        np.testing.assert_allclose(vector, local[name], atol=1e-5)
+
+
+def test_fsspec_opens_what_pyarrow_does_not(metric: IDSim, photos: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for path in images(photos):
+        memory.pipe(f"/bucket/photos/{path.name}", path.read_bytes())
+    try:
+        done = embed_dataset("memory://bucket/photos", "memory://bucket/out", model=metric, **SMALL_ROWS)
+        assert (done.images, done.embedded) == (23, 23)
+        assert embed_dataset("memory://bucket/photos", "memory://bucket/out", model=metric, **SMALL_ROWS).embedded == 0
+        parts = [p for p in memory.ls("/bucket/out", detail=False) if p.endswith(".parquet")]
+        assert len(parts) == done.parts
+        with pytest.raises(ScaleError, match="neither pyarrow"):
+            place("nowhere://bucket/photos")
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_addresses_in_tables_that_nobody_opens_are_their_rows_errors(
+    metric: IDSim, photos: Path, tmp_path: Path
+) -> None:
+    paths = [f"file://{images(photos)[0]}", "nowhere://bucket/a.png", "https://example.com/a.png", "photos", "", None]
+    pq.write_table(pa.table({"path": paths}), tmp_path / "t.parquet")
+    done = embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric)
+    assert (done.images, done.embedded) == (6, 1)
+    reasons = [done.unreadable[f"{tmp_path}/t.parquet#{k}"] for k in range(1, 6)]
+    says = ("nowhere is not allowed there", "not fetched", "Is a directory", "Is a directory", "no image, but None")
+    for reason, part in zip(reasons, says, strict=True):
+        assert part in reason
+    with pytest.raises(ScaleError, match="s3://' names no bucket"):
+        place("s3://")
+
+
+class Listener:
+    """A local port, with the number of connections that were made to it, and of other connections that were tried."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._server = 0, socket.create_server(("127.0.0.1", 0))
+        self.at = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+        monkeypatch.setattr(socket.socket, "connect", self._connect)
+        monkeypatch.setattr(socket.socket, "connect_ex", self._connect)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self.count += 1
+            connection.close()
+
+    def _connect(self, *_: Any) -> None:
+        self.count += 1
+        raise ConnectionRefusedError("no connection in this test")
+
+    def close(self) -> None:
+        self._server.close()
+
+
+# {at}: a host and port that must not be asked
+HOSTILE = [
+    "webhdfs://{at}/d.png", "WebHDFS://{at}/d.png", "hdfs://{at}/d.png", "http://{at}/d.png", "HTTP://{at}/d.png",
+    "https://{at}/d.png", "ftp://{at}/d.png", "sftp://{at}/d.png", "smb://{at}/d.png", "dask://{at}/d.png",
+    "fsspec+http://{at}/d.png", "simplecache::ftp://{at}/d.png", "simplecache::http://{at}/d.png",
+    "filecache::http://{at}/d.png", "filecache::webhdfs://{at}/d.png", "blockcache::sftp://{at}/d.png",
+    "zip://*::http://{at}/a.zip", "simplecache::zip://d.png::http://{at}/a.zip", "tar://d.png::ftp://{at}/a.tar",
+    "dir::webhdfs://{at}/d.png", "file::http://{at}/d.png", "file://d.png::http://{at}/d.png",
+    "github://owner:name@main/d.png", "git://{at}/d.png", "gist://0123@main/d.png", "jupyter://{at}/d.png",
+    "jlab://{at}/d.png", "reference://{at}/d.png", "generic://{at}/d.png", "hf://owner/name/d.png",
+    "webdav://{at}/d.png", "wandb://owner/name/d.png", "s3://{at}/d.png", "gs://{at}/d.png", "abfss://c@{at}/d.png",
+    "s3://bucket?endpoint_override={at}&scheme=http/d.png", "data://{at}/d.png", "://{at}/d.png", "file ://d.png",
+]  # fmt: skip
+
+
+def test_rows_with_protocols_that_nobody_named_open_no_connection(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(monkeypatch)
+    try:
+        bad = [address.format(at=listener.at) for address in HOSTILE]
+        rows = [str(images(photos)[0]), *bad, f"file://{images(photos)[1]}"]
+        pq.write_table(pa.table({"path": rows}), tmp_path / "t.parquet")
+        done = embed_dataset(tmp_path / "t.parquet", tmp_path / "out", model=metric)
+        assert (done.images, done.embedded) == (len(rows), 2)
+        assert set(done.unreadable) == {f"{tmp_path}/t.parquet#{k + 1}" for k in range(len(bad))}
+        assert not any("\n" in reason for reason in done.unreadable.values())
+        assert "add --allow webhdfs" in done.unreadable[f"{tmp_path}/t.parquet#1"]
+
+        for address in bad:
+            (tmp_path / "list.txt").write_text(f"{images(photos)[0]}\n{address}\n")
+            with pytest.raises(ScaleError, match=r"list\.txt'"):
+                embed_dataset([], tmp_path / "other", model=metric, lists=[tmp_path / "list.txt"])
+        assert listener.count == 0
+    finally:
+        listener.close()
+
+
+def test_a_protocol_that_the_user_allows_is_opened_from_rows(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for name in "abc":  # fsspec's files in memory are not for two threads at a time
+        memory.pipe(f"/bucket/{name}.png", images(photos)[0].read_bytes())
+    try:
+        rows = ["memory://bucket/a.png", "simplecache::memory://bucket/b.png", "jupyter://127.0.0.1:1/a.png"]
+        pq.write_table(pa.table({"path": rows}), tmp_path / "t.parquet")
+        table, out = tmp_path / "t.parquet", tmp_path / "out"
+        assert embed_dataset(table, out, model=metric).embedded == 0
+        assert set(embed_dataset(table, out, model=metric, allow="memory").unreadable) == {f"{table}#1", f"{table}#2"}
+        done = embed_dataset(table, out, model=metric, allow=["memory", "simplecache", "jupyter"])
+        assert list(done.unreadable) == [f"{table}#2"]  # a row's error whatever fsspec's package raises
+        # a table's own protocol needs no permission
+        with memory.open("/bucket/t.parquet", "wb") as file:
+            pq.write_table(pa.table({"path": ["a.png", "memory://bucket/c.png", str(images(photos)[0])]}), file)
+        done = embed_dataset("memory://bucket/t.parquet", tmp_path / "inside", model=metric)
+        assert list(done.unreadable) == ["memory://bucket/t.parquet#2"]  # a path in the store, not on this machine
+        for name in ("http", "reference", "a b", ""):
+            with pytest.raises(ValueError, match="allow="):
+                embed_dataset(table, out, model=metric, allow=[name])
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_no_other_module_opens_addresses() -> None:
+    package = Path(idmetric.__file__).parent
+    names = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"import fsspec|fsspec\.|from pyarrow import fs|from_uri|url_to_fs", path.read_text())
+    }
+    assert names == {"scale/places.py"}
+
+
+def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    (tmp_path / "none.txt").write_text("\n")
+    for source, says in (
+        ("absent", "there is no folder"), ("empty", "holds no images"), ("bad.parquet", "cannot be read as Parquet"),
+        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"),
+    ):  # fmt: skip
+        with pytest.raises(ScaleError, match=says):
+            embed_dataset(tmp_path / source, tmp_path / "out", model=metric)
+    (tmp_path / "m.csv").write_text("id,path\n")
+    with pytest.raises(ScaleError, match="Parquet files are read"):
+        embed_dataset(tmp_path / "m.csv", tmp_path / "out", model=metric)
+    with pytest.raises(ScaleError, match="lies in the source"):
+        embed_dataset(photos, photos / "out", model=metric)
+    with pytest.raises(ScaleError, match="names no image"):
+        embed_dataset([], tmp_path / "out", model=metric, lists=[tmp_path / "none.txt"])
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        embed_dataset(photos, tmp_path / "out", model=metric, batch_size=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_may_have_no_end_is_not_waited_for(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "files.txt").write_text(f"/dev/zero\npipe\n{images(photos)[0]}\na\0b\n")
+    done = embed_dataset([], tmp_path / "out", model=metric, lists=[tmp_path / "files.txt"])
+    reason = "it is a pipe or a device: give a file"
+    assert done.unreadable.pop(f"{tmp_path}/a\0b").startswith("no file can have this name")
+    assert done.unreadable == {"/dev/zero": reason, str(tmp_path / "pipe"): reason}
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        place(images(photos)[0]).read(most=10)
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        place(f"file://{images(photos)[0]}").read(most=10)
+
+
+def test_names_that_are_no_utf8_are_kept(metric: IDSim, tmp_path: Path) -> None:
+    [path] = pictures(tmp_path / "photos", 1)
+    try:
+        os.rename(path, os.fsencode(path.parent) + b"/caf\xe9.png")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric)
+    assert list(rows_of(tmp_path / "out")) == [f"{tmp_path}/photos/caf\\udce9.png"]
+    assert embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric).embedded == 0
+
+
+def test_a_file_more_changes_one_chunk(tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", 1)
+    for k in range(1, 400):
+        os.link(tmp_path / "photos" / "0000.png", tmp_path / "photos" / f"{k:04}.png")
+    # where chunks end goes by names, the folder's too, which is another in each run: here, by names below it
+    system = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    before = chunks(["photos"], rows=10, filesystem=system)
+    assert sum(c.count for c in before) == 400
+    assert max(c.count for c in before) <= 40
+    assert len({c.part for c in before}) == len(before) > 20
+    os.link(tmp_path / "photos" / "0000.png", tmp_path / "photos" / "0100x.png")
+    after = chunks(["photos"], rows=10, filesystem=system)
+    assert sum(a not in before for a in after) <= 2
+    assert [e.name for _, e in entries(after, system)] == sorted(p.name for p in (tmp_path / "photos").iterdir())
+
+
+# Memory
+
+
+def test_at_most_three_batches_are_decoded_at_once(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(tmp_path / "photos", 60)
+    live = Live(metric, monkeypatch)
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric, batch_size=4, rows=16, workers=3)
+    assert live.made == 60
+    assert 4 < live.most <= 3 * 4 + 2  # and the one that begins the next batch, and one that waits for room
+
+
+def test_work_ahead_is_bounded_in_order_and_stops() -> None:
+    begun: list[int] = []
+
+    def work(k: int) -> int:
+        begun.append(k)
+        if k == 20:
+            raise ValueError("twenty")
+        time.sleep(0.002 * (k % 3))
+        return k * k
+
+    found = []
+    stream = in_order(work, range(1000), threads=3, waiting=5)
+    for _ in range(20):
+        found.append(next(stream))
+        assert max(begun) <= len(found) + 5
+    with pytest.raises(ValueError, match="twenty"):
+        next(stream)
+    assert found == [k * k for k in range(20)]
+    assert max(begun) <= 25
+
+
+# The command
+
+
+def test_the_command_says_what_is_wrong(
+    saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, says in (
+        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([str(photos), "--rows", "0"], "--rows must be"),
+        ([str(photos), "--gpus", "1"], "add --ray"), ([str(photos), "--workers", "0"], "--workers must be"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(["embed", *words, "--out", str(tmp_path / "out")])
+        assert stop.value.code == 2
+        assert says in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    words = ["embed", str(photos), "--out", str(tmp_path / "file" / "out"), "--model", str(saved)]
+    assert main([*words, "--device", "cpu", "--quiet"]) == 1
+    assert "what should be its folder is a file" in capsys.readouterr().err
+    assert command.ROWS == ROWS
+
+
+def test_without_pyarrow_or_ray_it_says_how_to_get_them(
+    metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
+    with pytest.raises(ImportError, match=r"pip install 'idmetric\[data\]'"):
+        embed_dataset(photos, tmp_path / "out", model=metric)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'idmetric\[scale\]'"):
+        embed_on_ray(photos, tmp_path / "out", model=lambda: metric)
+
+
+def test_neither_the_package_nor_one_process_loads_ray(saved: Path, photos: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; import idmetric; from idmetric.cli.embed import build_parser; from idmetric.cli.score import main;"
+        "build_parser().format_help(); assert not {'torch', 'pyarrow', 'numpy'} & set(sys.modules);"
+        f"assert main(['embed', {str(photos)!r}, '-o', {str(tmp_path / 'out')!r}, '--model', {str(saved)!r}]) == 0;"
+        "assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

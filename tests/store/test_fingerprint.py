@@ -1,0 +1,361 @@
+"""Stored embeddings are identified by the content of images and by the weights in memory."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import IDSim, load
+from idmetric.data.curate.embeddings import cache_path, embed_rows
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.gallery import Gallery, GalleryError
+from idmetric.models.embedding import Embedding, concatenate, same_model
+from idmetric.protocols.common import embeddings
+from idmetric.protocols.common.scorers import EmbedderModel
+from idmetric.scale import embed_dataset
+from idmetric.store.fingerprint import Marks, _checksum, content_key, folder_name, weights_digest
+from idmetric.store.shards import Shards
+from tests.conftest import SMALL, random_model
+from tests.embed_parts import pictures
+
+OLD = Path(__file__).parents[1] / "reference" / "v0.1"  # written by idmetric 0.1
+
+
+@pytest.fixture
+def model() -> IDSim:
+    """One that may be changed."""
+    return random_model("dinov3")
+
+
+def swap_rows(model: IDSim) -> None:
+    with torch.no_grad():
+        model.mlp_cls.fc2.weight[[3, 4]] = model.mlp_cls.fc2.weight[[4, 3]]
+
+
+def swap_rows_of_data(model: IDSim) -> None:
+    weight = model.mlp_cls.fc2.weight.data
+    weight[[0, 1]] = weight[[1, 0]]
+
+
+def merge_as_peft(model: IDSim) -> None:
+    model.mlp_cls.fc1.weight.data += 0.01
+
+
+def step(model: IDSim) -> None:
+    model.requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.rand(2, 3, 64, 64)).cls[:, 0].sum().backward()
+    optimizer.step()
+    model.requires_grad_(False)
+
+
+def replace_weight(model: IDSim) -> None:
+    model.mlp_cls.fc2.weight = torch.nn.Parameter(1.1 * model.mlp_cls.fc2.weight.detach(), requires_grad=False)
+
+
+def load_others(model: IDSim) -> None:
+    model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()})
+
+
+CHANGES = [swap_rows, swap_rows_of_data, merge_as_peft, step, replace_weight, load_others]
+
+
+# Models
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_weights_in_memory_changes_model_id_and_all_keys(
+    model: IDSim, tmp_path: Path, change: Callable[[IDSim], None]
+) -> None:
+    model.save_pretrained(tmp_path / "run")
+    metric = load(tmp_path / "run", device="cpu")
+    assert isinstance(metric, IDSim)
+    keys: list[Callable[[], Any]] = [
+        lambda: metric.model_id, lambda: weights_digest(metric), lambda: folder_name(metric.about()),
+        lambda: cache_path("x", metric), lambda: embeddings.folder_name(EmbedderModel(metric)),
+        lambda: metric.embed(torch.zeros(3, 64, 64)).model,
+    ]  # fmt: skip
+    before = [key() for key in keys]
+    assert before == [key() for key in keys]
+    change(metric)
+    for old, key in zip(before, keys, strict=True):
+        assert key() != old
+
+
+def test_a_digest_covers_names_shapes_types_bytes_and_their_order() -> None:
+    def digest(**tensors: torch.Tensor) -> str:
+        module = torch.nn.Module()
+        for name, tensor in tensors.items():
+            module.register_buffer(name, tensor)
+        return weights_digest(module)
+
+    x = torch.arange(12.0).view(3, 4)
+    other = [digest(a=x.flip(0)), digest(a=x.flip(1)), digest(a=x.view(4, 3)), digest(a=x.double()), digest(b=x),
+             digest(a=x, b=x), digest(a=x.view(torch.int32)), digest(a=x[:2], b=x[2:])]  # fmt: skip
+    assert len({digest(a=x), *other}) == 1 + len(other)
+    assert digest(a=x, b=x + 1) != digest(b=x + 1, a=x)
+    assert digest(a=x) == digest(a=x.t().contiguous().t())  # whatever the layout
+
+
+def test_weights_are_hashed_once_until_they_are_written_to(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    monkeypatch.setattr("idmetric.store.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed)))
+    for _ in range(3):
+        model.embed(torch.zeros(3, 64, 64))
+        model.about()
+    assert len(hashed) == 1
+    swap_rows(model)
+    model.embed(torch.zeros(3, 64, 64))
+    assert len(hashed) == 2
+
+
+def test_a_loaded_model_is_never_hashed_to_score(model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.save_pretrained(tmp_path / "run")
+    metric = load(tmp_path / "run", device="cpu")
+    monkeypatch.setattr("idmetric.store.fingerprint.tensors_digest", lambda items: pytest.fail("weights were hashed"))
+    metric(torch.zeros(3, 64, 64), torch.ones(3, 64, 64))
+    metric(torch.zeros(1, 3, 64, 64, requires_grad=True), torch.ones(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("place", [1, 700, 1151])
+def test_no_write_is_missed_where_embeddings_are_stored(metric: IDSim, tmp_path: Path, place: int) -> None:
+    """Through `.data` and NumPy, of one value that `Marks` does not look at."""
+    model = copy.deepcopy(metric)
+    [path] = pictures(tmp_path / "photos", 1)
+    gallery, weight = Gallery(tmp_path / "gallery", model), model.mlp_cls.fc2.weight
+    gallery.update(path)
+    old = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+    value = weight.data.view(-1)[place].item()
+    for write in (weight.data.view(-1).__setitem__, weight.numpy().reshape(-1).__setitem__):
+        marks = Marks.of(model)
+        write(place, value + 1)
+        assert Marks.of(model) == marks  # as a pass for each batch would be too slow
+        new = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+        assert all(a != b for a, b in zip(old, new, strict=True))
+        with pytest.raises(GalleryError, match="has changed since the gallery was opened"):
+            gallery.query(path)
+        write(place, value)
+        assert weights_digest(model) == old[0]
+        gallery.query(path)
+
+
+def test_the_checksum_of_weights_sees_every_byte_whatever_their_type_and_layout() -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    for tensor in (x, x.half(), x.double(), x.bfloat16()[:4097], (x * 50).to(torch.int8), x > 0, x[:3], x[0]):
+        sums = {_checksum([tensor])}
+        data = tensor.clone().view(-1).view(torch.uint8)
+        for at in {0, 1, len(data) // 2, len(data) - 1} & set(range(len(data))):
+            data[at] ^= 1
+            sums.add(_checksum([data]))
+            data[at] ^= 1
+        assert len(sums) == 1 + len({0, 1, len(data) // 2, len(data) - 1} & set(range(len(data))))
+        assert _checksum([data]) in sums
+    swapped = x.clone()
+    swapped[[1000, 1001, 2000, 3024]] = x[[1001, 1000, 3024, 2000]]  # within a word, and between rows
+    assert _checksum([swapped]) != _checksum([x])
+    assert _checksum([x[1:]]) == _checksum([x[1:].clone()])  # whatever the alignment
+    assert _checksum([x.view(50, 100).t()]) == _checksum([x.view(50, 100).t().contiguous()])
+
+
+def test_training_marks_no_embedding_and_hashes_nothing(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.requires_grad_(True)
+    monkeypatch.setattr("idmetric.store.fingerprint.tensors_digest", lambda items: pytest.fail("weights were hashed"))
+    assert model(torch.rand(1, 3, 64, 64)).model == ""
+
+
+def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
+    model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save_pretrained(tmp_path / "runs" / "cats")
+    (tmp_path / "latest").symlink_to("runs/cats")
+    monkeypatch.chdir(tmp_path / "runs")
+    names = [
+        "cats",
+        "./cats",
+        "cats/",
+        "../runs/cats",
+        str(tmp_path / "runs" / "cats"),
+        "../latest",
+        tmp_path / "latest",
+    ]
+    opened = [load(name, device="cpu") if os.sep in str(name) else IDSim(name, device="cpu") for name in names]
+    monkeypatch.chdir(tmp_path / "runs" / "cats")
+    opened.append(load("./", device="cpu"))
+    assert {m.model_id for m in opened} == {opened[0].model_id}
+    assert opened[0].model_id.startswith("IDSim:cats@")
+    assert {folder_name(m.about()) for m in opened} == {folder_name(opened[0].about())}
+    assert {embeddings.folder_name(EmbedderModel(m)) for m in opened} == {
+        embeddings.folder_name(EmbedderModel(opened[0]))
+    }
+
+
+def test_copies_and_moves_stay_the_same_model_and_rounding_does_not(model: IDSim, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path / "run")
+    metric = load(tmp_path / "run", device="cpu")
+    own, fresh = metric.model_id, IDSim(SMALL["dinov3"], device="cpu")  # one without a revision
+    assert copy.deepcopy(fresh).half().model_id == fresh.model_id != IDSim(SMALL["dinov3"], device="cpu").model_id
+    assert copy.deepcopy(metric).model_id == own == pickle.loads(pickle.dumps(metric)).model_id
+    assert copy.deepcopy(metric).double().model_id == own
+    half = copy.deepcopy(metric).half()
+    assert half.model_id == own  # comparable, but kept apart:
+    assert folder_name(half.about()) != folder_name(metric.about())
+    assert half.float().model_id != own  # what float16 has lost is lost
+    swap_rows(metric)
+    assert copy.deepcopy(metric).model_id == metric.model_id != own
+
+
+def test_models_loaded_for_inference_alone_have_an_identity(model: IDSim, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path / "run")
+    with torch.inference_mode():
+        metric = load(tmp_path / "run", device="cpu")
+    assert metric.embed(torch.zeros(3, 64, 64)).model == load(tmp_path / "run", device="cpu").model_id
+
+
+def test_marks_see_one_value_changed_in_place(model: IDSim) -> None:
+    before = Marks.of(model)
+    with torch.no_grad():
+        model.mlp_patch.fc2.weight[5, 7] += 1
+    assert Marks.of(model) != before
+    assert Marks.of(model, values=False).values == b""
+
+
+def test_embeddings_of_changed_weights_are_not_compared_with_those_before(model: IDSim, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path / "run")
+    metric = load(tmp_path / "run", device="cpu")
+    before = metric.embed(torch.zeros(3, 64, 64))
+    merge_as_peft(metric)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"IDSim:run@\w+/64x64.* IDSim:run@\w+\+\w{12}/64x64"):
+        metric(before, torch.zeros(3, 64, 64))
+
+
+# Images
+
+
+def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_path: Path) -> None:
+    """The store of `mine`, and that of the protocols."""
+    paths = pictures(tmp_path / "photos", 3)
+    for path in paths:  # of one size
+        Image.fromarray(np.array(Image.open(path))).save(path.with_suffix(".bmp"))
+    paths = [path.with_suffix(".bmp") for path in paths]
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+    cache, store = tmp_path / "mine.safetensors", tmp_path / "store"
+
+    def both() -> list[np.ndarray]:
+        kept = embeddings.embed(manifest, {"m": EmbedderModel(metric)}, store=store)["m"].vectors([0, 1, 2])
+        return [embed_rows(manifest, metric, cache=cache).vectors, kept]
+
+    before, stat = both(), paths[1].stat()
+    paths[1].write_bytes(paths[2].read_bytes())
+    os.utime(paths[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (paths[1].stat().st_size, paths[1].stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    for old, new in zip(before, both(), strict=True):
+        np.testing.assert_array_equal(new[1], old[2])
+        np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
+        assert np.abs(new[1] - old[1]).max() > 1e-3
+
+
+def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: IDSim, tmp_path: Path) -> None:
+    paths = pictures(tmp_path / "photos", 2)
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+    cache = tmp_path / "mine.safetensors"
+    embed_rows(manifest, model, cache=cache)
+    for change in (lambda: model.bfloat16(), lambda: model.float(), lambda: swap_rows(model)):
+        change()
+        with pytest.raises(ValueError, match=r"not of the model as it is now .*: name another file"):
+            embed_rows(manifest, model, cache=cache)
+        expected = model.embed(paths).cls.float().numpy()
+        np.testing.assert_allclose(
+            embed_rows(manifest, model, cache=cache_path(tmp_path, model)).vectors, expected, atol=1e-2
+        )
+
+
+def test_an_image_that_changes_while_it_is_read_gets_no_vector(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, original = pictures(tmp_path / "photos", 2), metric.load_image
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+
+    def load_image(source: str) -> Any:
+        if source == str(paths[1]):
+            paths[1].write_bytes(paths[0].read_bytes())
+        return original(source)
+
+    monkeypatch.setattr(metric, "load_image", load_image)
+    found = embed_rows(manifest, metric, cache=tmp_path / "mine.safetensors")
+    assert list(found.problems) == [1]
+    assert "changed while it was read" in found.problems[1]
+
+
+def test_a_key_is_the_content_of_image_and_mask() -> None:
+    keys = [
+        content_key(b"a"),
+        content_key(b"a", b""),
+        content_key(b"a", b"b"),
+        content_key(b"b", b"a"),
+        content_key(b""),
+    ]
+    assert len(set(keys)) == 5
+    assert content_key(b"a", b"b") == content_key(bytes([97]), bytes([98]))
+
+
+# Files of idmetric 0.1
+
+
+def test_embeddings_of_0_1_open_and_are_compared() -> None:
+    found, tiny = Embedding.load(OLD / "tiny.safetensors"), load("tiny", device="cpu")
+    assert found.model == tiny.model_id
+    assert tiny.pairwise(found).shape == (4, 4)
+    shards = Shards(OLD / "shards")
+    [(path, keys)] = shards.files().items()
+    assert (path.suffix, len(keys)) == (".safetensors", 4)
+    assert shards.check() == []
+    torch.testing.assert_close(shards.embedding(keys).cls.sum(0), found.cls.sum(0))
+
+
+def test_the_spelled_paths_of_0_1_name_the_same_model(metric: IDSim, tmp_path: Path) -> None:
+    new = "IDSim:cats@0123456789ab/64x64"
+    for old in ("./cats", "cats/", "/home/a/cats", "../x/cats"):
+        assert same_model(f"IDSim:{old}@0123456789ab/64x64", new)
+        assert same_model(f"VisIDEmbed:{old}[plain,vision,12ab]@f/3-4px", "VisIDEmbed:cats[plain,vision,12ab]@f/3-4px")
+    for other in ("IDSim:cats@0123456789ac/64x64", "IDSim:cats@0123456789ab/32x64", "NearID:cats@0123456789ab/64x64",
+                  "IDSim:./dogs@0123456789ab/64x64", "IDSim:cats@0123456789ab+aa/64x64"):  # fmt: skip
+        assert not same_model(other, new)
+    old_one = Embedding(torch.ones(1, 3), model="IDSim:./cats@0123456789ab/64x64")
+    assert len(concatenate([old_one, Embedding(torch.ones(1, 3), model=new)])) == 2
+
+
+def test_galleries_and_parts_of_0_1_named_by_a_spelled_path_are_used(
+    model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save_pretrained(tmp_path / "run")
+    pictures(tmp_path / "photos", 3)
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as then:  # as 0.1 did
+        then.setattr(IDSim, "short_name", property(lambda self: self.name))
+        old = load("./run", device="cpu")
+        assert old.label == "IDSim:./run"
+        Gallery("gallery", old).update("photos")
+        embed_dataset("photos", "parts", model=old)
+    new = load("./run", device="cpu")
+    assert new.label == "IDSim:run"
+    gallery = Gallery("gallery", new)
+    assert (len(gallery), gallery.update().embedded) == (3, 0)
+    assert embed_dataset("photos", "parts", model=load(tmp_path / "run", device="cpu")).embedded == 0
+
+
+def test_a_store_of_mine_from_0_1_is_refused_and_says_how_to_rebuild_it(metric: IDSim, tmp_path: Path) -> None:
+    [path] = pictures(tmp_path / "photos", 1)
+    manifest = Manifest.from_rows([Row("i", str(path))])
+    shutil.copy(OLD / "mine.safetensors", tmp_path / "mine.safetensors")
+    with pytest.raises(ValueError, match=r"written by idmetric 0\.1.*: delete it, or name another file"):
+        embed_rows(manifest, metric, cache=tmp_path / "mine.safetensors")

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from idmetric import IDSim, ImageReadError
+from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.train import augment
+from idmetric.train.augment import View
+from idmetric.train.batches import Pictures, batch_rows, check, generator, permutation, share, steps_per_epoch
+
+
+def picture(seed: int, width: int = 60, height: int = 44) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def disc(width: int = 60, height: int = 44) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    return Image.fromarray(((x - width / 2) ** 2 + (y - height / 2) ** 2 < 200).astype(np.uint8) * 255)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Manifest:
+    """Images of many kinds: JPEG, PNG with alpha, 16 bits, turned by EXIF, bytes; the first three have masks."""
+    rows = []
+    disc().save(tmp_path / "mask.png")
+    disc(30, 22).save(tmp_path / "small-mask.png")
+    picture(0).save(tmp_path / "a.jpg")
+    alpha = picture(1).convert("RGBA")
+    alpha.putalpha(disc())
+    alpha.save(tmp_path / "b.png")
+    picture(2).save(tmp_path / "c.webp", lossless=True)
+    rows += [
+        Row("a", "a.jpg", mask="mask.png"), Row("a", "b.png", mask="small-mask.png"),
+        Row("b", "c.webp", mask="mask.png"),
+    ]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture(3).save(tmp_path / "d.jpg", exif=exif)
+    deep = np.linspace(0, 65535, 44 * 60).reshape(44, 60).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "e.png")
+    data = io.BytesIO()
+    picture(5).save(data, "PNG")
+    rows += [Row("b", "d.jpg"), Row("c", "e.png"), Row("c", image_bytes=data.getvalue())]
+    return Manifest.from_rows(rows, tmp_path)
+
+
+# Chance
+
+
+def test_a_generator_follows_from_its_key_alone() -> None:
+    keys: list[tuple[Any, ...]] = [
+        (0,), (0, 0), (0, 0, 0), (1,), (1, 0), (0, 1), (2**32,), (2**70, 1), ("0",), (0, "0"), ("a", "b"), ("ab",),
+        (12, 3), (1, 23), (-1,),
+    ]  # fmt: skip
+    draws = [generator(*key).integers(2**62) for key in keys]
+    assert len(set(draws)) == len(keys)
+    assert draws == [generator(*key).integers(2**62) for key in keys]
+    assert generator(np.int64(3), np.int32(4)).random() == generator(3, 4).random()
+    assert generator(0, 1).random() == 0.03715572311173909  # on any machine
+
+
+def test_each_epoch_takes_every_item_once_in_an_order_of_its_own() -> None:
+    batches = [batch_rows(step, 12, 4, seed=5) for step in range(9)]
+    epochs = [np.concatenate(batches[k : k + 3]) for k in (0, 3, 6)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(12))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert not np.array_equal(epochs[0], permutation(6, 0, 12))
+    # any step by itself, in any order
+    permutation.cache_clear()
+    assert np.array_equal(batch_rows(7, 12, 4, seed=5), batches[7])
+
+
+def test_an_incomplete_last_batch_is_left_out() -> None:
+    assert steps_per_epoch(11, 4) == 2
+    taken = np.concatenate([batch_rows(step, 11, 4, seed=0) for step in (0, 1)])
+    assert len(set(taken.tolist())) == 8
+    assert np.array_equal(batch_rows(2, 11, 4, 0), permutation(0, 1, 11)[:4])
+    with pytest.raises(ValueError, match="3 items do not fill a batch of 4"):
+        batch_rows(0, 3, 4, 0)
+    with pytest.raises(ValueError, match="at least 1"):
+        batch_rows(0, 3, 0, 0)
+    with pytest.raises(ValueError, match="read-only"):
+        batch_rows(0, 12, 4, 0)[0] = 1
+
+
+def test_processes_share_a_batch_in_order() -> None:
+    assert [list(share(6, rank, 3)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert list(share(5, 0, 1)) == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="equally by 4"):
+        share(6, 0, 4)
+
+
+# Pixels
+
+
+def test_pixels_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -> None:
+    pictures = Pictures.of(metric, photos)
+    pixels = pictures.batch(range(len(photos)))
+    assert pixels.shape == (6, 3, 64, 64)
+    assert pixels.dtype == torch.float32
+    for row in range(len(photos)):
+        wanted, _ = metric.load_image(photos.source(row))  # type: ignore[arg-type]
+        assert pixels[row].equal(wanted)
+    assert metric(pixels).cls.equal(metric.embed(photos.sources(), patches=False).cls)  # type: ignore[arg-type]
+
+
+def test_foreground_and_masks_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -> None:
+    pictures = Pictures.of(metric, photos)
+    for row in range(3):
+        image, mask = photos.source(row), photos.source(row, "mask")
+        wanted, cover = metric.load_image(image, mask, "black")  # type: ignore[arg-type]
+        assert cover is not None
+        assert pictures.read(row, foreground=True).equal(wanted)
+        pixels, found = pictures.read_masked(row, foreground=True)
+        assert pixels.equal(wanted)
+        assert found is not None
+        assert (found - cover).abs().max() < 0.003  # masks on the way have 8 bits
+        kept, _ = pictures.read_masked(row)
+        assert kept.equal(pictures.read(row))
+    assert pictures.read_masked(3)[1] is None
+    # the subject as it was, the rest black
+    plain, cut = pictures.read(0), pictures.read(0, foreground=True)
+    assert cut[:, 0, 0].max() == 0
+    assert plain[:, 0, 0].max() > 0
+    assert cut[:, 32, 32].equal(plain[:, 32, 32])
+
+
+def test_a_mask_that_is_asked_for_and_not_there_is_an_error_with_the_row(photos: Manifest, metric: IDSim) -> None:
+    with pytest.raises(ManifestError, match=r"row 4 \(d.jpg\) has no mask.*inherit_masks"):
+        Pictures.of(metric, photos).read(3, foreground=True)
+    Image.new("L", (60, 44)).save(photos.root / "mask.png")
+    with pytest.raises(ImageReadError, match=r"mask\.png.*empty"):
+        Pictures.of(metric, photos).read(0, foreground=True)
+
+
+def test_sizes_may_follow_the_image(photos: Manifest) -> None:
+    halves = Pictures(photos, lambda height, width: (height // 2, width // 2))
+    assert halves.read(0).shape == (3, 22, 30)
+    assert halves.read(3).shape == (3, 30, 22)  # turned upright
+
+
+def test_masking_comes_before_augmentation_and_noise_after_it(photos: Manifest) -> None:
+    seen: list[View] = []
+
+    def spy(view: View, rng: np.random.Generator) -> View:
+        seen.append(view)
+        return view
+
+    pictures = Pictures(photos, (32, 32), augment=spy)
+    pixels = pictures.read(0, generator(0), foreground=True, noise=0.1)
+    assert seen[0].image.size == (60, 44)  # before the resize
+    assert seen[0].image.getpixel((0, 0)) == (0, 0, 0)
+    assert seen[0].mask is None  # nobody asked for it
+    assert pixels[:, 0, :8].unique().numel() > 4  # the black is noisy
+    assert pixels.min() >= 0
+    assert pixels.max() <= 1
+
+
+def test_masks_follow_the_augmentation(photos: Manifest) -> None:
+    def left_half(view: View, rng: np.random.Generator) -> View:
+        return View(*(None if x is None else x.crop((0, 0, 30, 44)) for x in view))  # type: ignore[arg-type]
+
+    _, whole = Pictures(photos, (44, 60)).read_masked(0)
+    _, half = Pictures(photos, (44, 30), augment=left_half).read_masked(0, generator(0))
+    assert whole is not None
+    assert half is not None
+    assert half.equal(whole[:, :30])
+    # a sliver of 8-bit coverage is a sliver, not a whole
+    faint = Image.new("L", (60, 44), 1)
+    _, mask = Pictures(photos, (44, 60), augment=lambda view, rng: View(view.image, faint)).read_masked(0, generator(0))
+    assert mask is not None
+    assert mask.max().item() == pytest.approx(1 / 255)
+
+
+def test_chance_without_a_generator_is_an_error(photos: Manifest) -> None:
+    with pytest.raises(ValueError, match="pass rng="):
+        Pictures(photos, (32, 32), augment=augment.idsim((32, 32))).read(0)
+    with pytest.raises(ValueError, match="pass rng="):
+        Pictures(photos, (32, 32)).read(0, noise=0.1)
+
+
+def test_a_picture_depends_on_its_place_in_the_batch_and_on_nothing_else(photos: Manifest) -> None:
+    pictures = Pictures(photos, (32, 32), augment=augment.idsim((32, 32)))
+    whole = pictures.batch([0, 0, 1, 2], (7, 3), noise=[0, 0.1, 0, 0.1], foreground=[True, False, False, True])
+    twice = pictures.batch([0, 0], (7, 3))
+    assert not twice[0].equal(twice[1])
+    part = pictures.batch([1, 2], (7, 3), places=[2, 3], noise=[0, 0.1], foreground=[False, True])
+    assert part.equal(whole[2:])
+    assert not pictures.batch([1, 2], (7, 4), places=[2, 3]).equal(pictures.batch([1, 2], (7, 3), places=[2, 3]))
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        pictures.batch([0, 1], (0,), foreground=[True])
+
+
+class Steps(Dataset[torch.Tensor]):
+    """Batches as a loader's processes make them."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self.pictures = pictures
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        rows = batch_rows(step, len(self.pictures.data), 3, seed=1)
+        return self.pictures.batch(rows, (1, step), noise=[0.05] * 3)
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_worker_processes_read_the_same_batches(photos: Manifest, context: str) -> None:
+    steps = Steps(Pictures(photos, (32, 32), augment=augment.ilgen((32, 32))))
+    alone = [steps[k] for k in range(4)]
+    loader = DataLoader(steps, batch_size=None, num_workers=2, multiprocessing_context=context)
+    assert all(x.equal(y) for x, y in zip(alone, loader, strict=True))
+
+
+def test_threads_and_pickles_read_the_same(photos: Manifest) -> None:
+    pictures = Pictures(photos, (32, 32), augment=augment.nearid((32, 32)))
+    alone = pictures.batch(range(6), (0, 0))
+    assert pickle.loads(pickle.dumps(pictures)).batch(range(6), (0, 0)).equal(alone)
+    found: dict[int, torch.Tensor] = {}
+    threads = [
+        threading.Thread(target=lambda k=k: found.update({k: pictures.batch(range(6), (0, 0))}))  # type: ignore[misc]
+        for k in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(x.equal(alone) for x in found.values())
+
+
+# Before the first step
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Manifest:
+    """Six rows: two cannot be read, one hangs on one of those, and one more mask is missing."""
+    for name in "abcd":
+        picture(ord(name)).save(tmp_path / f"{name}.png")
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    rows = [
+        Row("x", "a.png", id="a"), Row("x", "b.png", id="b"),
+        Row("x/near", "c.png", id="c", role="distractor", parent="b"),
+        Row("y", "d.png", id="d", mask="lost.png"), Row("y", "lost.png", id="e"), Row("z", "a.png", id="f"),
+    ]  # fmt: skip
+    return Manifest.from_rows(rows, tmp_path)
+
+
+def test_unreadable_images_stop_before_the_first_step_with_the_list(broken: Manifest) -> None:
+    with pytest.raises(ManifestError) as caught:
+        check(broken)
+    text = str(caught.value)
+    assert text.startswith("2 of 6 rows cannot be used:")
+    assert "row 2, column 'path': cannot read image" in text
+    assert "b.png" in text
+    assert "row 5, column 'path'" in text
+    assert "there is no such file" in text
+    assert "--on-error skip" in text
+    with pytest.raises(ManifestError, match=r"(?s)3 of 6 rows.*row 4, column 'mask'"):
+        check(broken, masks=True)
+    with pytest.raises(ManifestError, match="1 of 6 rows"):  # the damaged one is there
+        check(broken, decode=False)
+
+
+def test_rows_that_are_not_used_may_be_broken(broken: Manifest) -> None:
+    assert check(broken, [0, 2, 3, 5, 5]) is broken
+    with pytest.raises(ManifestError, match=r"(?s)1 of 2 rows.*row 5, "):
+        check(broken, [5, 4])
+
+
+def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifest) -> None:
+    with pytest.warns(UserWarning, match=r"(?s)2 rows cannot be used.*3 of 6 rows stay.*b\.png"):
+        kept = check(broken, on_error="skip")
+    assert kept.column("id") == ["a", "d", "f"]
+    with pytest.raises(ManifestError, match="no row is left"):
+        check(broken.take([1, 4]), on_error="skip")
+    with pytest.raises(ValueError, match="stop or skip"):
+        check(broken, on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_a_long_list_is_cut(tmp_path: Path) -> None:
+    data = Manifest.from_rows([Row("x", f"{k}.png") for k in range(50)], tmp_path)
+    with pytest.raises(ManifestError, match=r"(?s)50 of 50 rows.*row 20, .*and 30 more") as caught:
+        check(data)
+    assert "row 21," not in str(caught.value)

@@ -1,0 +1,754 @@
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import IDSim, load
+from idmetric.checkpoints import released
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.cli.train import main
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.models import backbone as backbones
+from idmetric.train import augment, state
+from idmetric.train.batches import generator
+from idmetric.train.held_out import TRAINING, VALIDATION
+from idmetric.train.idsim.data import Share, read_triplets
+from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of, patch_similarity
+from idmetric.train.idsim.model import untrained
+from idmetric.train.idsim.recipe import SMOKE, Config, IDSimRecipe, build
+from idmetric.train.idsim.validate import patch_accuracy
+from idmetric.train.loop import Settings, fit
+from idmetric.train.processes import Processes
+from tests.reference.losses_loop import cos, mean, one_of, softplus
+from tests.reference.sinkhorn_loop import sinkhorn
+from tests.train_parts import a_minute_offline, kept
+
+SIDE = 48  # pixels: 9 patches
+CONFIG = Config(
+    backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
+    backbone_weights="random", image_size=SIDE, hidden=24, batch=3, accumulation=2, epochs=2, precision="no",
+)  # fmt: skip
+PLAIN = replace(CONFIG, dropout=0.0, augment=False, noise=0.0)
+SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def picture(folder: Path, name: str, seed: int) -> str:
+    """A picture of a few coloured blocks, at twice the model's size."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    Image.fromarray(blocks).resize((2 * SIDE, 2 * SIDE), Image.Resampling.NEAREST).save(folder / f"{name}.png")
+    return f"{name}.png"
+
+
+def triplets(folder: Path, count: int = 6, split: str | None = None, **change: Any) -> list[Row]:
+    """Triplets of `count` things; the second and third show one thing, and every third negative is an edit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for k in range(count):
+        thing, word = f"{split or 'thing'}-{1 if k == 2 else k}", f"{split or 'all'}-{k}"
+        edit = k % 3 == 0
+        about: list[dict[str, Any]] = [
+            {"identity": thing, "slot": "anchor"},
+            {"identity": thing, "slot": "positive"},
+            {"identity": f"{thing}~edit" if edit else f"{split or 'thing'}-{(k + 2) % count}", "slot": "negative",
+             "role": "identity-edit" if edit else "real"},
+        ]  # fmt: skip
+        for slot, row in enumerate(about):
+            path = picture(folder, f"{word}-{slot}", 1000 * len(split or "") + 3 * k + slot)
+            parent = f"{word}/0" if row.get("role") else None
+            rows.append(Row(path=path, id=f"{word}/{slot}", group=word, split=split, parent=parent, **row))
+    return rows
+
+
+def manifest(folder: Path, count: int = 6) -> Manifest:
+    return Manifest.from_rows(triplets(folder, count), folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Six triplets to train on, and four to validate."""
+    folder = tmp_path_factory.mktemp("triplets")
+    return Manifest.from_rows([*triplets(folder), *triplets(folder, 4, "val")], folder)
+
+
+def recipe(config: Config, data: Manifest, lively: bool = True) -> IDSimRecipe:
+    """The recipe, its random model far enough from the start for its parts to matter."""
+    found = build(config, data, Processes(config.precision, cpu=True))
+    if lively:
+        shake(found)
+    return found
+
+
+def shake(found: IDSimRecipe) -> None:
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, p in found.model.named_parameters():
+            if "gamma" in name:  # layer scale starts so small that blocks do nothing
+                p.fill_(1.0)
+            elif name == "backbone.norm.weight":
+                p.copy_(torch.rand(p.shape, generator=chance) + 0.5)
+            elif "lora_B" in name or name.endswith(("fc1.weight", "fc2.weight")):
+                p.copy_(0.2 * torch.randn(p.shape, generator=chance))
+
+
+def weights(out: Path) -> dict[str, Tensor]:
+    found = state.folders(out)
+    return load_file(found[max(found)] / "state.safetensors")
+
+
+def values(found: IDSimRecipe, step: int = 0) -> dict[str, float]:
+    return {name: float(value) for name, value in found.step(found.load(step)).items()}
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("smoke") / "run"
+    torch.set_num_threads(1)
+    with a_minute_offline():
+        assert main(["idsim", "--smoke", "--cpu", "--workers", "0", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    model = load(smoke, device="cpu")
+    assert type(model) is IDSim
+    assert not any("lora" in name for name in model.state_dict())
+    assert model.image_size == (64, 64)
+    shown = read(smoke / "smoke-data/triplets.parquet")
+    assert {"train", "val"} == set(shown.column("split"))
+    assert {"real", "context", "identity"} == set(shown.column("x_mixture"))
+    distances = IDSim(smoke, device="cpu")(shown.image(0), [shown.image(0), shown.image(1)], "joint")
+    assert distances[0] == pytest.approx(0, abs=1e-5)
+    assert distances[1] > 0
+    record = json.loads((smoke / "recipe.json").read_text())
+    assert record["finished"]
+    assert record["settings"]["terms"] == "both"
+    assert record["best"]["step"] > 0
+    assert type(load(smoke / "best", device="cpu")) is IDSim
+
+
+def test_smoke_data_are_rendered_once(smoke: Path) -> None:
+    from idmetric.train.idsim.recipe import smoke_data
+
+    stamp = (smoke / "smoke-data/triplets.parquet").stat().st_mtime_ns
+    assert len(smoke_data(smoke / "smoke-data")) == 3 * (12 + 6)
+    assert (smoke / "smoke-data/triplets.parquet").stat().st_mtime_ns == stamp
+
+
+def test_defaults_are_the_papers() -> None:
+    config = Config()
+    assert (config.rank, config.alpha, config.dropout, config.hidden, config.image_size) == (16, 32, 0.05, 512, 448)
+    assert (config.rate, config.batch, config.accumulation, config.epochs) == (3e-4, 8, 4, 3)
+    assert (config.precision, config.noise, config.patch_weight, config.max_tokens) == ("bf16", 0.1, 1.0, 1024)
+    assert (config.blur, config.scaling) == (0.05, 0.05)
+    assert (config.crop, config.jitter, config.jitter_p, config.blur_p) == ((0.9, 1.0), (0.2, 0.2, 0.08), 0.8, 0.5)
+    assert (config.terms, config.objective, config.patch_metric, config.negatives) == (
+        "both", "infonce", "sinkhorn", "batch"
+    )  # fmt: skip
+    assert (config.margin, config.hinge_margin) == (0.0, 0.1)
+    assert config.backbone == "vit_large_patch16_dinov3.lvd1689m"
+    assert not config.backbone_weights  # pretrained ones, fetched
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [replace(row, group=None, slot=None) for row in triplets(tmp_path)]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "rows.csv")
+    options = ["--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run"), "--cpu"]
+    assert main(["idsim", *options, "--backbone-weights", "random"]) == 1
+    assert "idmetric-data mine triplets" in capsys.readouterr().err
+
+
+# Data
+
+
+def wrong(data: Manifest, config: Config = PLAIN) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # told by the callers
+        build(config, data, Processes(cpu=True))
+    return str(caught.value)
+
+
+def test_wrong_data_are_told_with_the_way_out(tmp_path: Path) -> None:
+    rows = triplets(tmp_path)
+
+    def with_rows(*changed: Row) -> Manifest:
+        return Manifest.from_rows(changed, tmp_path)
+
+    pairs = with_rows(*(row for row in rows if row.slot != "negative"))
+    assert "6 of 6 groups have no negative, such as 'all-0', 'all-1'" in wrong(pairs)
+    assert "mine triplets" in wrong(pairs)
+    plain = with_rows(*(replace(row, group=None, slot=None) for row in rows))
+    assert "none has a group and the slot anchor, positive, negative; `idmetric-data mine triplets`" in wrong(plain)
+    tests = with_rows(*(replace(row, split="test") for row in rows))
+    assert "the splits are test" in wrong(tests)
+    validated = with_rows(*rows, Row("x", "all-0-0.png", id="x", split="val"))
+    assert "no triplets of split validation" in wrong(validated)
+    mixed = with_rows(*rows[:1], replace(rows[1], identity="other"), *rows[2:])
+    assert "1 of 6 triplets have a positive of another identity than their anchor's, such as 'all-0'" in wrong(mixed)
+    same = with_rows(*rows[:2], replace(rows[2], identity="thing-0"), *rows[3:])
+    assert "a negative of their anchor's identity, such as 'all-0'" in wrong(same)
+    nameless = with_rows(*(replace(row, identity=None) for row in rows))
+    assert "6 of 6 triplets have an anchor without identity" in wrong(nameless)
+    double = with_rows(*rows, replace(rows[0], id="again"))
+    assert "1 groups have several anchors, such as 'all-0'" in wrong(double)
+    assert "6 items do not fill a batch of 8" in wrong(with_rows(*rows), replace(PLAIN, batch=4))
+    one = with_rows(*(replace(r, identity="mug" if r.slot != "negative" else f"{r.group}~edit") for r in rows))
+    assert "all 6 triplets are of one identity, 'mug'" in wrong(one)
+    assert "--negatives single" in wrong(one)
+    build(replace(PLAIN, negatives="single"), one, Processes(cpu=True))
+
+
+def test_rows_of_other_splits_stay_out_of_training(data: Manifest) -> None:
+    trained, held_out = read_triplets(data, TRAINING), read_triplets(data, VALIDATION)
+    splits = np.array(data.column("split"), dtype=object)
+    assert len(trained) == 6
+    assert len(held_out) == 4
+    assert set(splits[trained.rows].ravel()) == {None}
+    assert set(splits[held_out.rows].ravel()) == {"val"}
+
+
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    for column in ("identity", "path"):
+        values = data.column(column)
+        held_out = data.column("split").index("val")
+        shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
+        told = wrong(data.replace(**{column: shared}))
+        assert (
+            f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)" in told
+        )
+        assert "idmetric-data split" in told
+
+
+def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:
+    found = recipe(replace(PLAIN, batch=2, accumulation=2, epochs=3), manifest(tmp_path, 12))
+    assert found.steps == 9
+    rows = [[part.rows[0] for part in found.load(step)] for step in range(9)]
+    epochs = [np.concatenate([np.ravel(step) for step in rows[k : k + 3]]).tolist() for k in (0, 3, 6)]
+    assert all(sorted(epoch) == list(range(0, 36, 3)) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 3
+    for part in found.load(4):
+        assert [[r % 3 for r in slot] for slot in part.rows] == [[0, 0], [1, 1], [2, 2]]
+        assert (part.identity[0] == part.identity[1]).all()
+        assert (part.identity[0] != part.identity[2]).all()
+
+
+def test_one_of_several_positives_and_negatives_is_drawn_each_time(tmp_path: Path) -> None:
+    rows = triplets(tmp_path)
+    more = [replace(rows[1], id="p"), replace(rows[2], id="n"), replace(rows[2], id="m")]
+    several = read_triplets(Manifest.from_rows([*rows, *more], tmp_path), TRAINING)
+    drawn = np.array([several.draw(0, (0, step, 5)) for step in range(60)])
+    assert set(drawn[:, 0]) == {0}
+    assert set(drawn[:, 1]) == {1, 18}
+    assert set(drawn[:, 2]) == {2, 19, 20}
+    assert several.draw(0, (0, 7, 5)) == several.draw(0, (0, 7, 5))
+    assert several.draw(1, (0, 7, 5)) == [3, 4, 5]
+
+
+def test_only_anchor_and_positive_of_an_edit_get_noise(data: Manifest) -> None:
+    noisy, clean = (recipe(replace(PLAIN, noise=noise), data).load(0) for noise in (0.1, 0.0))
+    assert len(kept(noisy)) >= len(noisy)  # a batch that gives NaN can be written
+    edited = np.array(data.column("role"), dtype=object) == "identity-edit"
+    for a, b in zip(noisy, clean, strict=True):
+        assert a.rows == b.rows
+        for slot in range(3):
+            for k, row in enumerate(a.rows[2]):
+                change = a.pixels[slot, k] - b.pixels[slot, k]
+                if slot == 2 or not edited[row]:
+                    assert not change.any()
+                else:
+                    # what clamping to [0, 1] leaves of a standard deviation of 0.1
+                    inside = change[(b.pixels[slot, k] > 0.35) & (b.pixels[slot, k] < 0.65)]
+                    assert 0.08 < float(inside.std()) < 0.12
+    assert any(edited[part.rows[2]].any() for part in noisy)
+
+
+def test_pictures_are_augmented_by_the_papers_steps_as_seed_step_and_place_say(data: Manifest) -> None:
+    config = replace(CONFIG, noise=0.0, crop=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7)
+    found = recipe(config, data)
+    part = found.load(0)[1]
+    steps = augment.idsim((SIDE, SIDE), scale=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7)
+    for slot in range(3):
+        for k, row in enumerate(part.rows[slot]):
+            view = steps(augment.View(data.image(row)), generator(0, 0, 3 * (3 + k) + slot))
+            assert part.pixels[slot, k].equal(torch.from_numpy(np.array(view.image)).permute(2, 0, 1))
+
+
+# The loss
+
+
+def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, float]:
+    """A step's losses from the images of its rows, embedded one by one."""
+    config, terms = found.config, {"cls": [], "patch": []}  # type: dict[str, list[float]]
+    with torch.no_grad():
+        kept = found.model.training
+        found.model.eval()
+        for part in found.load(step):
+            one = [
+                [found.model(found.model.load_image(data.image(row))[0][None]) for row in slot] for slot in part.rows
+            ]
+            names = [[data[row].identity for row in slot] for slot in part.rows]
+            for kind in terms:
+                terms[kind] += _terms(config, kind, one, names)
+        found.model.train(kept)
+    return {f"{kind}_loss": mean(found_) for kind, found_ in terms.items()}
+
+
+def _terms(config: Config, kind: str, one: list[list[Any]], names: list[list[str | None]]) -> list[float]:
+    temperature = config.temperature if kind == "cls" else config.patch_temperature
+    threshold = config.threshold if kind == "cls" else config.patch_threshold
+    out = []
+    for i in range(len(one[0])):
+        others = [one[2][i]]
+        if config.negatives == "batch":
+            others += [one[slot][j] for slot in (1, 2) for j in range(len(one[0]))
+                       if j != i and names[slot][j] != names[0][i]]  # fmt: skip
+        right = _similarity(config, kind, one[0][i], one[1][i])
+        wrong_ = [_similarity(config, kind, one[0][i], other) for other in others]
+        if config.objective == "infonce":
+            out.append(one_of((right - config.margin) / temperature, [x / temperature for x in wrong_]))
+        elif config.objective == "hinge":
+            out.append(mean([max(0.0, config.hinge_margin - right + x) for x in wrong_]))
+        else:
+            same = softplus(-(right - threshold) / temperature)
+            out.append((same + mean([softplus((x - threshold) / temperature) for x in wrong_])) / 2)
+    return out
+
+
+def _similarity(config: Config, kind: str, a: Any, b: Any) -> float:
+    if kind == "cls":
+        return cos(a.cls[0].double().numpy(), b.cls[0].double().numpy())
+    x, y = a.patches[0].double().numpy(), b.patches[0].double().numpy()
+    if config.patch_metric == "cosine":
+        return mean([cos(p, q) for p, q in zip(x, y, strict=True)])
+    if config.patch_metric == "pooled":
+        return cos(x.mean(0), y.mean(0))
+    return -sinkhorn(x, y, **config.sinkhorn)[0]
+
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "the defaults": {},
+    "the hard negative alone": {"negatives": "single"},
+    "cosine of patches, place by place": {"patch_metric": "cosine"},
+    "cosine of the mean patch": {"patch_metric": "pooled", "negatives": "single"},
+    "hinge": {"objective": "hinge", "hinge_margin": 0.3},
+    "bce": {"objective": "bce", "threshold": 0.2, "patch_threshold": -0.4},
+    "temperatures and margin": {"temperature": 0.2, "patch_temperature": 0.1, "margin": 0.1},
+    "geomloss's settings in the release": {"debias": False, "diameter": None, "negatives": "single"},
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_steps_loss_is_that_of_its_images_one_by_one(name: str, data: Manifest) -> None:
+    found = recipe(replace(PLAIN, **SWITCHES[name]), data)
+    expected = by_hand(found, data)
+    got = values(found)
+    assert got["cls_loss"] == pytest.approx(expected["cls_loss"], rel=1e-4, abs=1e-5)
+    assert got["patch_loss"] == pytest.approx(expected["patch_loss"], rel=1e-3, abs=1e-5)
+    assert got["loss"] == pytest.approx(got["cls_loss"] + got["patch_loss"], rel=1e-5)
+    if name != "the defaults":
+        assert got["loss"] != pytest.approx(values(recipe(PLAIN, data))["loss"], rel=1e-3)
+
+
+def test_the_weight_of_patches_and_single_terms(data: Manifest) -> None:
+    both = values(recipe(PLAIN, data))
+    heavy = values(recipe(replace(PLAIN, patch_weight=3.0), data))
+    assert heavy["loss"] == pytest.approx(both["cls_loss"] + 3 * both["patch_loss"], rel=1e-5)
+    alone = values(recipe(replace(PLAIN, terms="cls"), data))
+    assert alone["loss"] == alone["cls_loss"] == pytest.approx(both["cls_loss"], rel=1e-5)
+    assert "patch_loss" not in alone
+    patch = values(recipe(replace(PLAIN, terms="patch"), data))
+    assert patch["loss"] == patch["patch_loss"] == pytest.approx(both["patch_loss"], rel=1e-5)
+
+
+def test_gradients_of_micro_batches_add_up_to_that_of_their_mean_loss(data: Manifest) -> None:
+    found = recipe(PLAIN, data)
+    found.step(found.load(0))
+    got = {n: p.grad.clone() for n, p in found.model.named_parameters() if p.grad is not None}
+    found.model.zero_grad(set_to_none=True)
+    parts = found.load(0)
+    torch.stack([found._loss(part)["loss"] for part in parts]).mean().backward()  # type: ignore[no-untyped-call]
+    assert len(parts) == 2
+    for name, p in found.model.named_parameters():
+        if p.grad is not None:
+            assert torch.allclose(got[name], p.grad, rtol=1e-4, atol=1e-6 * float(p.grad.abs().max())), name
+
+
+def test_candidates_of_the_anchors_identity_are_no_negatives() -> None:
+    chance = torch.Generator().manual_seed(0)
+    anchor, positive, negative = torch.randn(3, 4, 6, generator=chance)
+    identity = torch.tensor([[0, 1, 1, 2], [0, 1, 1, 2], [1, 5, 0, 7]])  # two triplets of 1; two negatives show others'
+    found = compare(anchor, positive, negative, identity, 0, "batch")
+    assert found.positive.tolist() == [0, 1, 2, 3]
+    assert found.negative.int().tolist() == [
+        [0, 1, 1, 1, 1, 1, 0, 1], [1, 0, 0, 1, 0, 1, 1, 1], [1, 0, 0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 1, 1, 1, 1],
+    ]  # fmt: skip
+    half = compare(anchor[2:], positive, negative, identity, 2, "batch")
+    assert half.positive.tolist() == [2, 3]
+    assert half.negative.equal(found.negative[2:])
+    assert half.values.allclose(found.values[2:])
+
+
+def test_sinkhorn_similarity_is_one_for_pairs_and_matrices() -> None:
+    chance = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(5, 7, 6, generator=chance), dim=-1)
+    a, b = x[:2], x[2:]
+    for metric in ("sinkhorn", "cosine", "pooled"):
+        whole = patch_similarity(a, b, metric)
+        assert whole.shape == (2, 3)
+        assert patch_similarity(a, torch.stack([b, b.flip(0)]), metric).allclose(
+            torch.stack([whole[0], whole[1].flip(0)]), atol=1e-5
+        )
+
+
+def test_losses_fall_as_anchors_near_their_positives() -> None:
+    order = Similarities(torch.tensor([[0.5, 0.1, 0.3]]), torch.tensor([0]), torch.tensor([[False, True, True]]))
+    better = order._replace(values=torch.tensor([[0.9, 0.1, 0.3]]))
+    for objective in ("infonce", "hinge", "bce"):
+        a, b = (
+            loss_of(x, objective, temperature=0.1, margin=0.0, hinge_margin=0.5, threshold=0.0) for x in (order, better)
+        )
+        assert b < a
+    assert accuracy(order) == 1
+    assert accuracy(order._replace(values=torch.tensor([[0.3, 0.1, 0.3]]))) == 0
+
+
+def test_at_most_so_many_patches_are_compared(data: Manifest) -> None:
+    whole, some = recipe(PLAIN, data), recipe(replace(PLAIN, max_tokens=4), data)
+    part = some.load(0)[0]
+    tokens = torch.arange(9.0)[None, :, None].expand(9, 9, 2)
+    seen = {}
+    for step in range(20):
+        [_, (_, found)] = some._terms(tokens[:, 0], tokens, replace(part, place=(step, 0)))
+        assert found.shape == (9, 4, 2)
+        seen[step] = tuple(found[0, :, 0].tolist())
+        assert sorted(set(seen[step])) == list(seen[step])
+    assert set().union(*seen.values()) == set(range(9))
+    [_, (_, found)] = whole._terms(tokens[:, 0], tokens, part)
+    assert found is tokens
+
+
+# What trains
+
+
+def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -> None:
+    found = recipe(CONFIG, data)
+    names = {n for n, p in found.model.named_parameters() if p.requires_grad}
+    layers = [f"blocks.{b}.{x}" for b in (0, 1) for x in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")]
+    lora = {f"backbone.{x}.lora_{ab}.default.weight" for x in layers for ab in "AB"}
+    parts = ("ln.weight", "ln.bias", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias", "beta_logit")
+    assert names == lora | {f"mlp_{x}.{p}" for x in ("cls", "patch") for p in parts}
+    counted = 2 * 16 * ((48 + 144) + 2 * 48 + 2 * (48 + 192)) + 2 * (2 * 48 + 2 * 48 * 24 + 24 + 48 + 1)
+    assert sum(p.numel() for p in found.model.parameters() if p.requires_grad) == counted
+    before = {n: p.detach().clone() for n, p in found.model.named_parameters()}
+    fit(found, tmp_path / "run", SETTINGS, found.processes)
+    for name, p in found.model.named_parameters():
+        assert p.equal(before[name]) != (name in names), name
+    optimizer = found.optimizer()
+    assert type(optimizer) is torch.optim.AdamW
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (3e-4, 0.0)
+    assert {found.rate(step) for step in range(5)} == {1.0}
+
+
+@pytest.mark.parametrize(("terms", "other"), [("cls", "mlp_patch"), ("patch", "mlp_cls")])
+def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: Manifest) -> None:
+    found = recipe(replace(PLAIN, terms=terms), data)
+    assert not any(p.requires_grad for n, p in found.model.named_parameters() if n.startswith(other))
+    found.step(found.load(0))
+    assert all((p.grad is not None) == p.requires_grad for p in found.model.parameters())
+
+
+@pytest.mark.parametrize(
+    "change", [{"rank": 4}, {"targets": r"blocks\.\d+\.attn\.qkv"}, {"residual": False}, {"hidden": 8}]
+)
+def test_the_models_switches_change_its_parameters(change: dict[str, Any], data: Manifest) -> None:
+    plain, other = (recipe(c, data).model for c in (PLAIN, replace(PLAIN, **change)))
+    sizes = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in (plain, other)]
+    assert sizes[1] < sizes[0]
+    assert (other.mlp_cls.beta_logit is None) == ("residual" in change)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"features": "final"}, {"residual": False}, {"centre": False}, {"alpha": 8.0}], ids=str
+)
+def test_what_is_saved_scores_as_what_was_trained(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
+    found = recipe(replace(PLAIN, **change), data)
+    found.save(tmp_path)
+    saved = IDSim(tmp_path, device="cpu")
+    found.model.eval()
+    with torch.no_grad():
+        pixels = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+        ours, theirs, plain = (m(pixels) for m in (found.model, saved, recipe(PLAIN, data).model.eval()))
+    assert theirs.cls.allclose(ours.cls, atol=1e-5)
+    assert theirs.patches.allclose(ours.patches, atol=1e-5)  # type: ignore[union-attr]
+    if change:
+        assert not theirs.cls.allclose(plain.cls, atol=1e-3)
+    else:
+        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centred
+    assert theirs.cls.norm(dim=1).allclose(torch.ones(2), atol=1e-5)
+
+
+def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
+    gradients = []
+    for on in (False, True):
+        found, passes = recipe(replace(CONFIG, checkpointing=on), data), list[int]()  # with dropout
+        found.model.backbone.blocks[1].register_forward_pre_hook(lambda *_, own=passes: own.append(1))  # type: ignore[index, union-attr]
+        found.step(found.load(0))
+        assert len(passes) == (4 if on else 2)  # of two micro-batches
+        gradients.append({n: p.grad for n, p in found.model.named_parameters() if p.grad is not None})
+    assert all(gradients[0][n].equal(gradients[1][n]) for n in gradients[0])
+    assert len(gradients[0]) == len(gradients[1]) > 20
+
+
+def test_bfloat16_comes_near_float32(data: Manifest) -> None:
+    exact, rough = (values(recipe(replace(PLAIN, precision=p), data)) for p in ("no", "bf16"))
+    assert rough["loss"] == pytest.approx(exact["loss"], rel=0.1)
+    assert rough["loss"] != exact["loss"]
+
+
+# The backbone
+
+
+def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifest) -> None:
+    other = untrained(recipe_settings(), "", seed=5).backbone
+    save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "model.safetensors")
+    found = recipe(replace(PLAIN, backbone_weights=str(tmp_path / "model.safetensors")), data, lively=False)
+    pixels = torch.rand(1, 3, SIDE, SIDE)
+    with torch.no_grad():
+        ours, theirs = (backbones.last_tokens(m, pixels)[1] for m in (found.model.backbone, other))
+        new = backbones.last_tokens(recipe(PLAIN, data, lively=False).model.backbone, pixels)[1]
+    assert ours.equal(theirs)
+    assert not new.allclose(theirs, atol=1e-2)
+    assert len(found.settings["weights"]) == 12  # named by their content
+    again = recipe(replace(PLAIN, backbone_weights=str(tmp_path)), data, lively=False)  # a folder with that file
+    assert again.settings == found.settings
+    with pytest.raises(CheckpointError, match=r"--backbone-weights lost: no such file"):
+        recipe(replace(PLAIN, backbone_weights="lost"), data)
+
+
+def recipe_settings() -> Any:
+    from idmetric.models.idsim import IDSimConfig
+
+    return IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
+
+
+def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(name: str, hub: Any) -> str:
+        asked.append((name, hub.revision))
+        raise CheckpointError("the network is switched off")
+
+    monkeypatch.setattr(backbones, "pretrained_file", fetch)
+    with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights PATH"):
+        recipe(replace(PLAIN, backbone_weights="", revision="abc"), data)
+    assert asked == [(PLAIN.backbone, "abc")]
+
+
+def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> None:
+    from idmetric.models.idsim import IDSimConfig
+
+    name, args = "vit_small_patch14_dinov2", {"depth": 1, "embed_dim": 48, "num_heads": 3}
+    whole = backbones.build(name, args=args)  # at 518 pixels
+    torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
+    save_file(whole.state_dict(), tmp_path / "model.safetensors")
+    found = untrained(IDSimConfig(name, 56, 8, backbone_args=args), str(tmp_path / "model.safetensors"), 0)
+    expected = released.resample_dinov2_positions(whole.pos_embed, 4)  # type: ignore[arg-type]
+    assert found.backbone.pos_embed.shape == (1, 17, 48)
+    assert found.backbone.pos_embed.equal(expected)
+    assert not any(p.requires_grad for p in found.parameters())
+
+
+def test_an_encoder_without_such_layers_is_told(data: Manifest) -> None:
+    config = replace(PLAIN, backbone="resnet18", backbone_args={"channels": [8, 16, 24, 32]})
+    assert "no linear layers named 'vit'" in wrong(data, config)
+
+
+# Validation
+
+
+def test_validation_scores_triplets_by_class_features_and_patches(data: Manifest, tmp_path: Path) -> None:
+    found = recipe(PLAIN, data)
+    scores = found.validate()
+    found.save(tmp_path)
+    metric = IDSim(tmp_path, device="cpu")
+    held_out = read_triplets(data, VALIDATION)
+    for kind, name in (("cls", "triplet"), ("patch", "triplet_patch"), ("joint", "triplet_joint")):
+        wins = []
+        for anchor, positive, negative in held_out.rows.tolist():
+            near, far = metric(data.image(anchor), [data.image(positive), data.image(negative)], kind)
+            wins.append(float(near < far))
+        assert scores[name] == pytest.approx(mean(wins)), kind
+    assert scores["selection"] == pytest.approx((scores["triplet"] + scores["auc"]) / 2)
+    assert found.best == "selection"
+    assert found.model.training
+    patches = recipe(replace(PLAIN, terms="patch"), data)
+    assert patches.validate()["selection"] == patches.validate()["triplet_patch"]
+    assert "triplet_patch" not in recipe(replace(PLAIN, validate_patches=0), data).validate()
+
+
+def test_a_few_triplets_are_compared_by_patches_always_the_same(data: Manifest) -> None:
+    found = recipe(PLAIN, data)
+    held_out = read_triplets(data, VALIDATION)
+    one = [patch_accuracy(found.model, found.loader.pictures, held_out, 1, 3) for _ in range(2)]
+    assert one[0] == one[1]
+    assert set(one[0].values()) <= {0.0, 1.0}
+
+
+def test_without_rows_of_val_nothing_is_validated(tmp_path: Path) -> None:
+    found = recipe(PLAIN, manifest(tmp_path))
+    assert found.validate() == {}
+    assert found.best == ""
+
+
+# The run
+
+
+class Stopped(Exception):
+    """Instead of a kill."""
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, epochs=5)
+    whole = recipe(config, data)
+    fit(whole, tmp_path / "whole", replace(SETTINGS, workers=2), whole.processes)
+    with monkeypatch.context() as patch:
+        plain = IDSimRecipe.step
+        taken: list[int] = []
+
+        def step(self: IDSimRecipe, batch: Any) -> Any:
+            taken.append(1)
+            if len(taken) == 4:
+                raise Stopped
+            return plain(self, batch)
+
+        patch.setattr(IDSimRecipe, "step", step)
+        found = recipe(config, data)
+        with pytest.raises(Stopped):
+            fit(found, tmp_path / "run", SETTINGS, found.processes)
+    assert max(state.folders(tmp_path / "run")) == 2
+    again = recipe(config, data)
+    fit(again, tmp_path / "run", SETTINGS, again.processes)
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "run")
+    assert one.keys() == two.keys()
+    assert all(one[name].equal(two[name]) for name in one)
+    files = [load_file(tmp_path / x / "model.safetensors") for x in ("whole", "run")]
+    assert all(files[0][name].equal(files[1][name]) for name in files[0])
+
+
+def test_other_data_are_no_same_run(data: Manifest) -> None:
+    same = recipe(PLAIN, data).settings
+    assert same == recipe(replace(PLAIN, checkpointing=True), data).settings
+    fewer = recipe(replace(PLAIN, accumulation=1), data.take(np.arange(len(data)) >= 3)).settings
+    assert (same["data"] != fewer["data"], same["validation"] == fewer["validation"]) == (True, True)
+    other = recipe(PLAIN, data.replace(identity=[f"a {x}" for x in data.column("identity")])).settings
+    assert same["data"] != other["data"]
+
+
+def train_as(out: Path, file: Path, rank: int, port: str) -> None:
+    """Train as one of two processes."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                   "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": port}  # fmt: skip
+    torch.set_num_threads(1)
+    processes = Processes(cpu=True)
+    for name, config in TOGETHER.items():
+        save_file(trained(config, read(file), processes), out / f"{name}-{rank}.safetensors")
+    processes.close()
+
+
+def trained(config: Config, data: Manifest, processes: Processes) -> dict[str, Tensor]:
+    """Trained parameters after all steps, taken as the loop takes them."""
+    found = build(config, data, processes)
+    shake(found)
+    optimizer = found.optimizer()
+    changed = {n: p for n, p in found.model.named_parameters() if p.requires_grad}
+    for step in range(found.steps):
+        found.step(found.load(step))
+        processes.average_gradients(changed.values())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return {n: p.detach().clone() for n, p in changed.items()}
+
+
+# dropout follows from the micro-batch where one process embeds it whole
+TOGETHER = {
+    "micro-batches": replace(CONFIG, max_tokens=5),
+    "parts": replace(CONFIG, batch=6, accumulation=1, dropout=0.0, epochs=2, max_tokens=5),
+}
+
+
+def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
+    data.filter(split=None).write(tmp_path / "data.parquet")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train.test_idsim"])
+    parts = (tmp_path, tmp_path / "data.parquet")
+    group = [context.Process(target=train_as, args=(*parts, rank, port)) for rank in (0, 1)]
+    for process in group:
+        process.start()
+    alone = {name: trained(c, read(parts[1]), Processes(cpu=True)) for name, c in TOGETHER.items()}
+    for process in group:
+        process.join(180)
+        process.kill()  # where it hangs
+    assert [process.exitcode for process in group] == [0, 0]
+    for name, config in TOGETHER.items():
+        fresh = recipe(config, data).model.state_dict()
+        for rank in (0, 1):
+            shared = load_file(tmp_path / f"{name}-{rank}.safetensors")
+            for n, p in alone[name].items():
+                assert (p - shared[n]).abs().max() < 2e-5, (name, rank, n)
+        assert max(float((p - fresh[n]).abs().max()) for n, p in alone[name].items()) > 5e-4
+
+
+def test_processes_that_cannot_share_a_step_are_told() -> None:
+    assert Share.of(8, 4, 1, 2) == Share(range(2, 4), range(8))
+    assert Share.of(8, 4, 3, 4) == Share(range(3, 4), range(8))
+    assert Share.of(8, 4, 5, 8) == Share(range(4), range(5, 6))
+    for count in (3, 16):
+        with pytest.raises(ValueError, match=f"{count} processes can share neither 4 micro-batches nor 8 triplets"):
+            Share.of(8, 4, 0, count)
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch": 0}, {"rate": 0.0}, {"temperature": -1.0}, {"noise": -0.1}, {"epochs": 0},
+               {"terms": "patch", "validate_patches": 0}],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        replace(PLAIN, **change)
+
+
+def test_smoke_names_settings_that_there_are() -> None:
+    own = {**SMOKE}
+    own.pop("validate_every")
+    assert math.isclose(Config(**own).rate, 3e-4)
+    assert isinstance(ManifestError("x"), ValueError)

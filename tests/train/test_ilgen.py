@@ -1,0 +1,632 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import Backbone, load
+from idmetric.checkpoints.format import CheckpointError
+from idmetric.cli.train import build_parser, main
+from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.train import state
+from idmetric.train.ilgen.batches import draw_classes, draw_images, draw_pairs, pass_length
+from idmetric.train.ilgen.data import classes_of
+from idmetric.train.ilgen.objectives import Contrastive, SoftmaxMargin, mine
+from idmetric.train.ilgen.recipe import PAPER, SMOKE, Config, ILGen, build
+from idmetric.train.loader import Steps
+from idmetric.train.log import read as read_log
+from idmetric.train.loop import Settings, fit
+from idmetric.train.processes import Processes
+from tests.reference import losses_loop as loop
+from tests.train_parts import a_minute_offline, kept
+
+LOSSES = tuple(PAPER)
+RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) -> Manifest:
+    """Things of nine colours each, brighter in one picture than in another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, rows = np.random.default_rng(0), []
+    for n in range(things + held_out):
+        colours = rng.integers(0, 200, (3, 3, 3))
+        for k in range(images):
+            pixels = (colours + rng.integers(0, 56, (1, 1, 3))).astype(np.uint8)
+            Image.fromarray(pixels).resize((40, 36), Image.Resampling.NEAREST).save(folder / f"{n}-{k}.png")
+            rows.append(Row(f"thing-{n:02}", f"{n}-{k}.png", split="train" if n < things else "val"))
+    return Manifest.from_rows(rows, folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return render(tmp_path_factory.mktemp("things"))
+
+
+def config(**options: Any) -> Config:
+    return Config(**{**SMOKE, "classes": 4, "chunk": 5, **options})
+
+
+def made(data: Manifest, **options: Any) -> ILGen:
+    return build(config(**options), data, Processes(cpu=True))
+
+
+def lively(recipe: ILGen) -> ILGen:
+    """With weights so large that images differ to it."""
+    with torch.no_grad():
+        for p in recipe.model.parameters():
+            if p.ndim > 1:
+                p.normal_(std=1.5 * p[0].numel() ** -0.5, generator=torch.Generator().manual_seed(p.numel()))
+    return recipe
+
+
+def trained(data: Manifest, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> ILGen:
+    recipe = made(data, **options)
+    fit(recipe, out, Settings(**{**RUN, **(settings or {})}), recipe.processes)
+    return recipe
+
+
+def vectors(recipe: ILGen, rows: Any) -> list[Any]:
+    """Embeddings of rows, one by one, by the public call."""
+    model = recipe.model.eval()
+    found = [model.embed(recipe.batches.pictures.data.image(int(row))).cls[0].double().numpy() for row in rows]
+    recipe.model.train()
+    return found
+
+
+def gradients(recipe: ILGen, step: int = 0) -> dict[str, Tensor]:
+    recipe.step(recipe.load(step))
+    found = {f"{part}.{name}": p.grad.clone() for part, module in recipe.modules().items()
+             for name, p in module.named_parameters() if p.grad is not None}  # fmt: skip
+    for module in recipe.modules().values():
+        module.zero_grad()
+    return found
+
+
+# Classes
+
+
+def test_classes_have_n_images_and_smaller_ones_are_left_out_or_filled_up(data: Manifest) -> None:
+    few = data.take([*range(12), 12, 13, 16])  # classes of 4, 4, 4, 2 and 1
+    assert classes_of(few, 4).rows.tolist() == np.arange(12).reshape(3, 4).tolist()
+    assert classes_of(few, 4).left_out == 2
+    assert classes_of(few, 2).rows.shape == (4, 2)
+    assert classes_of(few, 2).unused == 6
+    assert classes_of(few, 4, "repeat").rows[3:].tolist() == [[12, 13, 12, 13], [14, 14, 14, 14]]
+
+
+def test_classes_hang_on_names_and_seed_alone(data: Manifest) -> None:
+    order = np.random.default_rng(1).permutation(len(data))
+    ids = np.array(data.column("id"))
+    a, b = classes_of(data, 3, seed=5), classes_of(data.take(order), 3, seed=5)
+    assert ids[a.rows].tolist() == ids[order][b.rows].tolist()
+    assert a.fingerprint == b.fingerprint
+    other = classes_of(data, 3, seed=6)
+    assert (other.rows != a.rows).any()
+    assert other.fingerprint != a.fingerprint
+
+
+def test_an_image_counts_once_and_held_out_ones_not_at_all(data: Manifest) -> None:
+    again = Manifest.from_rows([*data, Row("thing-00", "./0-1.png", id="again", split="train")], data.root)
+    found = classes_of(again, 4)
+    assert len(found) == 9
+    assert found.unused == 0
+    assert set(np.array(data.column("split"))[found.flat]) == {"train"}
+
+
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    split = data.column("split")
+    with pytest.raises(ManifestError, match=r"1 rows of split val .*row 4 \(0-3.png\).*idmetric-data split"):
+        made(data.replace(split=["val" if row == 3 else part for row, part in enumerate(split)]), images=3)
+    again = Manifest.from_rows([*data, Row("other", "./0-1.png", id="again", split="val")], data.root)
+    with pytest.raises(ManifestError, match=r"1 rows of split val .*\(again\)"):
+        made(again)
+
+
+def test_each_pass_draws_each_class_once_with_one_query(data: Manifest) -> None:
+    for seed in range(3):
+        seen: list[int] = []
+        for step in range(3, 6):  # the second pass of 10 classes in batches of 4
+            drawn = draw_classes(step, 10, 3, 4, seed)
+            chosen = drawn.label.view(4, 3)[:, 0].tolist()
+            assert len(set(chosen)) == 4
+            assert drawn.image[:, 0].tolist() == [c * 3 + k for c in chosen for k in range(3)]
+            assert drawn.label[drawn.query].tolist() == chosen
+            seen += chosen
+        assert sorted(seen[:10]) == list(range(10))
+        assert seen[10:] == seen[:2]
+        assert pass_length(10, 4) == 3
+    queries = torch.stack([draw_classes(step, 10, 3, 4, 0).query % 3 for step in range(60)])
+    assert (queries.flatten().bincount() > 50).all()  # of 240, each place of a class about 80 times
+    assert draw_classes(1, 10, 3, 4, 0, "all").query.tolist() == list(range(12))
+
+
+def test_pairs_are_two_images_of_a_class_and_each_image_queries_once_a_pass() -> None:
+    passes = [draw_pairs(step, 5, 4, 4, 7) for step in range(5)]
+    query, positive = (torch.cat([d.image[:, k] for d in passes]) for k in (0, 1))
+    assert sorted(query.tolist()) == list(range(20))
+    assert (query // 4 == positive // 4).all()
+    assert (query != positive).all()
+    assert all((d.image[:, 2] == -1).all() and (d.label == d.image[:, 0] // 4).all() for d in passes)
+    offsets = torch.cat([(d.image[:, 1] - d.image[:, 0]) % 4 for d in (draw_pairs(s, 5, 4, 4, 0) for s in range(60))])
+    assert (offsets.bincount()[1:] > 50).all()
+    single = torch.cat([draw_images(step, 5, 4, 4, 7).image[:, 0] for step in range(5)])
+    assert sorted(single.tolist()) == list(range(20))
+
+
+# One step
+
+
+def test_a_step_of_recall_at_k_is_the_equation_on_images_embedded_one_by_one(data: Manifest) -> None:
+    for options in ({}, {"query_in_database": True}, {"queries": "all", "ks": (1, 3), "rank_temperature": 0.1,
+                                                      "recall_temperature": 0.5}):  # fmt: skip
+        recipe = lively(made(data, augment=False, **options))
+        drawn = recipe.batches.draw(1)
+        x = vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])
+        expected = loop.recall_at_k(
+            x, drawn.label.tolist(), drawn.query.tolist(), options.get("ks", (1, 2, 4, 8)),
+            query_in_database=options.get("query_in_database", False),
+            t_rank=options.get("rank_temperature", 0.01), t_recall=options.get("recall_temperature", 1.0),
+        )  # fmt: skip
+        assert float(recipe.step(recipe.load(1))["loss"]) == pytest.approx(expected, rel=1e-3)
+        assert len(drawn.query) == (16 if options.get("queries") else 4)
+
+
+def test_a_step_of_infonce_is_the_equation_with_every_image_a_query(data: Manifest) -> None:
+    for options in ({}, {"siblings": True, "temperature": 0.2}):
+        recipe = lively(made(data, loss="infonce", augment=False, **options))
+        drawn = recipe.batches.draw(0)
+        x = vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])
+        expected = loop.label_info_nce(
+            x, drawn.label.tolist(), options.get("temperature", 0.05), bool(options.get("siblings"))
+        )
+        assert float(recipe.step(recipe.load(0))["loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("margin", [1.0, 0.4])
+def test_a_step_of_contrastive_takes_the_hardest_negative_of_the_dataset(data: Manifest, margin: float) -> None:
+    recipe = lively(made(data, loss="contrastive", batch=6, augment=False, contrastive_margin=margin))
+    drawn = recipe.batches.draw(0)
+    flat = recipe.batches.classes.flat
+    x = np.stack(vectors(recipe, flat))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    expected = []
+    for query, positive, _ in drawn.image.tolist():
+        others = [n for n in range(len(flat)) if n // 4 != query // 4]
+        hardest = max(others, key=lambda n: x[query] @ x[n])
+        near, far = (np.linalg.norm(x[query] - x[n]) for n in (positive, hardest))
+        expected.append(near**2 / 2 + max(0.0, margin - far) ** 2 / 2)
+    found = recipe.step(recipe.load(0))
+    assert float(found["loss"]) == pytest.approx(np.mean(expected), rel=1e-4)
+    assert found["images"] == 18
+
+
+def test_a_step_of_softmax_margin_is_cross_entropy_of_scaled_cosines(data: Manifest) -> None:
+    recipe = lively(made(data, loss="softmax-margin", augment=False, softmax_scale=8.0, softmax_margin=0.2))
+    assert isinstance(recipe.loss, SoftmaxMargin)
+    drawn = recipe.batches.draw(0)
+    x = torch.tensor(np.stack(vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])))
+    cosine = F.normalize(x, dim=1) @ F.normalize(recipe.loss.prototype.detach().double(), dim=1).T
+    terms = []
+    for row, label in zip(cosine, drawn.label.tolist(), strict=True):
+        logits = [8 * (c - 0.2 * (k == label)) for k, c in enumerate(row.tolist())]
+        terms.append(np.log(np.exp(logits).sum()) - logits[label])
+    assert float(recipe.step(recipe.load(0))["loss"]) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert len(drawn.label) == 16
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_chunks_and_checkpointing_change_no_gradient(data: Manifest, loss: str) -> None:
+    options = {"loss": loss, "frozen_epochs": 0, "weight_decay": 0.0}
+    whole = gradients(lively(made(data, chunk=1000, **options)))
+    for other in ({"chunk": 3}, {"chunk": 7, "checkpointing": True}):
+        found = gradients(lively(made(data, **other, **options)))
+        assert found.keys() == whole.keys()
+        scale = max(float(g.abs().max()) for g in whole.values())
+        assert scale > 1e-3
+        for name, gradient in whole.items():
+            assert found[name].allclose(gradient, rtol=1e-4, atol=1e-5 * scale), name
+
+
+def test_pixels_travel_in_eight_bits_without_loss(data: Manifest) -> None:
+    for augment in (True, False):
+        recipe = made(data, augment=augment)
+        batch = recipe.load(2)
+        rows = recipe.batches.classes.flat[batch["drawn"].image[:, 0].numpy()]
+        exact = recipe.batches.pictures.batch(rows, (0, 2))
+        assert batch["pixels"].dtype == torch.uint8
+        assert (batch["pixels"][:, 0].float() / 255).equal(exact)
+        assert kept(batch)["batch.pixels"].equal(batch["pixels"])
+    plain = torch.stack([recipe.model.load_image(data.source(int(row)))[0] for row in rows])
+    assert exact.equal(plain)
+
+
+def test_mining_finds_what_brute_force_finds(data: Manifest) -> None:
+    recipe = lively(made(data, loss="contrastive"))
+    classes = recipe.batches.classes
+    x = np.stack(vectors(recipe, classes.flat))
+    cosine = x @ x.T / np.linalg.norm(x, axis=1) / np.linalg.norm(x, axis=1)[:, None]
+    label = np.arange(len(x)) // 4
+    cosine[label[:, None] == label] = -2
+    assert recipe.model.training
+    found = mine(recipe.model, data, classes, recipe.processes, 5)
+    assert found.tolist() == cosine.argmax(1).tolist()
+    assert recipe.model.training
+
+
+# What trains
+
+
+@pytest.mark.parametrize("loss", ["recall@k", "infonce", "contrastive"])
+def test_the_whole_encoder_trains(data: Manifest, tmp_path: Path, loss: str) -> None:
+    recipe = made(data, loss=loss, epochs=1)
+    before = {name: p.detach().clone() for name, p in recipe.model.named_parameters()}
+    assert all(p.requires_grad for p in recipe.model.parameters())
+    fit(recipe, tmp_path / "run", Settings(**RUN), recipe.processes)
+    assert not [name for name, p in recipe.model.named_parameters() if p.equal(before[name])]
+
+
+def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest) -> None:
+    recipe = made(data, loss="softmax-margin", rate=1e-4)
+    assert (recipe.batches.per_pass, recipe.frozen_steps, recipe.steps) == (3, 6, 9)
+    optimizer = recipe.optimizer()
+    moved, rates = [], []
+    for step in range(9):
+        before = [p.detach().clone() for m in recipe.modules().values() for p in m.parameters()]
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * recipe.rate(step)
+        rates.append(optimizer.param_groups[0]["lr"])
+        recipe.step(recipe.load(step))
+        optimizer.step()
+        optimizer.zero_grad()
+        after = [p for m in recipe.modules().values() for p in m.parameters()]
+        moved.append([not a.equal(b) for a, b in zip(after, before, strict=True)])
+    encoder = len(list(recipe.model.parameters()))
+    assert not any(any(m[:encoder]) for m in moved[:6])
+    assert all(all(m[encoder:]) for m in moved)
+    assert all(all(m[:encoder]) for m in moved[6:])
+    assert rates == pytest.approx([1e-3] * 6 + [1e-4] * 3)
+    assert [g["lr"] for g in recipe.optimizer().param_groups] == [1e-3, 1e-3]
+
+
+def test_the_optimiser_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
+    for loss, rate in (("recall@k", 1e-5), ("infonce", 1e-5), ("contrastive", 1e-7)):
+        small = {k: v for k, v in SMOKE.items() if k not in ("rate", "epochs")}
+        recipe = build(Config(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
+        [group] = recipe.optimizer().param_groups
+        assert type(recipe.optimizer()) is torch.optim.Adam
+        assert (group["lr"], group["weight_decay"]) == (rate, 1e-6)
+        assert {recipe.rate(step) for step in range(20)} == {1.0}
+        assert recipe.steps == {"contrastive": 5}.get(loss, 3)  # one pass
+
+
+def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: Manifest) -> None:
+    options: dict[str, Any] = {"backbone": "resnet18", "backbone_args": {"channels": [8, 8, 8, 8]}, "image_size": None}
+    found = []
+    for chunk in (4, 1000):
+        recipe = made(data, chunk=chunk, images=2, **options)
+        before = {name: b.clone() for name, b in recipe.model.named_buffers()}
+        assert before
+        found.append(float(recipe.step(recipe.load(0))["loss"]))
+        assert all(b.equal(before[name]) for name, b in recipe.model.named_buffers())
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_it_learns_to_retrieve(data: Manifest, tmp_path: Path) -> None:
+    trained(data, tmp_path / "run", {"validate_every": 1000}, augment=False, epochs=20, classes=9, rate=3e-3)
+    log = read_log(tmp_path / "run" / "log.jsonl")
+    losses = [value for _, value in log["loss"]]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
+    scores = [value for _, value in log["validation/map"]]
+    assert scores[-1] > scores[0] + 0.05, scores
+    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
+
+
+# Switches
+
+
+def test_the_papers_settings_are_the_defaults() -> None:
+    found = Config()
+    assert (found.loss, found.classes, found.images, found.batch, found.epochs) == ("recall@k", 400, 4, 1600, 1)
+    assert (found.ks, found.rank_temperature, found.recall_temperature) == ((1, 2, 4, 8), 0.01, 1.0)
+    assert (found.rate, found.weight_decay, found.queries, found.query_in_database) == (1e-5, 1e-6, "one", False)
+    assert pass_length(20_000, found.classes) == 50
+    # numbers that the paper does not tell are MoCo's
+    assert (found.augment, found.crop, found.jitter, found.grey, found.flip) == (
+        True, (0.2, 1.0), (0.4, 0.4, 0.4, 0.4), 0.2, 0.5
+    )  # fmt: skip
+    assert (Config(loss="infonce").temperature, Config(loss="infonce").batch) == (0.05, 1600)
+    other = Config(loss="contrastive")
+    assert (other.rate, other.batch, other.contrastive_margin) == (1e-7, 8, 1.0)
+    last = Config(loss="softmax-margin")
+    assert (last.rate, last.classifier_rate, last.batch, last.frozen_epochs) == (1e-6, 1e-3, 16, 2)
+    assert (last.softmax_scale, last.softmax_margin) == (16.0, 0.0)
+    assert Config(loss="contrastive", rate=3.0, batch=2).rate == 3.0
+
+
+def test_supplement_s2_counts_the_descriptors_parameters() -> None:
+    counts = {"vit_large_patch16_siglip_384": (316, 1024), "vit_large_patch14_clip_quickgelu_336": (304, 1024),
+              "vit_base_patch16_224": (86, 768)}  # fmt: skip
+    for name, (millions, width) in counts.items():
+        with torch.device("meta"):
+            model = timm.create_model(name, num_classes=0)
+        assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(millions, abs=1)
+        assert model.num_features == width
+
+
+def test_descriptors_are_class_tokens_or_attention_pooling(data: Manifest) -> None:
+    pixels = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain = made(data)
+    tokens = plain.model.backbone.forward_features((pixels - 0.5) / 0.5)  # type: ignore[operator]
+    assert plain.model(pixels).cls.allclose(tokens[:, 0], atol=1e-6)
+    average = made(data, pool="avg")
+    assert average.model(pixels).cls.allclose(tokens[:, 1:].mean(1), atol=1e-6)
+    siglip = made(data, backbone="vit_base_patch16_siglip_224",
+                  backbone_args={"embed_dim": 32, "depth": 1, "num_heads": 2})  # fmt: skip
+    names = {name for name, g in gradients(siglip).items() if g.abs().max() > 0}
+    assert any("attn_pool.latent" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("crop", (0.9, 1.0)), ("jitter", (0.0, 0.0, 0.0, 0.0)), ("grey", 1.0), ("flip", 1.0), ("augment", False),
+     ("seed", 1), ("image_size", 48), ("images", 3), ("few_images", "repeat"), ("classes", 5)],
+)  # fmt: skip
+def test_each_switch_of_the_batches_changes_them(data: Manifest, option: str, value: Any) -> None:
+    given = data.take(np.flatnonzero(np.array(data.column("id")) != "0-0.png"))  # one class of three
+    plain, other = (made(given, **o).load(0)["pixels"] for o in ({}, {option: value}))
+    assert plain.shape != other.shape or not plain.equal(other)
+    if option == "grey":
+        assert (other.float().std(2) < 1).all()
+
+
+def test_negatives_are_mined_as_often_as_told(data: Manifest) -> None:
+    for every, due in ((0, [0, 5]), (2, [0, 2, 4, 6, 8])):
+        recipe = made(data, loss="contrastive", mine_every=every)
+        assert isinstance(recipe.loss, Contrastive)
+        recipe.loss.hardest.fill_(0)
+        mined = []
+        for step in range(10):  # a pass has 5
+            recipe.loss.hardest.fill_(0)
+            recipe.step(recipe.load(step))
+            mined += [step] if recipe.loss.hardest.any() else []
+        assert mined == due
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for options, text in (
+        ({"loss": "triplet"}, "choose recall@k"),
+        ({"batch": 10}, "set --classes"),
+        ({"images": 1}, "images = 1: it must be 2 or more"),
+        ({"rate": 0.0}, "must be positive"),
+        ({"loss": "softmax-margin", "epochs": 2}, "no pass is left for the encoder"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            Config(**options)
+
+
+# Runs
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path, loss: str) -> None:
+    options = {"loss": loss, "epochs": 3 if loss == "softmax-margin" else 2, "mine_every": 3}
+    settings = {"validate_every": 3}
+    whole = trained(data, tmp_path / "whole", settings, **options)
+    recipe = made(data, **options)
+    plain = recipe.step
+
+    def step(batch: Any) -> Any:
+        if batch["drawn"].step == 5:
+            raise Killed
+        return plain(batch)
+
+    recipe.step = step  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        fit(recipe, tmp_path / "run", Settings(**{**RUN, **settings}), recipe.processes)
+    assert max(state.folders(tmp_path / "run")) == 4
+    trained(data, tmp_path / "run", {**settings, "workers": 2}, **options)
+    for part in ("model.safetensors", f"checkpoints/step-{whole.steps:06}/state.safetensors"):
+        a, b = (load_file(tmp_path / name / part) for name in ("whole", "run"))
+        assert a.keys() == b.keys()
+        assert all(a[k].equal(b[k]) for k in a)
+
+
+def test_a_run_is_not_gone_on_with_on_other_data_but_with_another_chunk(data: Manifest) -> None:
+    settings = [made(data, chunk=7, checkpointing=True).settings, made(data).settings]
+    assert settings[0] == settings[1]
+    assert made(data.take(range(32))).settings["data"] != settings[0]["data"]
+    assert json.loads(json.dumps(settings[0]))["ks"] == [1, 2, 4, 8]
+
+
+def together(data: Manifest, out: Path, count: int, rank: int = 0, port: str = "") -> None:
+    """Runs of two losses as one of `count` processes, by plain gradient descent."""
+    if count > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_PORT": port,
+                       "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}  # fmt: skip
+    torch.set_num_threads(1)
+    processes = Processes(cpu=True)
+    for loss in ("recall@k", "contrastive", "softmax-margin"):
+        recipe = build(config(loss=loss, batch=None if loss == "recall@k" else 6), data, processes)
+        lively(recipe)
+        # Adam would make whole steps of rounding noise where a gradient ought to be zero
+        parameters = [p for module in recipe.modules().values() for p in module.parameters()]
+        recipe.optimizer = lambda own=parameters: torch.optim.SGD(own, lr=1e-2)  # type: ignore[method-assign, misc]
+        recipe.steps = min(recipe.steps, 14)
+        fit(recipe, out / loss, Settings(**{**RUN, "save_every": 0}), processes)
+    processes.close()
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train.test_ilgen"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = [context.Process(target=together, args=(data, tmp_path / "two", 2, rank, port)) for rank in range(2)]
+    for process in group:
+        process.start()
+    together(data, tmp_path / "one", 1)
+    for process in group:
+        process.join(120)
+        assert process.exitcode == 0
+    for loss in ("recall@k", "contrastive", "softmax-margin"):
+        one, two = (load_file(tmp_path / name / loss / "model.safetensors") for name in ("one", "two"))
+        for name in one:
+            assert one[name].allclose(two[name], rtol=1e-3, atol=1e-5), (loss, name)
+        logs = [[v for _, v in read_log(tmp_path / n / loss / "log.jsonl")["loss"]] for n in ("one", "two")]
+        assert logs[0] == pytest.approx(logs[1], rel=1e-4)
+        assert len(set(logs[0])) > 5
+
+
+def test_loading_processes_need_no_model(data: Manifest) -> None:
+    recipe = made(data)
+    copy = pickle.loads(pickle.dumps(Steps(recipe, 0, 0)))
+    assert copy.recipe.model is None
+    assert copy[1]["pixels"].equal(recipe.load(1)["pixels"])
+
+
+@pytest.mark.slow
+def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with a_minute_offline():
+        assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
+    program = (
+        "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"
+        f"model = idmetric.load({str(out)!r}, device='cpu')\n"
+        f"a, b = (r'{out}/smoke-data/world/' + p for p in {sorted(_pictures(out))[:2]!r})\n"
+        "print(type(model).__name__, model(a, b).item(), model(a, a).item())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    name, distance, none = done.stdout.split()
+    assert name == "Backbone"
+    assert float(distance) > float(none) == pytest.approx(0, abs=1e-6)
+    plain = timm.create_model(SMOKE["backbone"], num_classes=0, img_size=32, **SMOKE["backbone_args"])
+    assert load_file(out / "model.safetensors").keys() == {f"backbone.{k}" for k in plain.state_dict()}
+
+
+def _pictures(out: Path) -> list[str]:
+    from idmetric.data.manifest.table import read
+
+    return [str(p) for p in read(out / "smoke-data" / "world" / "manifest.parquet").column("path")]
+
+
+def test_training_goes_on_from_a_trained_model(data: Manifest, tmp_path: Path) -> None:
+    first = trained(data, tmp_path / "run", epochs=1)
+    options: dict[str, Any] = {"image_size": None, "backbone_args": {}, "backbone_weights": ""}
+    again = made(data, backbone=str(tmp_path / "run"), **options)
+    a, b = first.model.state_dict(), again.model.state_dict()
+    assert all(a[k].equal(b[k]) for k in a)
+    assert isinstance(load(tmp_path / "run", device="cpu"), Backbone)
+    assert again.settings["revision"]
+    with pytest.raises(ValueError, match="says itself what it is"):
+        made(data, backbone=str(tmp_path / "run"), **{**options, "image_size": 64})
+
+
+def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_silently(
+    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = lively(made(data)).model.backbone
+    save_file(source.state_dict(), tmp_path / "timm.safetensors")
+    first = made(data, backbone_weights=str(tmp_path / "timm.safetensors"))
+    found = first.model.backbone
+    assert all(found.state_dict()[k].equal(v) for k, v in source.state_dict().items())
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "timm.safetensors").rename(tmp_path / "moved" / "model.safetensors")
+    assert made(data, backbone_weights=str(tmp_path / "moved")).settings == first.settings  # named by their content
+    with pytest.raises(CheckpointError, match=r"--backbone-weights .*absent\.safetensors: no such file"):
+        made(data, backbone_weights=str(tmp_path / "absent.safetensors"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
+        made(data, backbone_weights="")
+
+
+# Wrong data
+
+
+def test_wrong_data_is_told_with_the_way_out(data: Manifest) -> None:
+    cases: list[tuple[Manifest, dict[str, Any], str]] = [
+        (data.replace(identity=None), {}, "no row has an identity.*idmetric-data generate --task ilgen"),
+        (data.replace(split="test"), {}, "no row of split train .* has an identity"),
+        (data.take(range(4)), {}, "all images show one identity, 'thing-00'"),
+        (data.take([*range(4), 4, 5]), {}, "only one identity has 4 different images.*at most 4: --images 2 takes"),
+        (data.take([0, 4, 8]), {}, "no identity has 4 different images.*at most 1: --few-images repeat"),
+        (data, {"classes": 400}, "9 identities have 4 images, and a batch takes 400 different ones: --classes 9"),
+        (data, {"loss": "contrastive", "batch": 50}, "a batch takes 50 images of 36: --batch 36"),
+        (data.take([*range(36), 36, 40, 44]), {}, "no identity of the validation split has two images"),
+    ]
+    for given, options, text in cases:
+        with pytest.raises(ManifestError, match=text):
+            made(given, **options)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
+    three = Processes(cpu=True)
+    three.count = 3
+    with pytest.raises(ValueError, match="a batch of 16 cannot be shared equally by 3 processes"):
+        build(config(), data, three)
+
+
+def test_what_is_left_out_is_told(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    made(data.take([*range(20), 21]), images=3)
+    assert "5 classes of 3 images; left out: 1 identities with fewer" in capsys.readouterr().out
+    made(data, images=3)
+    assert "9 further images are not used" in capsys.readouterr().out
+
+
+def test_commands_of_the_page_parse() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "train-ilgen.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^idmetric-train (.*?)(?:\s{3,}#.*)?$", re.sub(r"\s*\\\n\s*", " ", text), flags=re.M)
+    options = re.findall(r"`(--[^`]*)`", text)
+    assert len(lines) >= 4
+    assert len(options) >= 15
+    for given in (*lines, *(f"ilgen {o}" for o in options)):
+        build_parser("ilgen").parse_args(shlex.split(given, comments=True))
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [("recall@k", "model/backbone.cls_token"), ("contrastive", "loss/hardest"), ("softmax-margin", "loss/prototype")],
+)
+def test_checkpoints_hold_what_a_loss_learns_or_finds(data: Manifest, loss: str, name: str) -> None:
+    modules = made(data, loss=loss).modules()
+    assert name in {f"{part}/{n}" for part, module in modules.items() for n, _ in state.trained(module)}
+
+
+def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
+    found = []
+    for precision in ("no", "bf16"):
+        recipe = lively(build(config(loss="infonce"), data, Processes(precision, cpu=True)))  # type: ignore[arg-type]
+        found.append(torch.cat([g.flatten() for g in gradients(recipe).values()]))
+    assert torch.cosine_similarity(found[0], found[1], dim=0) > 0.95
+    assert not found[0].equal(found[1])

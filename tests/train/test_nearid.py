@@ -1,0 +1,848 @@
+"""The NearID recipe: its tuples, its loss, what trains, its switches, the cache of features, and what it refuses."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import CheckpointError, NearID, load
+from idmetric.cli.train import main
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.models import backbone
+from idmetric.models.nearid import NearIDConfig
+from idmetric.train import state
+from idmetric.train.batches import generator
+from idmetric.train.features import FeatureCache, picture_keys, trunk_id
+from idmetric.train.loader import Steps
+from idmetric.train.log import read as read_log
+from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
+from idmetric.train.nearid.recipe import SMOKE, Config, Recipe, build, siglip
+from idmetric.train.processes import Processes
+from tests.reference import losses_loop as slow
+from tests.train_parts import a_minute_offline, kept
+
+MODEL = {name: SMOKE[name] for name in ("backbone", "backbone_weights", "backbone_args", "image_size")}
+SMALL: dict[str, Any] = {**MODEL, "precision": "no", "batch": 4, "rate": 1e-3}
+STILL = {**SMALL, "augment": False}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def picture(folder: Path, name: str, seed: int) -> str:
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((40, 32), Image.Resampling.BICUBIC).save(folder / f"{name}.png")
+    return f"{name}.png"
+
+
+def write(folder: Path, things: int = 6, parts: int = 2, splits: tuple[str | None, ...] = (None,)) -> Manifest:
+    """Things of 2 and 3 views with distractors by two engines, and others of 2 views with two part-edits each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cover = np.zeros((32, 40), np.uint8)
+    cover[8:24, 10:30] = 255
+    Image.fromarray(cover).save(folder / "mask.png")
+    rows = []
+    for n in range(things + parts):
+        split, views = splits[n % len(splits)], 2 if n >= things else 2 + n % 2
+        for v in range(views):
+            view = f"t{n}v{v}"
+            rows.append(Row(f"t{n}", picture(folder, view, 100 * n + v), id=view, mask="mask.png", split=split))
+            made = [("part-edit", "SDXL")] * 2 if n >= things else [("distractor", "Flux"), ("distractor", "Qwen")]
+            for k, (role, engine) in enumerate(made):
+                rows.append(
+                    Row(f"{view}e{k}", picture(folder, f"{view}e{k}", 100 * n + 10 + 4 * v + k), id=f"{view}e{k}",
+                        parent=view, role=role, engine=engine, split=split, oracle=0.9 - 0.2 * k - 0.1 * v)
+                )  # fmt: skip
+    Manifest.from_rows(rows, folder).write(folder / "data.parquet")
+    return read(folder / "data.parquet")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write(tmp_path_factory.mktemp("data"))
+
+
+def recipe(data: Manifest, **config: Any) -> Recipe:
+    return build(Config(**{**STILL, **config}), data, Processes(config.get("precision", "no"), cpu=True))
+
+
+def random_model(seed: int = 0) -> NearID:
+    """As the smoke run starts."""
+    return siglip.start(
+        MODEL["backbone"], weights="random", image_size=MODEL["image_size"], backbone_args=MODEL["backbone_args"],
+        seed=seed,
+    )  # fmt: skip
+
+
+def losses(run: Recipe, steps: int = 2) -> list[float]:
+    return [float(run.step(run.load(step))["loss"]) for step in range(steps)]
+
+
+def gradients(run: Recipe, step: int = 0) -> dict[str, Tensor]:
+    run.model.zero_grad()
+    run.step(run.load(step))
+    return {n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None}
+
+
+# The command
+
+
+def test_the_smoke_run_ends_within_a_minute_and_opens_as_the_public_class(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with a_minute_offline():
+        assert main(["nearid", "--smoke", "--out", str(out), "--cpu", "--workers", "0"]) == 0
+    model = load(out, device="cpu")
+    assert isinstance(model, NearID)
+    fresh = random_model()
+    before, after = fresh.state_dict(), model.state_dict()
+    assert before.keys() == after.keys() == load_file(out / "model.safetensors").keys()
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved
+    assert all(name.startswith("backbone.attn_pool.") for name in moved)
+    assert isinstance(load(out / "best", device="cpu"), NearID)
+    log = read_log(out / "log.jsonl")
+    assert {"loss", "discrimination", "ranking", "validation/ssr", "validation/part_ssr"} <= log.keys()
+    assert model.embed(Image.new("RGB", (50, 40))).cls.norm().item() == pytest.approx(1, abs=1e-5)
+
+
+# Tuples
+
+
+def test_a_tuple_holds_an_anchor_its_other_views_and_distractors_in_the_anchors_background(data: Manifest) -> None:
+    names, parents = data.column("id"), data.column("parent")
+    identities, notes = find(data)
+    assert (len(identities), notes) == (8, [])
+    assert Counter(len(x.views) for x in identities) == {2: 5, 3: 3}
+    assert [x.parts for x in identities] == [False] * 6 + [True] * 2
+    anchors = Counter()
+    for step in range(200):
+        thing = identities[step % 8]
+        rows, masked = draw(thing, Shape(), generator(3, step))
+        anchor, positive, near = rows[0], rows[1:3], rows[3:]
+        anchors[names[anchor]] += 1
+        assert sorted({anchor, *positive} - {MISSING}) == sorted(thing.views)  # each once
+        assert (positive == MISSING).sum() == 3 - len(thing.views)
+        assert len(set(near)) == 3  # two distractors, and an empty slot
+        assert [parents[r] for r in near if r != MISSING] == [names[anchor]] * 2
+        assert not masked[rows == MISSING].any()
+    assert len(anchors) == 19  # each view is an anchor now and then
+
+
+def test_distractors_of_each_view_as_the_released_code_takes_them(data: Manifest) -> None:
+    names, parents = data.column("id"), data.column("parent")
+    thing = find(data)[0][1]
+    seen = set()
+    for step in range(50):
+        rows, _ = draw(thing, Shape(near="views"), generator(0, step))
+        assert [parents[r] for r in rows[3:]] == [names[r] for r in rows[:3]]
+        seen.update(rows[3:].tolist())
+    assert seen == {r for rows in thing.near for r in rows}  # either engine's
+
+
+def test_backgrounds_are_black_as_often_as_the_paper_says(data: Manifest) -> None:
+    thing = find(data)[0][1]
+    for gate, expected in ((1.0, (0.5, 0.2, 0.2, 0.6, 0.6)), (0.5, (0.25, 0.1, 0.1, 0.3, 0.3)), (0.0, (0.0,) * 5)):
+        found = [draw(thing, Shape(mask_prob=gate), generator(0, step))[1][:5] for step in range(3000)]
+        assert np.mean(found, 0) == pytest.approx(expected, abs=0.03)
+
+
+def test_identities_with_part_edits_alone_come_four_times_an_epoch(data: Manifest) -> None:
+    identities, _ = find(data)
+    assert Counter(items(identities, 4).tolist()) == {**dict.fromkeys(range(6), 1), 6: 4, 7: 4}
+    run = recipe(data, batch=7, epochs=3)
+    assert run.steps == 6  # 14 tuples an epoch
+    for epoch in range(3):
+        met = Counter(int(n) for k in (0, 1) for n in run.batches.tuples(2 * epoch + k)[2])
+        assert met == {**dict.fromkeys(range(6), 1), 6: 4, 7: 4}
+    assert recipe(data, batch=7, epochs=3, repeat=1).steps == 3
+
+
+def test_the_same_image_twice_is_no_other_view(data: Manifest) -> None:
+    rows = [*data, replace(data[0], id="copy")]
+    again = Manifest.from_rows(rows, data.root)
+    assert [x.views for x in find(again)[0]] == [x.views for x in find(data)[0]]
+
+
+def test_only_training_rows_are_drawn_and_what_is_left_out_is_told(data: Manifest) -> None:
+    where = {"t0": "test", "t1": "val"}
+    split = [where.get(name[:2], "train") for name in data.column("id")]
+    identities, _ = find(data.replace(split=split))
+    assert len(identities) == 6
+    names = data.column("id")
+    assert not {n for x in identities for r in x.views for n in [names[r]]} & {"t0v0", "t0v1", "t1v0"}
+    lone = data.take(np.array([name not in ("t0v1", "t2v0e0", "t2v0") for name in names]))
+    found, notes = find(lone)
+    assert len(found) == 6
+    assert notes == ["3 distractors whose view is not there", "2 identities with a single view"]
+
+
+# The loss
+
+
+def embedded(run: Recipe, data: Manifest) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+    """Anchors, positives and distractors of the first batch, each image read and embedded by itself; None = missing."""
+    rows, masked, _ = run.batches.tuples(0)
+    assert masked.any()
+
+    def embedding(row: int, dark: bool) -> Any:
+        if row == MISSING:
+            return None
+        pixels = np.array(Image.open(data.root / data[row].path).convert("RGB"))
+        if dark:
+            pixels[np.array(Image.open(data.root / "mask.png")) == 0] = 0
+        return run.model.embed(Image.fromarray(pixels)).cls[0].double().numpy()
+
+    found = [
+        [embedding(int(r), bool(m)) for r, m in zip(*pair, strict=True)] for pair in zip(rows, masked, strict=True)
+    ]
+    first = 1 + run.config.shape.positives
+    return [x[0] for x in found], [x[1:first] for x in found], [x[first:] for x in found]
+
+
+def rest_of(i: int, anchor: list[Any], positive: list[list[Any]]) -> list[float]:
+    """Cosines of an anchor with the positives of the others."""
+    return [slow.cos(anchor[i], g) for j, row in enumerate(positive) if j != i for g in row if g is not None]
+
+
+def loss_by_hand(run: Recipe, data: Manifest) -> float:
+    """Eq. 3 and Table 4, number by number."""
+    objective, tau, alpha = run.config.objective, run.config.temperature, run.config.alpha
+    anchor, positive, near = embedded(run, data)
+    if objective == "nearid":
+        base = slow.discrimination(anchor, positive, near, tau) + 0.1 * slow.cohesion(positive)
+        return base + alpha * slow.ranking(anchor, positive, near, tau)
+    if objective in ("info-nce", "info-nce-distractors"):
+        return slow.symmetric(anchor, [x[0] for x in positive], near if "distractors" in objective else None, tau)
+    if objective in ("oracle", "oracle-distractors"):
+        scores = data.column("oracle")
+        rows = run.batches.tuples(0)[0][:, 2:]
+        oracle = np.array([[scores[r] if r != MISSING else np.nan for r in x] for x in rows], float)
+        cosines = np.array(
+            [[0.0 if r is None else slow.cos(a, r) for r in x] for a, x in zip(anchor, near, strict=True)]
+        )
+        own = 1.0 if run.config.released_loss else tau
+        rank = slow.oracle_ranking(cosines, oracle, ~np.isnan(oracle), own, 0.05)
+        assert rank > 0
+        others = near if objective == "oracle-distractors" else None
+        return slow.symmetric(anchor, [x[0] for x in positive], others, tau) + alpha * rank
+    if objective == "siglip":
+        ranks = [
+            slow.softplus(slow.log_sum_exp([c / tau for c in rest_of(i, anchor, positive)]) - slow.cos(a, r) / tau)
+            for i, a in enumerate(anchor)
+            for r in near[i]
+            if r is not None
+        ]
+        return slow.sigmoid_pairs(anchor, positive, near, tau, -10.0) + alpha * slow.mean(ranks)
+    circles = []
+    for i, a in enumerate(anchor):
+        own = [slow.cos(a, g) for g in positive[i] if g is not None]
+        far = rest_of(i, anchor, positive) + [slow.cos(a, r) for r in near[i] if r is not None]
+        circles.append(slow.circle(own, far, 0.25, 64.0))
+    return slow.mean(circles) + alpha * slow.max_hinge(anchor, positive, near, tau, 0.25)
+
+
+OBJECTIVES = ("nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, data: Manifest) -> None:
+    beta = 0.1 if objective == "nearid" else 0.0
+    run = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5)  # each identity once
+    assert losses(run, 1)[0] == pytest.approx(loss_by_hand(run, data), rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("objective", "changed"),
+    [
+        ("nearid", {"temperature": 0.2, "alpha": 1.3}), ("siglip", {"alpha": 1.3}), ("circle", {"alpha": 1.3}),
+        ("info-nce-distractors", {"temperature": 0.2}), ("oracle", {"alpha": 1.3}), ("oracle", {"released_loss": True}),
+    ],
+)  # fmt: skip
+def test_temperature_weight_and_reading_of_the_loss_count(
+    objective: str, changed: dict[str, Any], data: Manifest
+) -> None:
+    beta = 0.1 if objective == "nearid" else 0.0
+    run = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5, **changed)
+    assert losses(run, 1)[0] == pytest.approx(loss_by_hand(run, data), rel=2e-4)
+    plain = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5)
+    assert losses(plain, 1)[0] != pytest.approx(losses(run, 1)[0], rel=1e-3)
+
+
+def test_the_circles_hinge_is_read_in_two_ways(data: Manifest) -> None:
+    runs = [recipe(data, objective="circle", batch=8, repeat=1, released_loss=flag) for flag in (False, True)]
+    assert losses(runs[0], 1)[0] != pytest.approx(losses(runs[1], 1)[0], rel=1e-3)
+
+
+def test_gradients_are_the_same_for_any_chunk(data: Manifest) -> None:
+    whole = gradients(recipe(data, chunk=100))
+    for chunk in (1, 7):
+        for name, grad in gradients(recipe(data, chunk=chunk)).items():
+            assert (grad - whole[name]).norm() <= 1e-4 * whole[name].norm() + 1e-4, name
+
+
+# What trains
+
+
+def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: Path) -> None:
+    run = recipe(data, steps=3)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    trained = {name for name, p in run.model.named_parameters() if p.requires_grad}
+    assert trained == {name for name in before if name.startswith("backbone.attn_pool.")}
+    assert not run.model.backbone.blocks.training
+    fit(run, tmp_path / "run", Settings(workers=0, clip=1.0), run.processes)
+    after = run.model.state_dict()
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved == trained
+    assert all(p.grad is None for name, p in run.model.named_parameters() if name not in trained)
+    stored = load_file(state.folders(tmp_path / "run")[3] / "state.safetensors")
+    assert {name for name in stored if name.startswith("model/")} == {f"model/{name}" for name in trained}
+
+
+def test_the_head_is_3_6_percent_of_the_full_model() -> None:
+    model = backbone.build("vit_so400m_patch14_siglip_384", image_size=384, weightless=True)
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    head = sum(size for name, size in sizes.items() if name.startswith(("attn_pool.", "fc_norm.", "head.")))
+    assert (head, sum(sizes.values())) == (15_238_352, 428_225_600)  # "approximately 15M of roughly 428M", section 4.1
+
+
+def test_the_rate_warms_up_and_falls_as_a_cosine(data: Manifest) -> None:
+    run = recipe(data, steps=1100)
+    assert [run.rate(step) for step in (0, 49, 99, 100)] == pytest.approx([0.01, 0.5, 1.0, 1.0])
+    assert run.rate(600) == pytest.approx(0.5)
+    assert 0 < run.rate(1099) < 1e-4
+    assert recipe(data, steps=20).rate(1) == 1.0  # at most a tenth of the run
+
+
+# Switches
+
+
+def test_the_defaults_are_the_papers() -> None:
+    config = Config()
+    assert (config.alpha, config.temperature, config.beta, config.objective) == (0.5, 0.07, 0.0, "nearid")
+    assert (config.rate, config.weight_decay, config.warmup, config.batch, config.epochs) == (1e-4, 1e-4, 100, 128, 11)
+    assert (config.mask_prob, config.mask_prob_apn, config.repeat) == (1.0, (0.5, 0.2, 0.6), 4)
+    assert (config.precision, config.augment) == ("fp16", True)
+    # strengths that the paper does not tell are the released code's
+    assert (config.flip, config.jitter, config.shift, config.scale) == (0.5, (0.2, 0.2, 0.2, 0.05), 0.1, (0.9, 1.1))
+    assert config.backbone == "google/siglip2-so400m-patch14-384"
+
+
+def test_each_term_has_its_weight(data: Manifest) -> None:
+    run = recipe(data)
+    base = {name: float(value) for name, value in run.step(run.load(0)).items()}
+    assert min(base["ranking"], base["cohesion"]) > 0
+    for alpha, beta in ((0.0, 0.0), (2.0, 0.0), (0.5, 0.3)):
+        expected = base["discrimination"] + alpha * base["ranking"] + beta * base["cohesion"]
+        assert losses(recipe(data, alpha=alpha, beta=beta), 1)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
+    found = {name: losses(recipe(data, objective=name, batch=14), 1)[0] for name in OBJECTIVES}
+    assert len({round(value, 4) for value in found.values()}) == 7
+    run = recipe(data, objective="info-nce")
+    roles = data.column("role")
+    assert {roles[row] for row in run.load(0)["rows"]} == {"real"}
+    assert run.config.shape.positives == 1
+
+
+def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -> None:
+    plain, released = (recipe(data, batch=8, repeat=1, released_loss=flag) for flag in (False, True))
+    batch = released.load(0)
+    assert not batch["valid"].all()
+    assert set(batch["index"][~batch["valid"]].tolist()) == {len(batch["pixels"])}
+    # the loss by hand: missing positives are one more negative each, missing distractors one in the denominator; they
+    # are zeros once normalised, as the released code pads
+    blank = torch.tensor(released.model.mean).view(3, 1, 1).expand(3, *released.model.image_size)
+    pictures = [*(batch["pixels"].float() / 255), blank]
+    vectors = [released.model(x[None]).cls[0].detach().double().numpy() for x in pictures]
+    slots = [[vectors[k] for k in row] for row in batch["index"].tolist()]
+    tau, valid = 0.07, batch["valid"].numpy()
+    pool = [x for row in slots for x in row[1:3]]
+    terms: list[list[float]] = [[], []]
+    crowd, ranks = [], []
+    for i, row in enumerate(slots):
+        whole = slow.log_sum_exp([slow.cos(row[0], x) / tau for x in (*pool, *row[3:])])
+        for p in (0, 1):
+            if valid[i, 1 + p]:
+                terms[p].append(whole - slow.cos(row[0], row[1 + p]) / tau)
+        crowd = [slow.cos(row[0], x) / tau for j, other in enumerate(slots) if j != i for x in other[1:3]]
+        ranks += [
+            slow.softplus(slow.log_sum_exp(crowd) - slow.cos(row[0], row[3 + k]) / tau)
+            for k in range(3) if valid[i, 3 + k]
+        ]  # fmt: skip
+    expected = slow.mean_over_slots(terms) + 0.5 * slow.mean(ranks)
+    assert losses(released, 1)[0] == pytest.approx(expected, rel=2e-5)
+    assert losses(plain, 1)[0] != pytest.approx(expected, rel=1e-4)
+
+
+def test_an_identity_twice_in_a_batch_is_its_own_negative_on_request_alone(data: Manifest) -> None:
+    run = recipe(data, batch=14, objective="nearid")  # all of an epoch: part-edits four times
+    assert len(set(run.load(0)["identity"].tolist())) == 8
+    spared, not_spared = (
+        run.step(run.load(0)),
+        recipe(data, batch=14, repeats_are_negatives=True).step(run.load(0)),
+    )
+    assert float(not_spared["ranking"]) > float(spared["ranking"]) + 0.05
+
+
+def test_other_switches_change_what_they_say(data: Manifest) -> None:
+    engines, roles = data.column("engine"), data.column("role")
+
+    def rows(**config: Any) -> set[int]:
+        run = recipe(data, **config)
+        return {row for step in range(6) for row in run.load(step)["rows"]}
+
+    flux = rows(engines=("Flux",))
+    assert {engines[r] for r in flux if roles[r] == "distractor"} == {"Flux"}
+    assert any(roles[r] == "part-edit" for r in flux)
+    slots = [len(recipe(data, positives=p, distractors=k).load(0)["valid"][0]) for p, k in ((2, 3), (1, 3), (2, 1))]
+    assert slots == [6, 5, 4]
+    seeds = [recipe(data, seed=s).batches.tuples(0)[0] for s in (0, 0, 1)]
+    assert np.array_equal(seeds[0], seeds[1])
+    assert not np.array_equal(seeds[0], seeds[2])
+    still, moving = recipe(data).load(0)["pixels"], recipe(data, augment=True).load(0)["pixels"]
+    assert not still.equal(moving)
+    assert moving.equal(recipe(data, augment=True).load(0)["pixels"])
+    none = recipe(data, augment=True, flip=0.0, jitter=(0.0,) * 4, shift=0.0, scale=(1.0, 1.0)).load(0)["pixels"]
+    assert (none.int() - still.int()).abs().max() <= 1
+    learnt = recipe(data, learn_temperature=True)
+    assert set(learnt.modules()) == {"model", "temperature"}
+    learnt.step(learnt.load(0))
+    assert learnt.temperature.log_temperature.grad is not None
+    groups = learnt.optimizer().param_groups
+    assert [g["weight_decay"] for g in groups] == [1e-4, 0.0]
+    assert "temperature" not in recipe(data).modules()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"cache": "c", "augment": True}, "--no-augment"), ({"beta": 0.1, "objective": "siglip"}, "--beta"),
+        ({"learn_temperature": True, "objective": "circle"}, "--learn-temperature"), ({"batch": 1}, "batch = 1"),
+        ({"mask_prob": 1.5}, "probabilities"), ({"temperature": 0.0}, "above 0"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Config(**{**STILL, **wrong})
+
+
+# Runs
+
+
+class Killed(Recipe):
+    """Ends as a killed process does."""
+
+    def rate(self, step: int) -> float:
+        if step == 5:
+            raise KeyboardInterrupt
+        return super().rate(step)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", things=4, splits=(None, None, "val", "val"))
+    settings = Settings(save_every=2, validate_every=3, log_every=1, workers=0, clip=1.0)
+    for name, count in (("whole", 1), ("resumed", 2)):
+        for attempt in range(count):
+            run = recipe(data, augment=True, steps=8, batch=3)
+            if name == "resumed" and attempt == 0:
+                run.__class__ = Killed
+                with pytest.raises(KeyboardInterrupt):
+                    fit(run, tmp_path / name, settings, run.processes)
+            else:
+                fit(run, tmp_path / name, settings, run.processes)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all(one[name].equal(two[name]) for name in one)
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("whole", "resumed")]
+    assert logs[0]["loss"] == logs[1]["loss"]
+    assert {"validation/ssr", "validation/pa"} <= logs[0].keys()
+    assert (tmp_path / "whole/best/model.safetensors").is_file()
+    other = recipe(data, augment=True, steps=8, batch=3, alpha=1.0)
+    with pytest.raises(TrainError, match="alpha"):
+        fit(other, tmp_path / "whole", settings, other.processes)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"batch": 6}, "released": {"batch": 6, "released_loss": True, "chunk": 3, "augment": True},
+}  # fmt: skip
+
+
+def share_of_two(folder: Path, rank: int, port: str) -> None:
+    """One of two processes: the gradients of a step, averaged, to files."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    torch.set_num_threads(1)
+    for name, config in CASES.items():
+        run = recipe(read(folder / "data.parquet"), **config)
+        values = run.step(run.load(0))
+        run.processes.average_gradients(run.model.parameters())
+        grads = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
+        save_file({**grads, "loss": values["loss"].reshape(1)}, folder / f"{name}-{rank}.safetensors")
+    cached = recipe(read(folder / "data.parquet"), batch=6, steps=2, cache=str(folder / "cache"))
+    cached.prepare(folder)
+    save_file({"loss": cached.step(cached.load(0))["loss"].reshape(1)}, folder / f"cached-{rank}.safetensors")
+    run.processes.close()
+
+
+def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train.test_nearid"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = [context.Process(target=share_of_two, args=(tmp_path, rank, port)) for rank in (0, 1)]
+    for process in group:
+        process.start()
+    for process in group:
+        process.join(90)
+    assert [process.exitcode for process in group] == [0, 0]
+    for name, config in CASES.items():
+        one, counts = recipe(data, **config), recipe(data, **config).batches
+        assert len({counts.load(0, rank, 2)["images"] for rank in (0, 1)}) == 2  # unequal shares
+        expected = gradients(one)
+        loss = losses(one, 1)[0]
+        for rank in (0, 1):
+            found = load_file(tmp_path / f"{name}-{rank}.safetensors")
+            assert found.pop("loss").item() == pytest.approx(loss, rel=1e-5)
+            assert found.keys() == expected.keys()
+            for n, grad in expected.items():
+                assert (found[n] - grad).norm() <= 1e-4 * grad.norm() + 1e-4, n
+    cached = [load_file(tmp_path / f"cached-{rank}.safetensors")["loss"].item() for rank in (0, 1)]
+    assert cached == pytest.approx([losses(recipe(data, batch=6), 1)[0]] * 2, rel=1e-5)
+
+
+# The cache of features
+
+
+def trunk_passes(run: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    passes: list[int] = []
+    plain = run.model.backbone.forward_features
+
+    def counted(x: Tensor) -> Tensor:
+        passes.append(len(x))
+        return plain(x)
+
+    monkeypatch.setattr(run.model.backbone, "forward_features", counted)
+    return passes
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
+    precision: Any, data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"precision": precision, "steps": 6, "cache": str(tmp_path / "cache")}
+    expected = losses(recipe(data, precision=precision, steps=6), 6)
+    run = recipe(data, **options)
+    passes = trunk_passes(run, monkeypatch)
+    run.prepare(tmp_path)
+    needed = run.batches.needed(6)
+    assert sum(passes) == len(needed) + 1  # one blank picture tells the size
+    assert needed.total() > 1.5 * len(needed)
+    assert f"{len(needed)} pictures pass the trunk {needed.total()} times" in capsys.readouterr().out
+    passes.clear()
+    assert losses(run, 6) == pytest.approx(expected, rel=1e-5 if precision == "no" else 2e-2)
+    assert not passes
+    again = recipe(data, **options)  # another run finds all there
+    passes = trunk_passes(again, monkeypatch)
+    again.prepare(tmp_path)
+    assert losses(again, 6) == losses(run, 6)
+    assert sum(passes) == 1
+    assert again.settings == recipe(data, precision=precision, steps=6).settings
+
+
+def test_a_run_with_a_cache_trains_the_weights_of_one_without(data: Manifest, tmp_path: Path) -> None:
+    for name, options in (("plain", {}), ("cached", {"cache": str(tmp_path / "features")})):
+        run = recipe(data, steps=4, rate=1e-4, **options)
+        fit(run, tmp_path / name, Settings(workers=1 if options else 0, clip=1.0, log_every=1), run.processes)
+    logs = [read_log(tmp_path / name / "log.jsonl")["loss"] for name in ("plain", "cached")]
+    assert [loss for _, loss in logs[0]] == pytest.approx([loss for _, loss in logs[1]], rel=1e-3)
+
+
+def test_a_full_cache_keeps_what_is_used_most_and_the_rest_is_computed(data: Manifest, tmp_path: Path) -> None:
+    each = recipe(data)._tokens(torch.zeros(1, 3, 48, 48)).nbytes
+    limit = 7.5 * (each + 256) / 1e9
+    run = recipe(data, steps=6, cache=str(tmp_path), cache_gb=limit)
+    run.prepare(tmp_path)
+    assert run.batches.cache is not None
+    assert len(run.batches.cache.files) == 7
+    assert run.batches.cache.size <= limit * 1e9
+    needed = run.batches.needed(6)
+    kept = [needed[picture] for picture, key in run.batches.keys.items() if key in run.batches.cache]
+    assert min(kept) >= sorted(needed.values(), reverse=True)[6]
+    batch = run.load(0)
+    assert batch["features"] is not None
+    assert batch["pixels"] is not None
+    assert losses(run, 6) == pytest.approx(losses(recipe(data, steps=6), 6), rel=1e-5)
+
+
+def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
+    data = write(tmp_path, things=2, parts=0)
+    before = picture_keys(data, [(0, False), (0, True), (3, False), (3, True)])
+    assert len(set(before.values())) == 4
+    (tmp_path / "moved.png").write_bytes((tmp_path / "t0v0.png").read_bytes())
+    moved = data.replace(path=["moved.png", *data.column("path")[1:]])
+    assert picture_keys(moved, [(0, True)]) == {(0, True): before[0, True]}
+    Image.new("RGB", (40, 32)).save(tmp_path / "t0v0.png")
+    after = picture_keys(data, [(0, False), (0, True), (3, False)])
+    assert after[0, False] != before[0, False]
+    assert after[0, True] != before[0, True]
+    assert after[3, False] == before[3, False]
+    (tmp_path / "t0v0.png").unlink()
+    with pytest.raises(TrainError, match=r"t0v0\.png cannot be read: No such file"):
+        picture_keys(data, [(0, False)])
+    a, b = random_model(0), random_model(1)
+    names = [trunk_id(m, siglip.trunk_state(m), p) for m, p in ((a, "no"), (a, "bf16"), (b, "no"))]
+    assert len(set(names)) == 3
+    with torch.no_grad():
+        a.backbone.attn_pool.latent.add_(1.0)  # the head is no part of it
+    assert trunk_id(a, siglip.trunk_state(a), "no") == names[0]
+
+
+def test_a_damaged_cache_and_one_that_cannot_be_written_are_told(data: Manifest, tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "trunk", 10**9)
+    processes = Processes(cpu=True)
+    cache.fill(["a", "b"], lambda keys: (torch.full((2, 3), float(ord(key))) for key in keys), processes, 24)
+    assert cache.get("b").tolist() == [[98.0] * 3] * 2
+    [file] = (tmp_path / "trunk").iterdir()
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(TrainError, match="delete it"):
+        FeatureCache(tmp_path, "trunk", 10**9)
+    (tmp_path / "blocked").write_text("a file, no folder")
+    with pytest.raises(TrainError, match="cannot be filled"):
+        FeatureCache(tmp_path, "blocked", 10**9).fill(["a"], lambda _: [torch.zeros(1, 1)], processes, 4)
+
+
+def test_processes_know_the_same_files_of_a_cache(tmp_path: Path) -> None:
+    def features(keys: Sequence[str]) -> Iterator[torch.Tensor]:
+        return (torch.full((2, 3), float(ord(key))) for key in keys)
+
+    FeatureCache(tmp_path, "trunk", 10**9).fill(["a", "b"], features, Processes(cpu=True), 24)
+    main, other = FeatureCache(tmp_path, "trunk", 10**9), FeatureCache(tmp_path, "trunk", 10**9)
+    FeatureCache(tmp_path, "trunk", 10**9).fill(["c"], features, Processes(cpu=True), 24)  # another run
+
+    def process(rank: int, told: Any) -> Any:  # on_main gives each what the main process found
+        return SimpleNamespace(rank=rank, count=2, on_main=lambda run: told, all_values=lambda own: [own])
+
+    seen = {key: path.name for key, path in main.files.items()}
+    other._agree(process(1, seen))
+    assert set(other.files) == {"a", "b"}  # it would have found c as well
+    assert other.get("b").tolist() == [[98.0] * 3] * 2
+    with pytest.raises(TrainError, match="is not there for all processes: name a folder that all machines share"):
+        other._agree(process(1, {**seen, "d": "features-elsewhere.safetensors"}))
+
+
+# Where it starts
+
+
+def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+              "image_size": 32, "patch_size": 8}  # fmt: skip
+    text = {**{k: v for k, v in vision.items() if k not in ("image_size", "patch_size")}, "vocab_size": 20}
+    torch.manual_seed(0)
+    whole = transformers.SiglipModel(transformers.SiglipConfig(vision_config=vision, text_config=text)).eval()
+    whole.save_pretrained(tmp_path / "siglip")
+    processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32}, resample=2)
+    processor.save_pretrained(tmp_path / "siglip")
+    own = {"backbone_weights": "", "backbone_args": {}, "image_size": None}
+    run = recipe(data, **own, backbone=str(tmp_path / "siglip"))
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = whole.vision_model((x - 0.5) / 0.5).pooler_output
+    assert (run.model(x).cls - torch.nn.functional.normalize(expected, dim=-1)).abs().max() < 1e-5
+    assert run.model.interpolation == "bilinear"
+    assert run.settings["weights"] == run.model.revision != ""
+    run.save(tmp_path / "out")
+    assert NearID(tmp_path / "out", device="cpu")(x).cls.equal(run.model(x).cls)
+    further = recipe(data, **own, backbone=str(tmp_path / "out"))  # a NearID can be trained on
+    assert further.model(x).cls.equal(run.model(x).cls)
+    for place in (tmp_path / "siglip", tmp_path / "siglip" / "model.safetensors"):  # instead of the Hub's
+        local = recipe(data, **{**own, "backbone": siglip.SIGLIP2, "backbone_weights": str(place)})
+        assert local.model(x).cls.equal(run.model(x).cls)
+        assert local.settings["weights"] == run.settings["weights"]
+
+
+@pytest.mark.slow
+def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> None:
+    name = "vit_base_patch32_siglip_256.v2_webli"
+    torch.manual_seed(0)
+    plain = backbone.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
+    save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "weights.safetensors")
+    model = siglip.start(name, weights=tmp_path / "weights.safetensors")
+    x = torch.rand(1, 3, 256, 256)
+    with torch.no_grad():
+        pooled = plain.eval()((x - 0.5) / 0.5)
+    assert (model(x).cls - torch.nn.functional.normalize(pooled, dim=-1)).abs().max() < 1e-5
+    assert sum(p.requires_grad for p in model.parameters()) == len(list(plain.attn_pool.parameters()))
+
+
+def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
+        recipe(data, backbone_weights="")
+    with pytest.raises(CheckpointError, match="cannot fetch"):
+        siglip.start()
+    save_file(
+        {k: v.contiguous() for k, v in random_model(3).backbone.state_dict().items()}, tmp_path / "model.safetensors"
+    )
+    settings = []
+    for place in (tmp_path, tmp_path / "model.safetensors"):
+        run = recipe(data, backbone_weights=str(place))
+        assert all(v.equal(random_model(3).state_dict()[k]) for k, v in run.model.state_dict().items())
+        settings.append(run.settings)
+    assert settings[0] == settings[1] != recipe(data).settings  # named by their content
+    for weights, source, says in (
+        (tmp_path / "lost", MODEL["backbone"], "no such file"),
+        (tmp_path / "lost", siglip.SIGLIP2, "it takes a folder"),
+        ("random", "someone/siglip", "is for google/siglip2-so400m-patch14-384 and timm's names"),
+    ):
+        with pytest.raises(CheckpointError, match=says):
+            siglip.start(source, weights=weights)
+    with pytest.raises(CheckpointError, match="says itself what it is"):
+        siglip.start(image_size=224)
+
+
+def test_the_papers_backbone_can_be_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, model = [], random_model()
+
+    def small(config: NearIDConfig, **options: Any) -> NearID:
+        asked.append(config)
+        return model
+
+    monkeypatch.setattr(siglip, "NearID", small)
+    siglip.start(weights="random")
+    assert asked == [NearIDConfig()]  # so400m/14 at 384
+
+
+def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
+    other = backbone.build("vit_tiny_patch16_224", image_size=224)
+    save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="attention pooling"):
+        siglip.start("vit_tiny_patch16_224", weights=tmp_path / "other.safetensors")
+
+
+# Wrong data
+
+
+def test_missing_masks_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
+    with pytest.raises(ManifestError, match=r"row 1 \(t0v0\).*idmetric-data import nearid.*--mask-prob 0"):
+        recipe(data.replace(mask=None))
+    assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pixels"] is not None
+    # the masks of the views are enough: edits have their parent's
+    views = [m if r == "real" else None for m, r in zip(data.column("mask"), data.column("role"), strict=True)]
+    assert recipe(data.replace(mask=views)).load(0)["pixels"].equal(recipe(data).load(0)["pixels"])
+
+
+def test_missing_distractors_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
+    alone = data.filter(role="real")
+    with pytest.raises(ManifestError, match=r"no view has a distractor.*idmetric-data generate --task distractor"):
+        recipe(alone)
+    assert losses(recipe(alone, objective="info-nce"), 1)[0] > 0
+
+
+def test_a_single_identity_or_single_views_are_refused(data: Manifest) -> None:
+    with pytest.raises(ManifestError, match=r"only one identity has two views.*idmetric-data world --views 3"):
+        recipe(data.filter(lambda row: row.id.startswith("t0")))
+    with pytest.raises(ManifestError, match=r"no identity has two views.*8 identities with a single view"):
+        recipe(data.filter(lambda row: "v0" in row.id))
+    with pytest.raises(ValueError, match="14 items do not fill a batch of 128"):
+        recipe(data, batch=128)
+
+
+def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
+    names = data.column("id")
+    apart = ["val" if name.startswith(("t0", "t1", "t6")) else "train" for name in names]
+    run = recipe(data.replace(split=apart))
+    assert run.best == "ssr"
+    # t3 is in both
+    more = Manifest.from_rows([*data, *(replace(row, id=f"{row.id}+") for row in data if row.id in ("t3v0", "t3v1"))],
+                              data.root)  # fmt: skip
+    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\).*idmetric-data split"):
+        recipe(more.replace(split=[*apart, "val", "val"]))
+    # the same images under another name
+    other = [*(row.identity for row in data), "x", "x"]
+    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\)"):
+        recipe(more.replace(split=[*apart, "val", "val"], identity=other))
+
+
+def test_each_slot_is_augmented_by_itself(data: Manifest) -> None:
+    still = {"jitter": (0.0,) * 4, "shift": 0.0, "scale": (1.0, 1.0), "mask_prob": 0.0, "augment": True}
+    given, mirrored, plain = (recipe(data, **still, flip=p, batch=14).load(0) for p in (0.5, 1.0, 0.0))
+    assert mirrored["pixels"].equal(plain["pixels"].flip(-1))
+    turned = [not x.equal(y) for x, y in zip(given["pixels"], plain["pixels"], strict=True)]
+    sizes = plain["valid"].sum(1).tolist()
+    shares = [np.mean(part) for part in np.split(np.array(turned), np.cumsum(sizes)[:-1])]
+    assert 0.3 < np.mean(turned) < 0.7
+    assert sum(0 < share < 1 for share in shares) > len(shares) / 2  # neither all of a tuple nor none
+
+
+def test_pixels_travel_in_8_bits_without_loss(data: Manifest) -> None:
+    run = recipe(data)
+    batch, (rows, masked, _) = run.load(0), run.batches.tuples(0)
+    assert batch["pixels"].dtype == torch.uint8
+    dark = [bool(m) for m, row in zip(masked.ravel(), rows.ravel(), strict=True) if row != MISSING]
+    for pixels, row, foreground in zip(batch["pixels"], batch["rows"], dark, strict=True):
+        assert (pixels.float() / 255).equal(run.batches.pictures.read(row, foreground=foreground))
+    assert kept(batch)["batch.pixels"].equal(batch["pixels"])
+
+
+def test_wrong_columns_are_told(data: Manifest) -> None:
+    same = data.replace(identity=[name.split("v")[0] for name in data.column("id")])
+    with pytest.raises(ManifestError, match=r"38 distractors have the identity of the view.*row 2 \(t0v0e0\)"):
+        recipe(same)
+    with pytest.raises(ManifestError, match=r"--engines Dall-E.*there are Flux, Qwen"):
+        recipe(data, engines=("Dall-E",))
+    with pytest.raises(ManifestError, match=r"oracle.*import mtg"):
+        recipe(data.replace(oracle=None), objective="oracle")
+    one = data.filter(lambda row: row.role != "part-edit" or row.id.endswith("e0"))
+    scores = [o if r == "part-edit" else None for o, r in zip(one.column("oracle"), one.column("role"), strict=True)]
+    with pytest.raises(ManifestError, match="--near views"):
+        recipe(one.replace(oracle=scores), objective="oracle")
+    assert recipe(one.replace(oracle=scores), objective="oracle", near="views")
+
+
+def test_smoke_settings_are_settings() -> None:
+    own = {name: value for name, value in SMOKE.items() if name not in ("validate_every", "log_every")}
+    assert Config(**own).backbone_weights == "random"
+
+
+# Learning
+
+
+def test_the_head_learns_to_put_identities_above_distractors(data: Manifest, tmp_path: Path) -> None:
+    run = recipe(data, batch=7, steps=160, cache=str(tmp_path / "features"), mask_prob=0.0)
+    fit(run, tmp_path / "run", Settings(workers=0, clip=1.0, log_every=20), run.processes)
+    log = read_log(tmp_path / "run/log.jsonl")
+    loss, ordered = ([value for _, value in log[name]] for name in ("loss", "ordered"))
+    assert loss[-1] < 0.4 * loss[0]
+    assert ordered[0] < 0.8
+    assert ordered[-1] > 0.9
+
+
+def test_batches_are_the_same_from_a_process_that_starts_anew(data: Manifest) -> None:
+    run = recipe(data, augment=True)
+    sent = pickle.loads(pickle.dumps(Steps(run, 0, 0)))
+    assert sent.recipe.model is None
+    assert sent[3]["pixels"].equal(run.load(3)["pixels"])

@@ -1,0 +1,575 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from idmetric import VisIDEmbed, load
+from idmetric.cli.train import build_parser, main
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.models.visid import CANDIDATE, TASKS
+from idmetric.train import state
+from idmetric.train.batches import generator
+from idmetric.train.log import read as read_log
+from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.processes import Processes
+from idmetric.train.validate import validation
+from idmetric.train.visme import items, recipe
+from idmetric.train.visme.items import Packed, precision_at_1
+from idmetric.train.visme.plan import Batch, ScheduleError
+from idmetric.train.visme.recipe import SMOKE, Config, VisME, build, small_qwen
+from idmetric.train.visme.schedule import Schedule, write
+from idmetric.train.visme.wording import Item
+from tests.train_parts import a_minute_offline, kept
+
+pytest.importorskip("peft")
+pytest.importorskip("transformers")
+
+SMALL: dict[str, Any] = {**SMOKE, "dropout": 0.0, "steps": 4}
+RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Two datasets of identities with distractors, captions with repeated texts, and identities to validate."""
+    folder, rows = tmp_path_factory.mktemp("data"), []
+    rng = np.random.default_rng(0)
+    for n in range(16):
+        base = rng.integers(0, 256, (3, 3, 3))
+        for view in range(3):
+            pixels = (base + rng.integers(-20, 20, (3, 3, 3))).clip(0, 255).astype(np.uint8)
+            path = f"{n}-{view}.png"
+            Image.fromarray(pixels).resize((40 + 9 * view, 50), Image.Resampling.BICUBIC).save(folder / path)
+            near = {"identity": f"{n}~", "role": "distractor", "parent": f"{n}-0"} if view == 2 else {}
+            rows.append(Row(**{"identity": str(n), "path": path, "id": f"{n}-{view}", "dataset": f"d{n % 2}",
+                               "split": "val" if n > 11 else "train", **near}))  # fmt: skip
+        if n < 6:
+            rows.append(Row(None, f"{n}-0.png", id=f"c{n}", dataset="captions", text=f"colour {n % 3}"))
+    Manifest.from_rows(rows, folder).write(folder / "data.parquet")
+    return read(folder / "data.parquet")
+
+
+def made(data: Manifest, **changes: Any) -> VisME:
+    return build(Config(**{**SMALL, **changes}), data, Processes(cpu=True))
+
+
+def trained(data: Manifest, out: Path, run: dict[str, Any] = RUN, **changes: Any) -> VisME:
+    found = made(data, **changes)
+    fit(found, out, Settings(**run), found.processes)
+    return found
+
+
+def gradients(found: VisME) -> dict[str, Tensor]:
+    named = {f"{m}/{n}": p for m, module in found.modules().items() for n, p in module.named_parameters()}
+    return {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+
+
+def noisy(found: VisME) -> VisME:
+    """With LoRA that does something: at first B is 0, and A has no gradient."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in found.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.05 * torch.randn(parameter.shape, generator=generator)
+    return found
+
+
+def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: Manifest) -> None:
+    found = noisy(made(data, hard=2))
+    batch = found.load(0)
+    values = found.step(batch)
+    model, rows, size = found.model.eval(), batch["rows"], 12
+    draw = recipe.draw(found.data, found.config.plan, 0)
+
+    def embed(row: int, words: str) -> Tensor:
+        picture = None if row < 0 else data.image(row)
+        return (model.embed(picture, instruction=words) if row >= 0 else model.embed(texts=words)).cls[0].double()
+
+    queries = [embed(int(q), recipe_words(data, int(q))) for q in draw.query]
+    targets = [embed(int(t), CANDIDATE) if data[int(t)].identity else embed(-1, str(data[int(t)].text))
+               for t in draw.target]  # fmt: skip
+    hard = [embed(int(h), CANDIDATE) for part in draw.hard for h in part]
+    assert len(hard) > 2
+    texts = [data[int(t)].text for t in draw.target]
+    losses, back = [], []
+    for i in range(size):
+        others = [j for j in range(size) if j != i and (texts[j] is None or texts[j] != texts[i])]
+        logits = torch.stack([queries[i] @ c for c in [targets[i], *(targets[j] for j in others), *hard]]) / 0.02
+        losses.append(torch.logsumexp(logits, 0) - logits[0])
+        logits = torch.stack([q @ targets[i] for q in [queries[i], *(queries[j] for j in others)]]) / 0.02
+        back.append(torch.logsumexp(logits, 0) - logits[0])
+    assert len([t for t in texts if t]) > len({t for t in texts if t})  # some texts are equal
+    assert float(values["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
+    both = noisy(made(data, hard=2, symmetric=True))
+    expected = (torch.stack(losses).mean() + torch.stack(back).mean()) / 2
+    assert float(both.step(both.load(0))["loss"]) == pytest.approx(float(expected), rel=1e-4)
+    assert rows[:size] == draw.query.tolist()
+    assert float(values["images"]) == sum(r >= 0 for r in rows)
+    own = [int(torch.stack([queries[i] @ c for c in [*targets, *hard]]).argmax()) == i for i in range(size)]
+    assert float(values["accuracy"]) == pytest.approx(np.mean(own), abs=1e-6)
+
+
+def recipe_words(data: Manifest, row: int) -> str:
+    return TASKS["recognition"] if data[row].identity else "Find the caption that describes this image."
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12])
+def test_gradients_do_not_depend_on_the_chunks(data: Manifest, chunk: int) -> None:
+    whole, parts = noisy(made(data, chunk=1000)), noisy(made(data, chunk=chunk))
+    losses = [float(r.step(r.load(1))["loss"]) for r in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    a, b = gradients(whole), gradients(parts)
+    assert a.keys() == b.keys()
+    assert "temperature/log_temperature" in a
+    assert all("lora" in name for name in a if not name.startswith("temperature"))
+    for name in a:
+        assert (a[name] - b[name]).abs().max() <= 1e-4 * a[name].abs().max() + 1e-7, name
+
+
+def test_activations_recomputed_give_the_same_gradients(data: Manifest) -> None:
+    plain, again = noisy(made(data, dropout=0.2)), noisy(made(data, dropout=0.2, checkpointing=True))
+    for found in (plain, again):
+        torch.manual_seed(0)
+        found.step(found.load(0))
+    kept = [m for m in again.model.modules() if getattr(m, "gradient_checkpointing", False)]
+    assert kept or again.model.backbone.is_activation_checkpointing
+    for name, value in gradients(plain).items():
+        assert value.allclose(gradients(again)[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> None:
+    alone = noisy(made(data))
+    draw = recipe.draw(alone.data, alone.config.plan, 2)
+    shares = [alone.loader.load(draw, 2, rank, count) for rank in range(count)]
+    assert len({len(share["words"]) for share in shares}) == 1
+    with torch.no_grad():
+        embedded = torch.cat([alone.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares])
+        whole = alone.loader.load(draw, 2, 0, 1)
+        expected = alone._loss(alone.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
+        alone.count = count
+        for share in shares:
+            assert share["identity"].equal(whole["identity"])
+            found = alone._loss(embedded, share)
+            assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
+            assert float(found["accuracy"]) == float(expected["accuracy"])
+    read = [row for share in shares for row in share["rows"][: 12 // count]]
+    assert read == draw.query.tolist()
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
+    with pytest.raises(ValueError, match="12 cannot be shared equally by 5"):
+        build(Config(**SMALL), data, SimpleNamespace(rank=0, count=5))  # type: ignore[arg-type]
+
+
+def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
+    found = trained(data, tmp_path / "run", hard=1, rate=0.01)
+    schedule = Schedule(tmp_path / "run" / "schedule.parquet")
+    assert schedule.plan == found.config.plan
+    picture = data.image(0)
+    opened = load(tmp_path / "run", device="cpu")
+    assert isinstance(opened, VisIDEmbed)
+    assert opened.settings == found.model.settings
+    expected = found.model.eval().embed(picture, task="grounding").cls
+    assert opened.embed(picture, task="grounding").cls.allclose(expected, atol=1e-5)
+    assert not opened.embed(picture).cls.allclose(made(data).model.embed(picture).cls, atol=1e-3)
+    assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if "lora" in name]
+    trainable = load_file(state.folders(tmp_path / "run")[4] / "state.safetensors")
+    assert all("lora" in name or "temperature" in name or name.startswith("optimizer") for name in trainable)
+    record = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert "captions" in json.dumps(record)
+    temperature = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["temperature"]]
+    assert temperature[0] == pytest.approx(0.02)
+    assert temperature[-1] != temperature[0]
+
+
+def test_training_lets_queries_find_their_targets(data: Manifest, tmp_path: Path) -> None:
+    trained(data, tmp_path / "run", steps=24, rate=0.02, hard=0, rank=8, temperature=0.1)
+    losses = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["loss"]]
+    assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"dropout": 0.2, "steps": 6}
+    trained(data, tmp_path / "whole", **options)
+    step = VisME.step
+
+    def stop_at_4(self: VisME, batch: Any) -> Any:
+        if batch["rows"] == self.load(4)["rows"]:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VisME, "step", stop_at_4)
+        with pytest.raises(KeyboardInterrupt):
+            trained(data, tmp_path / "run", **options)
+    assert max(state.folders(tmp_path / "run")) == 4
+    trained(data, tmp_path / "run", **options)
+    for name in ("model.safetensors", "schedule.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_given_schedule_trains_the_same_weights_and_must_fit(data: Manifest, tmp_path: Path) -> None:
+    trained(data, tmp_path / "first")
+    kept = tmp_path / "first" / "schedule.parquet"
+    trained(data, tmp_path / "second", schedule=str(kept))
+    assert not (tmp_path / "second" / "schedule.parquet").exists()
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+    assert made(data, schedule=str(kept), steps=3, seed=5).schedule is not None
+    for changes, message in (
+        ({"hard": 1, "batch": 6, "samples": 2}, r"train with --batch 12 --samples 4 --hard 2"),
+        ({"steps": 5}, "4 batches for 5 steps: --steps 4"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            made(data, schedule=str(kept), **changes)
+    with pytest.raises(ScheduleError, match="other data"):
+        made(data.take(np.arange(len(data)) > 1), schedule=str(kept), small_datasets="skip")
+
+
+def test_batches_are_the_same_with_and_without_the_file_and_in_other_processes(data: Manifest, tmp_path: Path) -> None:
+    plain, filed = made(data), made(data)
+    filed.prepare(tmp_path)
+    copy = pickle.loads(pickle.dumps(filed.loader))
+    for step in (3, 0):
+        a, b = plain.load(step), filed.load(step)
+        c = copy.load(filed.schedule[step], step, 0, 1)  # type: ignore[index]
+        assert a["rows"] == b["rows"] == c["rows"]
+        assert a["words"] == b["words"] == c["words"]
+        for x, y, z in zip(a["pixels"], b["pixels"], c["pixels"], strict=True):
+            assert x.equal(y)
+            assert x.equal(z)
+
+
+def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
+    # each tensor that a loading process sends takes an open file
+    found = made(data)
+    batch = found.load(0)
+    assert [type(x) for x in batch["pixels"]] == [Tensor, Tensor]
+    assert batch["pixels"].flat.dtype == torch.uint8
+    assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
+    images = batch["pixels"].take(slice(None))
+    assert len(images) == len(batch["rows"]) == len(batch["words"])
+    assert kept(batch)["batch.pixels.0"].equal(batch["pixels"].flat)
+    assert None in images
+    for row, pixels in zip(batch["rows"], images, strict=True):
+        assert (pixels is None) == (row < 0)
+        assert pixels is None or pixels.equal(found.loader.pictures.read(row))
+    some = batch["pixels"].take(slice(3, 5))
+    assert all(a is b or a.equal(b) for a, b in zip(some, images[3:5], strict=True))
+    different = {row for row in batch["rows"] if row >= 0}
+    assert len(batch["pixels"].flat) == sum(found.loader.pictures.read(row).numel() for row in different)
+
+
+def test_images_of_any_sizes_and_texts_alone_come_out_as_they_went_in(data: Manifest) -> None:
+    chance = torch.Generator().manual_seed(0)
+    sizes = {7: (28, 56), 3: (84, 28), 5: (56, 56)}
+    read = {row: torch.randint(256, (3, *size), generator=chance).byte() for row, size in sizes.items()}
+    rows = [5, None, 7, 5, 3]
+    for row, pixels in zip(rows, Packed.of(read, rows).take(slice(None)), strict=True):
+        assert pixels is None if row is None else pixels.equal(read[row] / 255)
+    found = made(data).loader.pixels([Item(None, "a"), Item(None, "b")])
+    assert found.take(slice(0, 2)) == [None, None]
+
+
+def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest) -> None:
+    # "colour 0" is the caption of c0 and c3
+    ids = data.column("id")
+    rows = np.array([ids.index(name) for name in ("c0", "c3", "c1")])
+    batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
+    for captions in ("image-to-text", "text-to-image"):
+        found = made(data, captions=captions)
+        loader = replace(found.loader, plan=replace(found.loader.plan, batch=3, samples=3))
+        codes = loader.load(batch, 0, 0, 1)["identity"].tolist()
+        assert codes[0] == codes[1] != codes[2]
+    turns = replace(loader, wording=replace(loader.wording, captions="both"))  # a text, and an image, are found
+    assert len(set(turns.load(batch, 0, 0, 1)["identity"].tolist())) == 3
+
+
+def test_a_run_is_not_gone_on_with_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
+    base = str(tmp_path / "base")
+    small_qwen.write(base, seed=0)
+    found = made(data, model=base).settings
+    assert found == made(data, model=base, chunk=3).settings
+    other = data.replace(text=[text and f"the {text}" for text in data.column("text")])
+    assert made(other, model=base).settings["data"] != found["data"]
+    small_qwen.write(base, seed=1)
+    assert made(data, model=base).settings["weights"] != found["weights"]
+
+
+def test_an_old_schedule_of_other_settings_is_drawn_anew(data: Manifest, tmp_path: Path) -> None:
+    found = made(data)
+    write(tmp_path / "schedule.parquet", found.data, replace(found.config.plan, seed=9))
+    found.prepare(tmp_path)
+    assert Schedule(tmp_path / "schedule.parquet").plan.seed == 0
+
+
+def test_table_2s_baseline_has_false_negatives(data: Manifest, tmp_path: Path) -> None:
+    found = trained(data, tmp_path / "run", sampling="naive", hard=0, batch=18, samples=6, mixing="equal")
+    batches = [found.schedule[step] for step in range(4)]  # type: ignore[index]
+    assert all(len(h) == 0 for b in batches for h in b.hard)
+    repeats = [len(set(found.data.shown[b.query].tolist())) < len(b.query) for b in batches]
+    assert any(repeats)
+
+
+@pytest.mark.parametrize(("same", "left_out"), [("none", 0), ("texts", 1), ("identities", 2)])
+def test_which_candidates_are_no_negatives(data: Manifest, same: str, left_out: int) -> None:
+    found = made(data, same=same, sampling="naive", hard=0)
+    ids = data.column("id")
+    rows = {name: ids.index(name) for name in ("0-0", "0-1", "1-0", "1-1", "c0", "c1", "c3")}
+    query = np.array([rows[n] for n in ("0-0", "0-1", "1-0", "c0", "c3", "c1")])
+    target = np.array([rows[n] for n in ("0-1", "0-0", "1-1", "c0", "c3", "c1")])
+    batch = Batch(query * 0, query, target, (query[:0],) * 6)
+    loader = replace(found.loader, plan=replace(found.loader.plan, batch=6, samples=6))
+    codes = loader.load(batch, 0, 0, 1)["identity"]
+    equal = (codes[:, None] == codes[None]).sum().item() - 6
+    assert equal == 2 * left_out
+
+
+def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
+    found = trained(data, tmp_path / "run", learn_temperature=False, temperature=0.01)
+    assert float(found.temperature()) == pytest.approx(0.01)
+
+
+def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
+    found = made(data, steps=100, warmup=200)
+    assert [found.rate(s) for s in (0, 4, 9, 10, 55, 99)] == pytest.approx([0.1, 0.5, 1, 1, 0.5, 1 / 90])
+
+
+def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
+    found = made(data, validate_queries=100, validate_images=0)
+    scores = found.validate()
+    assert set(scores) == {"p@1", "p@1/d0", "p@1/d1"}
+    assert found.model.training
+    pictures, prepared = found.loader.pictures, found.validation
+    assert prepared is not None
+    model = found.model.eval()
+    for pool, name in zip(prepared.data.pools, ("d0", "d1"), strict=True):
+        assert len(pool) == 4  # two views of two identities
+        rng = generator("validation", pool.name)
+        order = rng.permutation(4).tolist()
+        first = [next(i for i in order if prepared.data.shown[pool.queries[i]] == w)
+                 for w in dict.fromkeys(prepared.data.shown[pool.queries[order]].tolist())]  # fmt: skip
+        queries = [int(pool.queries[i]) for i in first]
+        targets = [next(int(r) for r in pool.queries if r != q and prepared.data.shown[r] == prepared.data.shown[q])
+                   for q in queries]  # fmt: skip
+        hard = sorted({int(h) for q in queries for h in prepared.data.designated(q)})
+        a = model.embed([data.image(q) for q in queries], task="recognition").cls
+        b = model.embed([data.image(r) for r in [*targets, *hard]]).cls
+        right = [(a[k] @ b.T).argmax().item() == k for k in range(len(queries))]
+        assert scores[f"p@1/{name}"] == pytest.approx(np.mean(right))
+    assert math.isclose(scores["p@1"], (scores["p@1/d0"] + scores["p@1/d1"]) / 2)
+    perfect = precision_at_1(_Oracle(data, pictures), pictures, prepared)  # type: ignore[arg-type]
+    assert perfect["p@1"] == 1
+
+
+def test_processes_share_out_the_datasets_to_validate(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, plain, done = made(data, validate_images=0), items._rate, list[str]()
+    alone = found.validate()
+    rates = {name: alone[f"p@1/{name}"] for name in ("d0", "d1")}
+    monkeypatch.setattr(items, "_rate", lambda *given: done.append(given[3].name) or plain(*given))
+    for rank in (0, 1):
+        found.processes = SimpleNamespace(  # type: ignore[assignment]
+            rank=rank,
+            count=2,
+            together=lambda run: run(),
+            all_values=lambda own: [own, {k: v for k, v in rates.items() if k not in own}],
+        )
+        assert found.validate() == alone
+    assert done == ["d0", "d1"]
+
+
+def test_a_text_that_finds_several_images_is_no_mistake() -> None:
+    a, b = (Item(None, "a dog"), Item(1, "x")), (Item(None, "a dog"), Item(2, "x"))
+    assert items._same_text(a, b)
+    assert items._same_text(a[::-1], b[::-1])
+    assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
+
+
+def test_identities_are_also_validated_as_by_retrieval_and_against_distractors(data: Manifest) -> None:
+    found = made(data, validate_images=100)
+    held_out = data.filter(split="val")
+    measured = found.validate()
+    expected = validation(found.model, held_out)
+    assert {"map", "auc", "ssr", "pa"} <= expected.keys()
+    assert {name: measured[name] for name in expected} == pytest.approx(expected)
+    assert not {"map", "ssr"} & made(data, validate_images=0).validate().keys()
+    some = made(data, validate_images=7).views
+    assert some is not None
+    assert len(some) == 6  # two identities with their distractors, whole, and always the same
+    assert some.column("id") == made(data, validate_images=7, seed=5).views.column("id")  # type: ignore[union-attr]
+    assert len({row.identity.strip("~") for row in some if row.identity}) == 2
+
+
+def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+    split = ["val" if name == "0-0" else s for name, s in zip(data.column("id"), data.column("split"), strict=True)]
+    with pytest.raises(ManifestError, match=r"images or identities that are trained on: row \d+ \(0-0\)"):
+        made(data.replace(split=split))
+    captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
+    split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
+    assert made(data.replace(split=split)).validate()["p@1/captions"] >= 0  # texts about pictures of the training
+
+
+class _Oracle:
+    """Embeds an image as its identity."""
+
+    def __init__(self, data: Manifest, pictures: Any) -> None:
+        names = sorted({str(i) for i in data.column("identity")})
+        self.known = [(pictures.read(r), names.index(str(row.identity))) for r, row in enumerate(data)]
+        self.eye = torch.eye(len(names))
+
+    def encode_items(self, pixels: list[Tensor], words: list[str]) -> Tensor:
+        return torch.stack([next(self.eye[n] for p, n in self.known if p.shape == x.shape and p.equal(x))
+                            for x in pixels])  # fmt: skip
+
+
+def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
+    small_qwen.write(tmp_path / "base", "qwen2_vl")
+    found = trained(data, tmp_path / "run", model=str(tmp_path / "base"), targets="qwen-vision", rate=0.01)
+    assert any("visual" in name for name, p in found.model.named_parameters() if p.requires_grad)
+    opened = load(tmp_path / "run", device="cpu")
+    assert opened.backbone.config.model_type == "qwen2_vl"  # type: ignore[union-attr]
+    picture = data.image(0)
+    assert opened.embed(picture).cls.allclose(found.model.eval().embed(picture).cls, atol=1e-5)
+
+
+def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
+    with pytest.raises(ScheduleError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
+        made(data, samples=7, batch=14)
+    with pytest.raises(ManifestError, match="no samples in 1 rows"):
+        made(data.take([0]))
+    with pytest.raises(ValueError, match="chunk must be at least 1"):
+        Config(chunk=0)
+    both = data.filter(dataset="d0", split="train")
+    twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
+                               data.root)  # fmt: skip
+    found = made(twice, batch=8, samples=4)  # each has six identities, and they are the same
+    with pytest.raises(TrainError, match="cannot fill 1 blocks of 4 samples: it has 6 identities"):
+        fit(found, tmp_path / "run", Settings(**RUN), found.processes)
+
+
+def test_what_would_fail_at_a_later_step_is_told_before_the_first(
+    data: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["a <|im_end|> sign" if name == "c3" else t for name, t in
+             zip(data.column("id"), data.column("text"), strict=True)]  # fmt: skip
+    with pytest.raises(ManifestError, match=r"\(c3\), column 'text': a text may not hold the control token <\|im_end"):
+        made(data.replace(text=texts))
+    with pytest.raises(ValueError, match="max_length=20 tokens do not hold an image of 30: raise it"):
+        made(data, max_pixels=30 * 28 * 28, max_length=20)
+    thin = tmp_path / "thin.png"
+    Image.new("RGB", (401, 2)).save(thin)
+    paths = [str(thin) if name == "0-0" else data.source(i) for i, name in enumerate(data.column("id"))]
+    data.replace(path=paths).write(tmp_path / "data.parquet")
+    given = ["visme", "--smoke", "--data", str(tmp_path / "data.parquet"), "--cpu", "--out", str(tmp_path / "run")]
+    assert main(given) == 1
+    said = capsys.readouterr().err
+    assert "1 of 54 rows cannot be used" in said
+    assert "401x2 pixels: the model takes no side ratio above 200" in said
+
+
+def test_the_papers_settings_are_the_defaults() -> None:
+    config = Config()
+    assert (config.steps, config.batch, config.samples, config.hard) == (3000, 1024, 64, 5)
+    assert (config.rank, config.alpha, config.rate, config.temperature) == (16, 32, 1e-4, 0.02)
+    assert (config.max_pixels, config.max_length, config.plan.blocks) == (200_704, 768, 16)
+    assert (config.sampling, config.hard_as, config.learn_temperature) == ("identity", "candidates", True)
+    assert config.symmetric is False
+    assert config.model == "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    with a_minute_offline():
+        assert main(["visme", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
+    assert {"captions", "things-0", "things-1"} == set(json.loads(_settings(out))["datasets"])
+    assert isinstance(load(out, device="cpu"), VisIDEmbed)
+    said = capsys.readouterr().out
+    assert all(f" {name} " in said for name in ("p@1", "map", "ssr", "pa"))
+    assert main(["visme", "--smoke", "--cpu", "--out", str(tmp_path / "no"), "--samples", "13", "--batch", "26"]) == 1
+    assert "fewer identities than the 13 samples" in capsys.readouterr().err
+
+
+def _settings(out: Path) -> str:
+    record = json.loads((out / "recipe.json").read_text())
+    return json.dumps(next(v for v in [record, *record.values()] if isinstance(v, dict) and "datasets" in v))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(data: Manifest, tmp_path: Path) -> None:
+    # plain steps along the gradient would hide nothing, but AdamW divides rounding noise by itself: few steps
+    options = ["visme", "--smoke", "--cpu", "--data", str(data.root / "data.parquet"), "--steps", "3", "--dropout", "0",
+               "--workers", "0", "--log-every", "1", "--validate-every", "0", "--out"]  # fmt: skip
+    assert main([*options, str(tmp_path / "one")]) == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port, "-m",
+               "idmetric.cli.train", *options, str(tmp_path / "two")]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))
+    for name in ("loss", "gradient_norm", "temperature"):
+        assert [v for _, v in one[name]] == pytest.approx([v for _, v in two[name]], rel=1e-3)
+
+
+def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
+    plain, half = noisy(made(data)), noisy(build(Config(**SMALL), data, Processes("bf16", cpu=True)))
+    losses = [float(found.step(found.load(0))["loss"]) for found in (plain, half)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+    a, b = (torch.cat([g.flatten() for g in gradients(found).values()]) for found in (plain, half))
+    assert torch.cosine_similarity(a, b, dim=0) > 0.95
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path: Path, precision: Any) -> None:
+    small_qwen.write(tmp_path / "plain")
+    VisIDEmbed(tmp_path / "plain", device="cpu", dtype=torch.bfloat16).save_pretrained(tmp_path / "base")
+    found = build(
+        Config(**{**SMALL, "model": str(tmp_path / "base"), "rate": 0.05}), data, Processes(precision, cpu=True)
+    )
+    fit(found, tmp_path / "run", Settings(**RUN), found.processes)
+    base, result = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "run"))
+    assert {value.dtype for value in result.values()} == {torch.bfloat16}
+    changed = {name for name in base if not base[name].equal(result[name])}
+    assert changed
+    assert all(re.search(r"language_model\.layers\.\d+\.(self_attn|mlp)\..*weight", name) for name in changed)
+
+
+def test_commands_of_the_page_parse() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "train-visme.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^idmetric-train (.*?)(?:\s{3,}#.*)?$", text, flags=re.M)
+    options = re.findall(r"`(--[^`]*)`", text.split("## Expected result")[1].split("## What")[0])
+    assert len(lines) >= 4
+    assert len(options) >= 6
+    for given in (*lines, *(f"visme {o}" for o in options)):
+        build_parser("visme").parse_args(shlex.split(given, comments=True))

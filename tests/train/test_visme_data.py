@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from idmetric.data.curate.mine import hard_pairs
+from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.train.visme.data import Prepared, describe, prepare, used_rows
+from idmetric.train.visme.wording import CAPTION, ILLUSTRATION, Item
+
+
+def rows(*given: dict[str, Any]) -> Manifest:
+    return Manifest.from_rows([Row(**{"identity": None, "path": f"{n}.png", "id": f"r{n}", **g})
+                               for n, g in enumerate(given)])  # fmt: skip
+
+
+def samples(prepared: Prepared, dataset: str = "data") -> set[tuple[int, int]]:
+    """Every (query, target) that a dataset can give."""
+    (pool,) = [p for p in prepared.data.pools if p.name == dataset]
+    rng = np.random.default_rng(0)
+    return {(int(q), int(t)) for _ in range(50)
+            for q, t in zip(pool.queries, pool.draw_targets(np.arange(len(pool)), rng), strict=True)}  # fmt: skip
+
+
+def test_images_of_an_identity_are_each_others_targets() -> None:
+    found = prepare(rows(*[{"identity": name} for name in "aabbbc"]))
+    assert samples(found) == {(0, 1), (1, 0), (2, 3), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3)}
+    assert found.notes == ("1 images whose identity has no other image",)
+    assert found.data.shown.tolist() == [0, 0, 1, 1, 1, 2]
+    assert describe(found.data) == [{"dataset": "data", "instances": 5, "identities": 2, "with hard negatives": 0}]
+    assert used_rows(found.data).tolist() == [0, 1, 2, 3, 4]
+    query, target = found.wording.pair(0, 1)
+    assert (query, target) == (Item(0, TASKS["recognition"]), Item(1, CANDIDATE))
+
+
+def test_targets_stay_in_their_dataset_and_identities_are_known_across() -> None:
+    found = prepare(rows(*[{"identity": "a", "dataset": d} for d in "xxyyy"]))
+    assert samples(found, "x") == {(0, 1), (1, 0)}
+    assert len(samples(found, "y")) == 6
+    assert set(found.data.shown.tolist()) == {0}
+
+
+def test_the_same_image_once_more_is_no_other_view() -> None:
+    found = prepare(rows(*[{"identity": "a", "path": p} for p in ("1.png", "1.png", "2.png")]))
+    assert samples(found) == {(0, 2), (2, 0)}
+
+
+def test_an_edit_is_found_by_its_parent_and_its_text() -> None:
+    edit = {"identity": "a", "role": "context-edit", "parent": "r0", "text": "make it snow"}
+    data = rows({"identity": "a"}, edit, {"identity": "a"})
+    found = prepare(data)
+    assert {(0, 1), (0, 2), (2, 0), (2, 1)} == samples(found)
+    assert found.wording.pair(0, 1) == (Item(0, f"{TASKS['editing']} make it snow"), Item(1, CANDIDATE))
+    assert found.wording.pair(2, 1)[0] == Item(2, TASKS["recognition"])
+    plain = prepare(data, edits=False)
+    assert {(1, 0), (1, 2)} < samples(plain)
+    assert plain.wording.pair(1, 0)[0].words == TASKS["recognition"]  # its text is an edit, no instruction
+
+
+def test_groups_of_queries_keep_their_texts_and_hard_negatives() -> None:
+    group = [{"slot": "query", "text": "find this car"}, {"slot": "positive", "text": "a street"}, {"slot": "positive"},
+             {"slot": "negative"}]  # fmt: skip
+    ranked = [{"slot": "query"}, *({"slot": "candidate", "label": label} for label in (1.0, 0.0, None, -1.0))]
+    found = prepare(rows(*[{**g, "group": "g"} for g in group], *[{**g, "group": "h"} for g in ranked]))
+    assert samples(found) == {(0, 1), (0, 2), (4, 5)}
+    assert found.wording.pair(0, 1) == (Item(0, "find this car"), Item(1, "a street"))
+    assert found.wording.pair(4, 5) == (Item(4, TASKS["recognition"]), Item(5, CANDIDATE))
+    assert [found.data.designated(r).tolist() for r in (0, 1, 4)] == [[3], [], [6, 8]]
+    assert not found.data.pools[0].same
+    left = prepare(rows({"slot": "query", "group": "g"}, {"slot": "negative", "group": "g"}, *[{"identity": "a"}] * 2))
+    assert left.notes == ("1 queries without a positive",)
+
+
+def test_captions_and_answers_are_texts_alone() -> None:
+    data = rows({"text": "a red car"}, {"text": "a dog"})
+    found = prepare(data)
+    assert samples(found) == {(0, 0), (1, 1)}
+    assert found.wording.pair(0, 0) == (Item(0, CAPTION), Item(None, "a red car"))
+    swapped = prepare(data, captions="text-to-image").wording
+    assert swapped.pair(0, 0) == (Item(None, f"{ILLUSTRATION} a red car"), Item(0, CANDIDATE))
+    both = prepare(data, captions="both").wording
+    assert [both.pair(0, 0, turn)[0].row for turn in (4, 5)] == [0, None]
+    asked = rows({"text": "what is it?"}).replace(x_target=["a dog"])
+    settings = VisIDConfig(text_instruction="Say", joiner=": ", instruction="Show")
+    assert prepare(asked, settings).wording.pair(0, 0) == (Item(0, "what is it?"), Item(None, "Say: a dog"))
+
+
+def test_distractors_are_hard_for_their_parent() -> None:
+    found = prepare(
+        rows({"identity": "a"}, {"identity": "a"}, {"identity": "a~", "role": "distractor", "parent": "r0"})
+    )
+    assert [found.data.designated(r).tolist() for r in range(3)] == [[2], [], []]
+
+
+def test_mined_pairs_are_hard_both_ways_for_the_rows_they_are_copies_of() -> None:
+    edits = [{"identity": name, "role": "context-edit", "parent": f"r{n - 1}", "text": "in snow"} if n % 2
+             else {"identity": name} for n, name in enumerate("aabbcc")]  # fmt: skip
+    data = rows(*edits)
+    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0.2], [0, 1], [-1, 0]])
+    pairs = hard_pairs(data, vectors).manifest
+    whole = Manifest.from_rows([*data, *pairs]).replace(x_source=[None] * len(data) + pairs.column("x_source"))
+    found = prepare(whole)
+    assert samples(found) == samples(prepare(data))
+    # the edits 1 and 3 are nearest to each other, 5 to 3
+    assert [found.data.designated(r).tolist() for r in range(6)] == [[], [3], [], [1, 5], [], [3]]
+    (pool,) = found.data.pools
+    by_row = dict(zip(pool.rows.tolist(), pool.queries.tolist(), strict=True))
+    assert by_row == {0: 0, 1: 0, 2: 2, 3: 2, 4: 4, 5: 4}
+
+
+def test_triplets_give_samples_and_hard_negatives() -> None:
+    slots = ("anchor", "positive", "negative")
+    known = prepare(rows(*[{"identity": i, "slot": s, "group": "g"} for i, s in zip("aab", slots, strict=True)]))
+    assert samples(known) == {(0, 1), (1, 0)}
+    assert known.data.designated(0).tolist() == [2]
+    unknown = prepare(rows(*[{"slot": s, "group": "g"} for s in slots]))
+    assert samples(unknown) == {(0, 1)}
+    assert unknown.data.designated(0).tolist() == [2]
+
+
+def test_only_rows_of_the_splits_asked_for_are_samples() -> None:
+    data = rows(*[{"identity": "a", "split": s} for s in (None, "Train", "train", "val", "test")])
+    assert samples(prepare(data)) == {(q, t) for q in range(3) for t in range(3) if q != t}
+    with pytest.raises(ManifestError, match=r"no samples in 5 rows .*1 images whose identity has no other"):
+        prepare(data, splits=("val",))
+
+
+def test_an_edit_of_an_image_that_is_held_out_is_no_query_for_it() -> None:
+    edit = {"identity": "a", "role": "context-edit", "parent": "r0", "text": "make it snow", "split": "train"}
+    data = rows({"identity": "a", "split": "val"}, edit, {"identity": "a", "split": "train"})
+    assert samples(prepare(data)) == {(1, 2), (2, 1)}
+    assert samples(prepare(data.take([0, 1]), splits=("train", "val"))) == {(0, 1)}
+    with pytest.raises(ManifestError, match="1 images whose identity has no other image"):
+        prepare(data.take([0, 1]))
+
+
+def test_other_rows_of_the_same_build_are_other_data() -> None:
+    one, two, three = (
+        prepare(rows(*[{"identity": i, "path": f"{i}{k}", "text": text} for i in names for k in "12"]))
+        for names, text in (("abc", None), ("bac", None), ("abc", "find it"))
+    )
+    assert len({p.data.fingerprint for p in (one, two, three)}) == 3
+    assert one.data.shown.tolist() == two.data.shown.tolist()
+
+
+def test_instructions_of_datasets() -> None:
+    data = rows(
+        *[{"identity": "a", "dataset": "faces"}] * 2, *[{"identity": "b", "dataset": "cars", "text": "own"}] * 2
+    )
+    found = prepare(data, instructions=["faces=reidentification", "cars=Find = it"])
+    assert found.wording.pair(0, 1)[0].words == TASKS["reidentification"]
+    assert found.wording.pair(2, 3)[0].words == "own"
+    for bad, message in (("faces", "DATASET=WORDS"), ("birds=x", "there are cars, faces")):
+        with pytest.raises(ValueError, match=message):
+            prepare(data, instructions=[bad])
+
+
+def test_an_image_without_identity_shows_the_identity_of_its_path() -> None:
+    found = prepare(rows({"identity": "a", "path": "x.png"}, {"identity": "a"}, {"path": "x.png", "text": "a caption"}))
+    assert found.data.shown.tolist() == [0, 0, 0]
+    assert samples(found) == {(0, 1), (1, 0), (2, 2)}
+
+
+def test_images_in_bytes_show_what_their_bytes_are(tmp_path: Path) -> None:
+    given = [{"path": None, "image_bytes": b, "text": "words"} for b in (b"1", b"2", b"1")]
+    assert prepare(rows(*given)).data.shown.tolist() == [0, 1, 0]
