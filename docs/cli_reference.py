@@ -46,8 +46,8 @@ def commands() -> dict[str, list[Named]]:
         pages[program] = [(program, module.build_parser())]
         for name in names:
             pages[program].append((f"{program} {name}", children(module.build_parser(name))[name]))
-    if importlib.util.find_spec("idmetric.cli.bench.command"):
-        pages["idmetric-bench"] = tree(importlib.import_module("idmetric.cli.bench.command").build_parser())
+    if importlib.util.find_spec("idmetric.cli.bench"):
+        pages["idmetric-bench"] = tree(importlib.import_module("idmetric.cli.bench").build_parser())
     return pages
 
 

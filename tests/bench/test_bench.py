@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Backbone, IDSim
-from idmetric.cli.bench import command as bench
+from idmetric.cli import bench
 from idmetric.cli.bench import machine, pairs, stages
 from idmetric.cli.bench.rows import Row, over, table
 from idmetric.cli.bench.setting import Setting, make_files, open_model, read_files
@@ -492,7 +492,7 @@ def test_a_machine_with_other_work_is_marked() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom idmetric.cli.bench.command import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "import sys\nfrom idmetric.cli.bench import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
         "assert not {'torch', 'timm', 'numpy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

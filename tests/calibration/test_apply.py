@@ -336,7 +336,7 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
     image = torch.rand(2, 3, 16, 16)
     with pytest.warns(CalibrationWarning, match="rests on rendered objects") as caught:
         metric.probability(image[:1], image[1:])
-    assert [Path(w.filename).name for w in caught] == ["test_calibration.py"]
+    assert [Path(w.filename).name for w in caught] == ["test_apply.py"]
     older = replace(found, data={key: value for key, value in found.data.items() if key != "origin"})
     assert "images of unrecorded origin" in older.basis
     photos = metric.calibrate_with(replace(found, data={**found.data, "origin": "photos", "about": "my own"}))

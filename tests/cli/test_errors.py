@@ -119,6 +119,9 @@ def test_ctrl_c_during_imports_ends_in_one_line(
         Path(name).touch()
     main = importlib.import_module(f"idmetric.cli.{command}").main
     monkeypatch.delitem(sys.modules, module, raising=False)
+    package, _, name = module.rpartition(".")
+    if package in sys.modules:
+        monkeypatch.delattr(sys.modules[package], name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(module, swallowed), *sys.meta_path])
     assert main(words.split()) == 130
     said = capsys.readouterr()

@@ -147,9 +147,9 @@ def test_memory_drops_what_was_unused_longest_but_nothing_that_is_awaited() -> N
 
 KILLED = """
 import os, sys, time
-from idmetric import embedder
+from idmetric.models import embedder
 from idmetric.cli.score import main
-from idmetric import shards
+from idmetric.store import shards
 shards._SAVE_IMAGES = 4  # write often
 original, batches = embedder.Embedder.embed, []
 def embed(metric, images, **options):

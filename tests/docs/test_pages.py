@@ -38,7 +38,7 @@ def parser_of(program: str, words: list[str]) -> argparse.ArgumentParser | None:
     if program == "idmetric-score" and first in SUB_COMMANDS and len(words) > 1:
         return importlib.import_module(f"idmetric.cli.{first}").build_parser()
     if program == "idmetric-bench":
-        return importlib.import_module("idmetric.cli.bench.command").build_parser()
+        return importlib.import_module("idmetric.cli.bench").build_parser()
     parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
         "idmetric-data": data.build_parser,
         "idmetric-eval": lambda: eval.build_parser(first),

@@ -104,16 +104,16 @@ def _serve() -> None:
         importlib.import_module(f"idmetric.cli.{name}")
     for name in (
         "gallery",
-        "idsim",
-        "data.manifest",
+        "models.idsim",
+        "data.manifest.table",
         "protocols.folder",
-        "protocols.scorers",
+        "protocols.common.scorers",
         "data.importers.run",
         "evaluate.copies",
-        "bench.pairs",
+        "cli.bench.pairs",
         "report.evaluation",
         "report.html",
-        "train.nearid",
+        "train.nearid.recipe",
         "data.world.write",
     ):
         importlib.import_module(f"idmetric.{name}")

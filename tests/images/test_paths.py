@@ -19,7 +19,7 @@ from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli import score
-from idmetric.cli.bench.command import main as bench_main
+from idmetric.cli.bench import main as bench_main
 from idmetric.cli.bench.setting import read_files
 from idmetric.cli.data import main as data_main
 from idmetric.cli.embed import main as embed_main

@@ -217,8 +217,8 @@ def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, 
     program = f"""
 import os, sys
 from idmetric.data.manifest.table import read
-from idmetric import shards
-from idmetric.protocols import embeddings
+from idmetric.store import shards
+from idmetric.protocols.common import embeddings
 from tests.conftest import random_model
 shards._SAVE_IMAGES = 4
 def progress(done, total):

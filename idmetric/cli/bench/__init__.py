@@ -1,1 +1,215 @@
-"""`idmetric-bench`: seconds and memory of each stage, side by side."""
+"""`idmetric-bench`: how fast models, stages and comparisons are on this machine, as a table and as JSON.
+
+Ratios are of functions that took turns in one run, with the lowest and highest round beside the median.
+
+Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C. Sections that were measured
+before an error or a stop are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric import __version__
+from idmetric.cli.exits import ended
+from idmetric.cli.score_format import UsageError
+from idmetric.cli.streams import guarded
+from idmetric.cli.subcommands import Parser
+from idmetric.io.progress import Progress
+
+if TYPE_CHECKING:
+    from idmetric.cli.bench.rows import Row
+    from idmetric.cli.bench.setting import Setting
+    from idmetric.models.embedder import Embedder
+
+# name -> the module with its function, whether it needs a model, what it measures
+SECTIONS = {
+    "stages": ("stages", True, "decode, preprocess, backbone, heads, whole: images/s, latency, memory"),
+    "overhead": ("stages", True, "the whole pipeline over timm's bare forward"),
+    "sinkhorn": ("pairs", False, "all pairs of token sets over a loop of geomloss, with the same values"),
+    "pairwise": ("pairs", True, "references x candidates, each embedded once, over a loop of pairs"),
+    "metrics": ("pairs", True, "one pair of images, LPIPS and DreamSim over this metric"),
+    "variants": ("stages", True, "bfloat16, channels-last, torch.compile, reading in threads over plain"),
+    "start": ("start", False, "a command from nothing to its first score"),
+}
+DTYPES = ("float32", "float16", "bfloat16")
+_EXAMPLES = """examples:
+  idmetric-bench
+  idmetric-bench --model dinov3_vitl16 --random-weights --batch 8 --only stages --only overhead
+  idmetric-bench --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
+  idmetric-bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch 64"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = Parser(
+        prog="idmetric-bench", description="Speed of models, stages and comparisons on this machine.",
+        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    text = "what `idmetric-score --model` takes; may be repeated (default: tiny)"
+    parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)
+    parser.add_argument("--random-weights", action="store_true",
+                        help="published models without their weights, nothing is downloaded: speed does not depend on "
+                        "them")  # fmt: skip
+    sections = "; ".join(f"{name}: {text}" for name, (_, _, text) in SECTIONS.items())
+    parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION",
+                        help=f"measure this alone; may be repeated (default: all). {sections}")  # fmt: skip
+    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the models (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=8, metavar="N", help="images per pass (default: %(default)s)")
+    parser.add_argument("--images", metavar="DIR", help="photos to use (default: made ones, JPEG of 960 x 720 pixels)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of torch on the CPU (default: its own choice)")
+    text = "counted runs of each function, at least 3 (default: %(default)s)"
+    parser.add_argument("--repeats", type=int, default=10, metavar="N", help=text)
+    text = "runs of each before that (default: %(default)s)"
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help=text)
+    text = "start no further round of a measurement after this time, once it has 3 (default: %(default)g)"
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help=text)
+    pairs = parser.add_argument_group("pairs")
+    pairs.add_argument("--sets", type=int, default=20, metavar="N", help="sinkhorn: N x N pairs (default: %(default)s)")
+    pairs.add_argument("--tokens", type=int, default=784, metavar="P", help="tokens of a set (default: %(default)s)")
+    pairs.add_argument("--channels", type=int, default=1024, metavar="D", help="of a token (default: %(default)s)")
+    pairs.add_argument("--references", type=int, default=4, metavar="N", help="pairwise: images (default: %(default)s)")
+    pairs.add_argument("--candidates", type=int, default=16, metavar="M", help="pairwise: images (default: "
+                       "%(default)s)")  # fmt: skip
+    text = "pairs that slow loops are run on, in place of all (default: %(default)s)"
+    pairs.add_argument("--sample", type=int, default=20, metavar="K", help=text)
+    parser.add_argument("--json", metavar="FILE", help="also write everything there, each run's seconds too")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    return parser
+
+
+@guarded
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    counts = ("batch", "repeats", "sets", "tokens", "channels", "references", "candidates", "sample")
+    for name in counts:
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    if args.threads is not None and args.threads < 1:
+        parser.error("--threads must be at least 1")
+    if args.warmup < 0 or not args.seconds > 0:
+        parser.error("--warmup must be at least 0, --seconds above 0")
+    kept = f"measured sections were printed{f' and are in {args.json}' if args.json else ''}"
+    return ended(partial(_measured, args), parser, kept)
+
+
+def _measured(args: argparse.Namespace) -> int:
+    from idmetric.images.paths import is_image, walk
+    from idmetric.io.output import check, refuse_inputs
+
+    try:
+        if args.json:
+            below = walk(Path(args.images)) if args.images and os.path.isdir(args.images) else ()
+            refuse_inputs({"the file": args.json}, filter(is_image, below))
+            check(args.json)
+    except OSError as error:
+        raise UsageError(f"--json: {error}") from error
+    from idmetric.checkpoints.format import CheckpointError
+
+    try:
+        return _run(args)
+    except BrokenPipeError:
+        raise
+    except (CheckpointError, ImportError, ValueError, RuntimeError, OSError) as error:
+        print(f"idmetric-bench: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _run(args: argparse.Namespace) -> int:
+    import torch
+
+    from idmetric.cli.bench import machine
+    from idmetric.cli.bench.rows import as_json
+    from idmetric.models.embedder import auto_device
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device) if args.device else auto_device()
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
+    described = machine.describe(device)  # the load before this began
+    print(machine.line(described), flush=True)
+    rows: list[Row] = []
+    try:
+        for part in _sections(args, _setting(args, device)):
+            rows.extend(part)
+    finally:  # what was measured is kept, also when a later model cannot be opened
+        if args.json and rows:
+            from idmetric.io.output import replacing
+
+            with replacing(Path(args.json)) as path:
+                path.write_text(as_json(described, vars(args), rows), encoding="utf-8")
+    return 0
+
+
+def _setting(args: argparse.Namespace, device: Any) -> Setting:
+    import torch
+
+    from idmetric.cli.bench.setting import Setting, make_files, read_files
+    from idmetric.cli.bench.timing import Clock
+
+    count = max(2, args.batch, args.references + args.candidates)
+    return Setting(
+        files=read_files(args.images, count) if args.images else make_files(count),
+        batch=args.batch,
+        clock=Clock(device, args.repeats, args.warmup, args.seconds),
+        sets=args.sets, tokens=args.tokens, channels=args.channels,
+        references=args.references, candidates=args.candidates, sample=args.sample,
+        dtype=getattr(torch, args.dtype),
+    )  # fmt: skip
+
+
+def _sections(args: argparse.Namespace, setting: Setting) -> Iterator[list[Row]]:
+    """The rows of each section and model, printed as they come."""
+    from idmetric.cli.bench.setting import open_model
+
+    wanted = [name for name in SECTIONS if name in args.only or not args.only]
+    models = [name for name in wanted if SECTIONS[name][1]]
+    sources = (args.model or ["tiny"]) if models else []
+    # tables come on stdout, so that a terminal needs no more
+    progress = Progress("sections", not args.quiet and not sys.stderr.isatty(), verb="measured")
+    total, done = len(wanted) - len(models) + len(models) * len(sources), 0
+    for name in (name for name in wanted if name not in models):
+        yield _shown(name, "", _function(name)(setting))
+        progress(done := done + 1, total)
+    for source in sources:
+        metric = open_model(
+            source, random_weights=args.random_weights, device=setting.clock.device, dtype=setting.dtype
+        )
+        for name in models:
+            yield _shown(name, _weights(metric), _function(name)(metric, setting))
+            progress(done := done + 1, total)
+
+
+def _function(name: str) -> Callable[..., Iterator[Row]]:
+    found: Callable[..., Iterator[Row]] = getattr(import_module(f"idmetric.cli.bench.{SECTIONS[name][0]}"), name)
+    return found
+
+
+def _shown(name: str, model: str, measured: Iterator[Row]) -> list[Row]:
+    from idmetric.cli.bench.rows import table
+
+    rows = list(measured)
+    print(f"\n{name}: {SECTIONS[name][2]}{model}\n{table(rows)}", end="", flush=True)
+    return rows
+
+
+def _weights(metric: Embedder) -> str:
+    dtype = str(metric.dtype).removeprefix("torch.")
+    millions = sum(p.numel() for p in metric.parameters()) / 1e6
+    return f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {dtype}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
