@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from idmetric import Backbone
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import mixture
-from idmetric.data.manifest.lineage import kin
+from idmetric.data.manifest.lineage import lineages
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.write import Plan
 from idmetric.distance.matrix import distance
@@ -175,7 +175,7 @@ def tested_triplets(data: Manifest, judge: Embedder, pool: int) -> Pairs:
 
 def identity_pairs(data: Manifest) -> tuple[Pairs, NDArray[np.bool_]]:
     """Pairs of a view with another image of its family, and whether they show the same (as in `validation`, B.1)."""
-    family, identity = kin(data), np.array(data.column("identity"))
+    family, identity = lineages(data), np.array(data.column("identity"))
     view = np.isin(data.column("role"), VIEWS)
     one, two = np.triu_indices(len(data), 1)
     kept = (family[one] == family[two]) & (view[one] | view[two])

@@ -21,7 +21,7 @@ import torch
 from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
 from pretraining import pretrained
 
-from idmetric.data.manifest.lineage import kin
+from idmetric.data.manifest.lineage import lineages
 from idmetric.data.manifest.table import Manifest, merge
 from idmetric.data.world.write import Plan
 from idmetric.models.nearid import NearID, NearIDConfig
@@ -179,7 +179,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
 def some(data: Manifest, seed: int) -> Manifest:
     """Five sixths of the identities, others for each seed, and what was made of them."""
-    family = kin(data)
+    family = lineages(data)
     names = np.unique(family)
     kept = generator(seed, "things").permutation(names)[: -(-5 * len(names) // 6)]
     return data.take(np.flatnonzero(np.isin(family, kept)).tolist())

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.data.manifest.lineage import kin, parent_rows
+from idmetric.data.manifest.lineage import lineages, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
@@ -95,7 +95,7 @@ def sample(data: Manifest, images: int) -> Manifest:
     Args:
         images: rows at most; of a single larger family, more. Families are drawn by the manifest's order of them.
     """
-    members = _groups(kin(data))
+    members = _groups(lineages(data))
     chosen: list[int] = []
     for k in generator("validation of retrieval").permutation(len(members)):
         if chosen and len(chosen) + len(members[k]) > images:
@@ -205,7 +205,7 @@ class _Rows:
 
     Attributes:
         images: first row of each different image, (M,). image: which of them a row shows, (N,).
-        identity: number of it, -1 where unknown. family: see `idmetric.data.manifest.lineage.kin`. parent: row, or -1.
+        identity: number of it, -1 where unknown. family: see `lineages`. parent: row, or -1.
         role, engine, group, slot: as in the manifest. oracle: NaN where there is none.
     """
 
@@ -232,7 +232,8 @@ class _Rows:
             np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot")
         )
         return cls(
-            images, image, np.array([number.get(n, -1) for n in names], dtype=np.int64), kin(data), parent_rows(data),
+            images, image, np.array([number.get(n, -1) for n in names], dtype=np.int64),
+            lineages(data), parent_rows(data),
             role, engine, group, slot, np.array(data.column("oracle"), dtype=float),
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.compose import (
+from idmetric.data.generate.compose import (
     MODES,
     ComposeError,
     contextual_canvas,

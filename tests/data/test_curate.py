@@ -15,7 +15,7 @@ from idmetric.data.curate import recipes
 from idmetric.data.curate.balance import balanced, cap, choose, distinct, proportional, two_views, unique
 from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
 from idmetric.data.curate.masking import MASK_PROB_APN, draw_masking, inherit_masks, missing_masks, require_masks
-from idmetric.data.manifest.lineage import followers, kin
+from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 
@@ -218,7 +218,7 @@ def test_repeated_images_count_once() -> None:
     out = distinct(Manifest.from_rows(rows))
     assert [r.path for r in out] == ["1.jpg", None, "1.jpg", "2.jpg"]
     assert out.column("parent")[-1] == "1.jpg"  # the row that stayed
-    assert kin(out)[-1] == kin(out)[0]
+    assert lineages(out)[-1] == lineages(out)[0]
 
 
 # Who follows whom
@@ -236,7 +236,7 @@ def edits() -> Manifest:
 def test_what_was_made_from_an_image_goes_with_it() -> None:
     manifest = edits()
     assert followers(manifest).tolist() == [False, False, False, True, True, False, False]
-    assert kin(manifest).tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert lineages(manifest).tolist() == [0, 0, 0, 0, 0, 1, 1]
     assert set(cap(manifest, identities=2).column("identity")) == {"x", "y", "z", "w"}
     kept, done = apply_rules(manifest, [Rule(drop={"path": "x0.jpg"})])
     assert kept.column("path") == ["x1.jpg", "xc.jpg", "w.jpg", "w1.jpg"]

@@ -19,7 +19,6 @@ import torch
 from PIL import Image, ImageDraw
 
 from idmetric.cli.data import generate as command
-from idmetric.data.compose import ComposeError
 from idmetric.data.generate import (
     ENGINES,
     CleanBackground,
@@ -37,6 +36,7 @@ from idmetric.data.generate import (
     relight_task,
 )
 from idmetric.data.generate import run as module
+from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.job import frame_seed
 from idmetric.data.generate.journal import Journals

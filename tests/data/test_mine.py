@@ -18,7 +18,7 @@ from idmetric.data.curate import embeddings, neighbours
 from idmetric.data.curate.embeddings import cache_path, embed_rows
 from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.curate.neighbours import Index, nearest_other
-from idmetric.data.manifest.lineage import followers, kin
+from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
@@ -265,7 +265,7 @@ def test_copies_in_groups_name_a_copy_as_their_parent() -> None:
         parent = [p and next((k for k, i in enumerate(out.column("id")) if i == p), p) for p in out.column("parent")]
         # of the own group first (h), else anywhere; what is nowhere keeps its first name
         assert parent == [None, 3, 5, None, 3, None, None, None, "gone.jpg"]
-        families = kin(out)
+        families = lineages(out)
         assert families[2] == families[5] != families[0]
         assert followers(out).tolist() == [k == 2 for k in range(9)]
 
@@ -474,5 +474,5 @@ def test_mining_photos_finds_the_nearest_photo_of_another_identity(photo_root: P
     manifest = Manifest.from_rows(rows)
     vectors = embed_rows(manifest, metric).vectors
     out = hard_negatives(manifest, vectors).manifest
-    expected = brute_force(vectors, kin(manifest))
+    expected = brute_force(vectors, lineages(manifest))
     assert [r.path for r in out if r.slot == "negative"] == [rows[int(b)].path for b in expected[:, 0]]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idmetric.data.manifest.split import blocks, leaks, split, split_rows
+from idmetric.data.manifest.lineage import blocks
+from idmetric.data.manifest.split import leaks, split, split_rows
 from idmetric.data.manifest.table import Manifest, Row
 
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.manifest.split import blocks
+from idmetric.data.manifest.lineage import blocks
 from idmetric.data.manifest.table import read
 from idmetric.data.world import FACTORS, LEVELS, STRENGTHS, World
 from idmetric.data.world.structures import Take

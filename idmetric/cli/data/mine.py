@@ -105,7 +105,7 @@ def _mine(args: argparse.Namespace) -> int:
 
     from idmetric.data.curate import mine
     from idmetric.data.curate.neighbours import check_index
-    from idmetric.data.manifest.lineage import kin
+    from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.split import leaks
     from idmetric.data.manifest.table import read
 
@@ -122,7 +122,7 @@ def _mine(args: argparse.Namespace) -> int:
         sizes = list(Counter(splits[r] for r in pool.tolist()).values())
         needs = "rows of known identity and of roles " + ", ".join(args.roles)
     else:
-        pools = mine.text_pools(manifest, kin(manifest))
+        pools = mine.text_pools(manifest, lineages(manifest))
         rows = np.unique(np.concatenate(pools)) if pools else np.array([], dtype=np.int64)
         sizes = list(map(len, pools))
         needs = "two identities with the same text"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
 from idmetric.data.curate.neighbours import Index, Neighbours, nearest_other
-from idmetric.data.manifest.lineage import kin, with_parents_found
+from idmetric.data.manifest.lineage import lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
 
 Progress = Callable[[int, int], None]
@@ -84,7 +84,7 @@ def hard_negatives(
     anchors = anchors[usable[anchors]]
     pool = pool_rows(manifest, roles)
     pool = pool[usable[pool]]
-    families = _codes(manifest.column("identity")) if relatives else kin(manifest)
+    families = _codes(manifest.column("identity")) if relatives else lineages(manifest)
     splits = _codes(manifest.column("split"))
     found = Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
     done = 0
@@ -139,7 +139,7 @@ def hard_pairs(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    families = kin(manifest)
+    families = lineages(manifest)
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     total = sum(map(len, pools))
     pairs: dict[tuple[int, int], float] = {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from idmetric.data.curate.balance import hashed
 from idmetric.data.curate.mine import grouped
 from idmetric.data.curate.neighbours import nearest_other
-from idmetric.data.manifest.lineage import kin, parent_rows, with_parents_found
+from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
 from idmetric.data.manifest.table import Manifest, merge
 
 MIXTURES = ("real", "context", "identity")
@@ -186,7 +186,7 @@ def _context(manifest: Manifest) -> dict[str, Draw]:
         if name is not None and role in ("real", "context-edit"):
             kinds[name][role == "context-edit"].append(row)
     kinds = {name: rows for name, rows in kinds.items() if len(rows[0]) >= 1 and len(rows[1]) >= 2}
-    family = kin(manifest)
+    family = lineages(manifest)
     order = sorted(kinds)
     several = len({int(family[kinds[n][0][0]]) for n in order}) > 1
 
@@ -215,7 +215,7 @@ def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.fl
     """The triplets with each negative exchanged for the nearest image of its role and another family."""
     roles = np.array(manifest.column("role"), dtype=object)
     usable = np.isfinite(vectors).all(axis=1) & np.array([i is not None for i in manifest.column("identity")])
-    out, family = list(triplets), kin(manifest)
+    out, family = list(triplets), lineages(manifest)
     for role in ("real", "context-edit"):
         pool = np.flatnonzero((roles == role) & usable)
         which = [k for k, (a, _, n) in enumerate(triplets) if roles[n] == role and usable[a]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.compose import contextual_canvas, scale_mode
+from idmetric.data.generate.compose import contextual_canvas, scale_mode
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.job import (
     Job,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from idmetric.data.compose import NEARID_SIDE, ComposeError, fit
+from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, fit
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.job import (
     Job,

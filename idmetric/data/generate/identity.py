@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.compose import FIT_LONGEST, fit, partial_mask
+from idmetric.data.generate.compose import FIT_LONGEST, fit, partial_mask
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.job import (
     Job,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.compose import PADDING, pad_randomly
 from idmetric.data.generate.background import Remover
+from idmetric.data.generate.compose import PADDING, pad_randomly
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.iclight import on_grey

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from PIL import Image
 
-from idmetric.data.compose import ComposeError
+from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.errors import GenerateError
 from idmetric.images.masks import read_mask

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from idmetric.data.compose import ComposeError
+from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.errors import Flat, GenerateError, Rejected
 from idmetric.data.generate.job import Job, Made, Task, read_source, source_sizes
 from idmetric.data.generate.journal import Entry, Journals, add, open_journal

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import blocks
 from idmetric.data.manifest.table import Manifest
 
 
@@ -124,40 +124,6 @@ def _numbers(parts: Mapping[str, float], count: int) -> list[int]:
     if rest < 0:
         raise ValueError(f"the splits ask for {count - rest} identities; there are {count}")
     return [rest if s < 0 else s for s in sizes]
-
-
-def blocks(manifest: Manifest) -> NDArray[np.int64]:
-    """Number (N,) of each row's block of identities that belong together, in order of appearance.
-
-    Rows belong together if they have one identity or one group, if one was made from the other, if both were made from
-    the same image (an edit shows the scene of its parent, be the parent in this manifest or not), and if they hold the
-    same image (`image_keys`), as where tables list a file under several names.
-    """
-    # an image without an identity is a block of its own
-    identity = [name or f"\0{row}" for row, name in enumerate(manifest.column("identity"))]
-    number = {name: k for k, name in enumerate(dict.fromkeys(identity))}
-    root = list(range(len(number)))
-
-    def find(k: int) -> int:
-        while root[k] != k:
-            root[k] = root[root[k]]
-            k = root[k]
-        return k
-
-    def join(names: list[str], values: list[str | None]) -> None:
-        """Join the rows that share a value."""
-        first: dict[str, str] = {}
-        for name, value in zip(names, values, strict=True):
-            if value is not None:
-                x, y = find(number[name]), find(number[first.setdefault(value, name)])
-                root[max(x, y)] = min(x, y)
-
-    join([*identity, *identity], [*manifest.column("id"), *manifest.column("parent")])
-    join(identity, manifest.column("group"))
-    join(identity, list(image_keys(manifest)))
-    found = [find(number[name]) for name in identity]
-    order = {k: n for n, k in enumerate(dict.fromkeys(found))}
-    return np.array([order[k] for k in found], dtype=np.int64)
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import kin, parent_rows
+from idmetric.data.manifest.lineage import lineages, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.intervals import codes
@@ -95,7 +95,7 @@ class _Table:
 
     def __init__(self, data: Manifest) -> None:
         self.identity, self.image = codes(data.column("identity")), codes(image_keys(data))
-        self.family, self.parent = codes(kin(data).tolist()), parent_rows(data)
+        self.family, self.parent = codes(lineages(data).tolist()), parent_rows(data)
         self.dataset = codes([name or "" for name in data.column("dataset")])
         named = [None if c is None else (d, c) for d, c in zip(self.dataset, data.column("category"), strict=True)]
         self._category = codes(named)

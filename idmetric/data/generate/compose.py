@@ -4,7 +4,7 @@ Pure functions of an image, the mask of its foreground and a random generator. I
 `idmetric.images` reads (EXIF orientation applied, 16 bits scaled); results are PIL images, RGB, and masks "L" with 0
 and 255 alone. Masks are scaled by exact area: a pixel belongs to the foreground where at least half of it does.
 
-    from idmetric.data.compose import contextual_canvas, scale_mode
+    from idmetric.data.generate.compose import contextual_canvas, scale_mode
     made = contextual_canvas("dog.jpg", "dog_mask.png", np.random.default_rng([seed, row]), scale_mode("dog-17", seed))
     made.image, made.mask, made.parameters
 """
