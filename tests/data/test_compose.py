@@ -21,7 +21,6 @@ from idmetric.data.generate.compose import (
     fit,
     pad_randomly,
     partial_mask,
-    resize_back,
     scale_mode,
 )
 from idmetric.images.masks import read_mask
@@ -405,12 +404,6 @@ def test_sixteen_bit_masks_and_transparent_photos_are_understood() -> None:
     see_through.putalpha(mask)
     corner = pad_randomly(see_through, mask, np.random.default_rng(0), 0).image.getpixel((0, 0))
     assert corner == (255, 255, 255)
-
-
-def test_resizing_back_is_lanczos() -> None:
-    image = noise(1024, 768)
-    assert (np.asarray(resize_back(image)) == np.asarray(image.resize((512, 512), Image.Resampling.LANCZOS))).all()
-    assert resize_back(image, (1024, 768)).tobytes() == image.tobytes()
 
 
 def test_a_real_photo_goes_through_all_of_it(photo_root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Words, categories, edges and backgrounds: what diffusion models are told and shown."""
+"""Words, categories and backgrounds of generated images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter
-from scipy import ndimage
+from PIL import Image, ImageDraw
 
 from idmetric.data.generate import CleanBackground, GenerateError, Rejected, read_wording
 from idmetric.data.generate.categories import (
@@ -23,8 +21,6 @@ from idmetric.data.generate.categories import (
     parse_categories,
     read_categories,
 )
-from idmetric.data.generate.edges import canny
-from idmetric.data.generate.regions import regions
 from idmetric.data.generate.wording import FILES, FOLDER
 
 # Words
@@ -327,49 +323,6 @@ def test_keys_are_not_sent_where_a_redirect_points(serve: Any) -> None:
     with pytest.raises(GenerateError, match="status 302"):
         Chat(server.url, "m", "secret").say([])
     assert not other.seen
-
-
-# Edges and regions
-
-
-def test_edges_are_those_of_opencv() -> None:
-    rng = np.random.default_rng(0)
-    for shape in ((1, 1), (1, 9), (7, 1), (3, 3), (33, 47), (120, 90)):
-        noise = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
-        picture = Image.fromarray(noise).filter(ImageFilter.GaussianBlur(1.5))
-        for image in (Image.fromarray(noise), picture):
-            for low, high in ((50, 200), (100, 150), (0, 0), (20, 20)):
-                expected = cv2.Canny(np.asarray(image), low, high)
-                found = np.asarray(canny(image, low, high))
-                assert (found == expected[..., None]).all(), (shape, low, high)
-    assert 0.02 < (np.asarray(canny(picture, 20, 60)) > 0).mean() < 0.6
-    with pytest.raises(ValueError, match="low must not exceed high"):
-        canny(picture, 200, 50)
-
-
-def test_edges_of_photos_are_those_of_opencv(photos: list[Path]) -> None:
-    for path in photos[::3]:
-        image = Image.open(path).convert("RGB")
-        expected = cv2.Canny(np.asarray(image), 50, 200)
-        assert expected.any()
-        assert (np.asarray(canny(image, 50, 200)) == expected[..., None]).all()
-
-
-@pytest.mark.parametrize("diagonal", [False, True])
-def test_regions_are_those_of_scipy(diagonal: bool) -> None:
-    rng = np.random.default_rng(1)
-    structure = np.ones((3, 3)) if diagonal else None
-    for shape in ((1, 1), (5, 1), (40, 60)):
-        for density in (0.0, 0.3, 0.55, 0.7, 1.0):
-            mask = rng.random(shape) < density
-            expected = ndimage.label(mask, structure)[0] - 1
-            assert (regions(mask, diagonal) == expected).all()
-    spiral = np.zeros((41, 41), bool)  # one long path
-    for k in range(0, 20, 2):
-        spiral[k, k : 41 - k] = spiral[k : 41 - k, 40 - k] = spiral[40 - k, k : 41 - k] = True
-        spiral[k + 2 : 41 - k, k] = True
-        spiral[k + 2, k : k + 3] = True
-    assert (regions(spiral) == ndimage.label(spiral)[0] - 1).all()
 
 
 # Backgrounds

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.errors import GenerateError, Rejected
-from idmetric.data.generate.regions import regions
 from idmetric.data.generate.settings import typed
 from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need, version
 
@@ -121,9 +120,7 @@ class CleanBackground:
         share = float(near[rim].mean())
         if share < self.clean:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth colour")
-        label = regions(near)
-        outside = np.isin(label, np.setdiff1d(label[rim], [-1]))
-        body = _largest(~outside)
+        body = _largest(~_touching(near, rim))
         if not body.any():
             raise Rejected("there is nothing but background")
         return _mask(body, self.least, self.most, "what is not background")
@@ -189,19 +186,32 @@ class ClipSeg:
             size = (image.height, image.width)
             found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
         body = _largest(found.cpu().numpy())
-        outside = regions(~body)
-        rim = np.concatenate([outside[0], outside[-1], outside[:, 0], outside[:, -1]])
-        body |= ~np.isin(outside, np.setdiff1d(rim, [-1]))
+        rim = np.ones_like(body)
+        rim[1:-1, 1:-1] = False
+        body |= ~_touching(~body, rim)
         return _mask(body, self.least, self.most, f"what was found as {category}")
 
 
-def _largest(body: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The largest connected region of a mask; nothing of an empty one."""
-    label = regions(body)
-    if label.max(initial=-1) < 0:
-        return np.zeros_like(body)
-    largest: NDArray[np.bool_] = label == np.bincount(label[label >= 0]).argmax()
-    return largest
+def _regions(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Label (H, W) of each pixel's connected region (4 neighbours): 1, 2, ..., 0 outside the mask."""
+    need("cv2")
+    import cv2
+
+    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
+    return labels
+
+
+def _touching(mask: NDArray[np.bool_], rim: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The connected regions of a mask that reach the rim."""
+    labels = _regions(mask)
+    return np.isin(labels, np.setdiff1d(labels[rim], [0]))
+
+
+def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The largest connected region of a mask; an empty mask stays empty."""
+    labels = _regions(mask)
+    sizes = np.bincount(labels.ravel(), weights=mask.ravel())
+    return mask & (labels == sizes.argmax())
 
 
 def _mask(body: NDArray[np.bool_], least: float, most: float, what: str) -> Image.Image:

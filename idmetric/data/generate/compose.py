@@ -219,13 +219,6 @@ def partial_mask(
     )
 
 
-def resize_back(image: ImageLike, size: tuple[int, int] = (NEARID_SIDE, NEARID_SIDE)) -> Image.Image:
-    """The image at (width, height), by Lanczos: NearID's 512 x 512 for every engine (appendix 0.B.1), or the size that
-    an image had before `fit` (ID-Sim, A.2.2: "resized back to the original crop resolution")."""
-    photo = read_image(image)
-    return photo if photo.size == tuple(size) else photo.resize(size, Image.Resampling.LANCZOS)
-
-
 def _read(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
     photo = read_image(image)
     bits = np.array(read_mask(mask, image=photo).numpy() >= _HALF)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idmetric.data.generate.edges import canny
 from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
 from idmetric.data.generate.errors import GenerateError
-from idmetric.data.generate.weights import Weights, load_pipeline
+from idmetric.data.generate.weights import Weights, load_pipeline, need
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -42,12 +41,26 @@ class FluxCanny(Engine):
 
     def edit(self, request: Request) -> Image.Image:
         image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
+        edges = canny(image, self.low, self.high)
         pipe = self.pipe
+
         with drawing(request, self.place) as generator:
             made = pipe(
-                prompt=request.prompt, image=image, mask_image=mask, control_image=canny(image, self.low, self.high),
+                prompt=request.prompt, image=image, mask_image=mask, control_image=edges,
                 width=image.width, height=image.height, num_inference_steps=self.steps,
                 guidance_scale=given(request.guidance, self.guidance),
                 strength=given(request.strength, self.strength), generator=generator,
             ).images[0]  # fmt: skip
+
         return checked(made, request, self.name)
+
+
+def canny(image: Image.Image, low: float, high: float) -> Image.Image:
+    """White Canny edges on black, RGB; an edge above `low` counts where it touches one above `high`."""
+    need("cv2")
+    import cv2
+    import numpy as np
+    from PIL import Image
+
+    edges = cv2.Canny(np.asarray(image.convert("RGB")), low, high)
+    return Image.fromarray(edges).convert("RGB")
