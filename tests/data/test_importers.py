@@ -922,7 +922,7 @@ def test_rows_become_columns_as_they_come(tmp_path: Path, monkeypatch: pytest.Mo
     """Rows are let go again: at no time are many of them objects."""
     import gc
 
-    monkeypatch.setattr("idmetric.data.manifest.table._CHUNK", 64)
+    monkeypatch.setattr("idmetric.data.manifest.table.CHUNK", 64)
     names = [f"{k}.png" for k in range(2000)]
     write_table({"path": names, "identity": names, "x_late": [None] * 1999 + ["z"]}, tmp_path / "t.parquet")
     alive = []

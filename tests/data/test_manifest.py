@@ -196,7 +196,7 @@ def test_what_a_format_cannot_hold_is_named(tmp_path: Path) -> None:
     plain.replace(x_n=[float("nan")]).write(tmp_path / "m.jsonl")
     assert "NaN" not in (tmp_path / "m.jsonl").read_text()
     for value in (float("inf"), [b"x"]):
-        with pytest.raises(ManifestError, match=r"m\.jsonl: row 1: a free column holds no JSON"):
+        with pytest.raises(ManifestError, match=r"m\.jsonl: row 1: a free column cannot be JSON"):
             plain.replace(x_n=[value]).write(tmp_path / "m.jsonl")
     assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
 

@@ -204,14 +204,16 @@ def _regions(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
 def _touching(mask: NDArray[np.bool_], rim: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The connected regions of a mask that reach the rim."""
     labels = _regions(mask)
-    return np.isin(labels, np.setdiff1d(labels[rim], [0]))
+    touching: NDArray[np.bool_] = np.isin(labels, np.setdiff1d(labels[rim], [0]))
+    return touching
 
 
 def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The largest connected region of a mask; an empty mask stays empty."""
     labels = _regions(mask)
     sizes = np.bincount(labels.ravel(), weights=mask.ravel())
-    return mask & (labels == sizes.argmax())
+    largest: NDArray[np.bool_] = mask & (labels == sizes.argmax())
+    return largest
 
 
 def _mask(body: NDArray[np.bool_], least: float, most: float, what: str) -> Image.Image:

@@ -1,7 +1,8 @@
 """The manifest: one table of images that every recipe, protocol and data step reads and writes.
 
-A row is an image (or a use of it in a triplet): where its pixels are, whose identity it shows, and what made it. Files
-are Parquet, CSV or JSON lines, by their ending; image and mask paths in them are relative to the file's folder.
+A row is an image, or one use of it in a triplet: the place of its pixels, the identity it shows, and how it was made.
+The extension of a file says whether it is Parquet, CSV or JSON lines. Image and mask paths in it are relative to its
+folder.
 
     from idmetric.data.manifest.table import read
     manifest = read("photos.csv")
@@ -11,13 +12,9 @@ are Parquet, CSV or JSON lines, by their ending; image and mask paths in them ar
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,96 +26,21 @@ from idmetric.io.hints import install
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv
-    import pyarrow.parquet
 except ImportError as error:  # pragma: no cover
     raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
-from idmetric.data.manifest.values import (
-    SHOWN,
-    as_array,
-    casts,
-    dump_all,
-    free_array,
-    is_binary,
-    is_object,
-    objects,
-    plain,
-    refuse_rows,
-    short,
-    why,
-)
-from idmetric.data.manifest.values import ManifestError as ManifestError  # part of this module
-from idmetric.io.output import replacing, writing
+from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
+from idmetric.data.manifest.rules import checked, table_of, typed
+from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, TYPES, Row
+from idmetric.data.manifest.values import SHOWN, ManifestError, as_array, dump_all, free_array
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
-SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
-FORMATS = (".parquet", ".csv", ".jsonl")
-_CHUNK = 4096  # rows held as objects at once
-
-
-@dataclass(frozen=True)
-class Row:
-    """One image of a manifest. Empty values are None.
-
-    Attributes:
-        identity: whose it is: equal exactly for images of the same thing, over all datasets of the manifest; empty
-            where it is unknown or the image shows no thing (a background).
-        path, image_bytes: the image: a file, relative to the manifest's folder, or its encoded bytes. One of the two.
-        id: names the row, unique; made of group, slot and path (or the bytes' hash) where it isn't given.
-        dataset: where it came from. split: such as train, val, test.
-        domain: such as animals, products. category: such as dog, mug.
-        mask, mask_bytes: the object, see `idmetric.images.masks`. part_mask, part_mask_bytes: its edited part.
-        role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
-            identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).
-        background: id of the background. engine: what generated the image.
-        oracle: 1 - |part| / |object| in 0..1, the share of the object that an edit left (NearID, section 3.4).
-        text: instruction, prompt or caption.
-        label: a human or model judgement of this row within its group; its meaning is the dataset's.
-        group, slot: rows with one group belong together (a pair, a triplet, a query with candidates); slot is the
-            row's place in it, one of `SLOTS`.
-        parent: id of the row that this one was made from.
-        seed, parameters: what else made it.
-    """
-
-    identity: str | None
-    path: str | None = None
-    image_bytes: bytes | None = None
-    id: str = ""
-    dataset: str | None = None
-    split: str | None = None
-    domain: str | None = None
-    category: str | None = None
-    mask: str | None = None
-    mask_bytes: bytes | None = None
-    part_mask: str | None = None
-    part_mask_bytes: bytes | None = None
-    role: str = "real"
-    background: str | None = None
-    engine: str | None = None
-    oracle: float | None = None
-    text: str | None = None
-    label: float | None = None
-    group: str | None = None
-    slot: str | None = None
-    parent: str | None = None
-    seed: int | None = None
-    parameters: Mapping[str, Any] | None = None
-
-
-_TYPES = {
-    **{f.name: pa.string() for f in fields(Row)},
-    "image_bytes": pa.large_binary(), "mask_bytes": pa.large_binary(), "part_mask_bytes": pa.large_binary(),
-    "oracle": pa.float64(), "label": pa.float64(), "seed": pa.int64(),
-}  # fmt: skip
-SCHEMA = pa.schema(_TYPES.items(), metadata={"idmetric.manifest": "1"})
-COLUMNS = tuple(SCHEMA.names)
-PATHS = ("path", "mask", "part_mask")
+__all__ = [
+    "COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "Manifest", "ManifestError", "Row", "merge", "read",
+]  # fmt: skip
 
 
 class Manifest:
@@ -135,14 +57,14 @@ class Manifest:
 
     def __init__(self, table: pa.Table, root: str | os.PathLike[str] = ".", name: str = "manifest") -> None:
         self.root = Path(root)
-        self.table = _checked(_typed(table, name), name)
+        self.table = checked(typed(table, name), name)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row], root: str | os.PathLike[str] = ".", name: str = "manifest") -> Manifest:
         """A manifest of these rows."""
         given, parts, count = iter(rows), [SCHEMA.empty_table()], 0
-        while chunk := list(islice(given, _CHUNK)):
-            parts.append(_table(chunk, name, count))
+        while chunk := list(islice(given, CHUNK)):
+            parts.append(table_of(chunk, name, count))
             count += len(chunk)
         return cls(pa.concat_tables(parts), root, name)
 
@@ -156,7 +78,7 @@ class Manifest:
 
     def __iter__(self) -> Iterator[Row]:
         names = [c for c in self.table.column_names if c in COLUMNS]
-        for batch in self.table.select(names).to_batches(max_chunksize=4096):
+        for batch in self.table.select(names).to_batches(max_chunksize=CHUNK):
             for values in batch.to_pylist():
                 if values["parameters"] is not None:
                     values["parameters"] = json.loads(values["parameters"])
@@ -205,7 +127,7 @@ class Manifest:
             if name == "parameters":
                 values = dump_all(values, "manifest")
             array = (
-                as_array(values, _TYPES[name], name, "manifest")
+                as_array(values, TYPES[name], name, "manifest")
                 if name in COLUMNS
                 else free_array(values, name, "manifest")
             )
@@ -258,28 +180,15 @@ class Manifest:
         return self._with(table, root)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a .parquet, .csv or .jsonl file, whole or not at all; paths become relative to its folder.
+        """Write a .parquet, .csv or .jsonl file atomically; paths become relative to its folder.
 
         Raises:
             ManifestError: for another ending, or a column that the format cannot hold, such as bytes in text.
             OutputError: if it cannot be written.
         """
         path = Path(path)
-        _check_ending(path)
-        table = self.at(path.parent).table
-        if path.suffix != ".parquet":
-            # columns without a value say nothing
-            table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
-            _check_text(table, path)
-        with writing(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            if path.suffix == ".parquet":
-                pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
-            elif path.suffix == ".csv":
-                pyarrow.csv.write_csv(table, temporary)
-            else:
-                _write_lines(table, temporary, str(path))
+        check_extension(path)
+        write_table(self.at(path.parent).table, path)
 
     def _with(self, table: pa.Table, root: str | os.PathLike[str] | None = None) -> Manifest:
         """A manifest of already checked rows."""
@@ -298,24 +207,7 @@ def read(path: str | os.PathLike[str]) -> Manifest:
         ManifestError: naming the file, rows and columns that are wrong.
     """
     path = Path(path)
-    _check_ending(path)
-    if not path.is_file():
-        raise ManifestError(f"{path}: no such file")
-    try:
-        if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-            table.validate(full=True)  # also that texts are UTF-8, which is taken on trust so far
-        elif path.suffix == ".csv":
-            table = _read_csv(path)
-        else:
-            table = _read_lines(path)
-    except UnicodeDecodeError as error:
-        raise ManifestError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
-        ) from error
-    except (pa.ArrowException, OSError, csv.Error) as error:
-        raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
-    return Manifest(table, path.parent, str(path))
+    return Manifest(read_table(path), path.parent, str(path))
 
 
 def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
@@ -349,178 +241,6 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     return Manifest(table, root)
 
 
-def _write_lines(table: pa.Table, path: Path, name: str) -> None:
-    rows = (values for batch in table.to_batches(max_chunksize=_CHUNK) for values in batch.to_pylist())
-    with open(path, "w", encoding="utf-8") as file:
-        for number, values in enumerate(rows, 1):
-            if values.get("parameters") is not None:
-                values["parameters"] = json.loads(values["parameters"])
-            kept = {k: v for k, v in values.items() if k == "identity" or not (v is None or v != v)}  # NaN is no value
-            try:
-                file.write(json.dumps(kept, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
-            except (TypeError, ValueError) as error:
-                raise ManifestError(f"{name}: row {number}: a free column holds no JSON ({error})") from error
-
-
-def _read_csv(path: Path) -> pa.Table:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader(file), [])
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(use_threads=False),  # so that errors know their row
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types={n: pa.string() for n in names},
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=True,
-            null_values=[""],
-        ),
-    )
-
-
-def _read_lines(path: Path) -> pa.Table:
-    rows = []
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # numbers of thousands of digits too
-                raise ManifestError(f"{path}: line {number} is not JSON: {why(error)}") from error
-            if not isinstance(row, dict):
-                raise ManifestError(f"{path}: line {number} is not an object of columns")
-            rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
-    _check_names(names, str(path))
-    columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if name == "parameters":
-            values = dump_all(values, str(path))
-        columns[name] = (
-            as_array(values, _TYPES[name], name, str(path)) if name in COLUMNS else free_array(values, name, str(path))
-        )
-    return pa.table(columns)
-
-
-def _table(rows: Sequence[Row], name: str, first: int) -> pa.Table:
-    """Rows as columns; `first` counts the rows before them."""
-    columns = {c: [getattr(row, c) for row in rows] for c in COLUMNS}
-    columns["parameters"] = dump_all(columns["parameters"], name, first)
-    try:
-        if any(isinstance(v, str) for c in COLUMNS if is_binary(_TYPES[c]) for v in columns[c]):
-            raise TypeError  # pyarrow would take text for bytes
-        return pa.table({c: pa.array(columns[c], _TYPES[c]) for c in COLUMNS}, schema=SCHEMA)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
-        return pa.table({c: as_array(columns[c], _TYPES[c], c, name, first) for c in COLUMNS}, schema=SCHEMA)
-
-
-def _typed(table: pa.Table, name: str) -> pa.Table:
-    """The table with all columns of the schema, in its order and types."""
-    _check_names(table.column_names, name)
-    columns = {}
-    for column in COLUMNS:
-        if column not in table.column_names:
-            columns[column] = pa.nulls(len(table), _TYPES[column])
-        elif table[column].type == _TYPES[column]:
-            columns[column] = table[column]
-        elif column == "parameters" and pa.types.is_nested(table[column].type):
-            columns[column] = pa.array(dump_all(objects(table[column]), name), pa.string())
-        else:
-            try:
-                if not casts(table[column].type, _TYPES[column]):
-                    raise pa.ArrowInvalid("one by one")
-                columns[column] = table[column].cast(_TYPES[column])
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                columns[column] = as_array(table[column].to_pylist(), _TYPES[column], column, name)
-    for column in COLUMNS:
-        if _TYPES[column] == pa.string():  # an empty text is an empty value, in every format
-            empty = pc.equal(columns[column], "")
-            columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
-    columns |= {c: table[c] for c in table.column_names if c.startswith("x_")}
-    return pa.table(columns)
-
-
-def _check_names(names: Sequence[str], name: str) -> None:
-    unknown = [n for n in names if n not in COLUMNS and not n.startswith("x_")]
-    if unknown:
-        raise ManifestError(
-            f"{name}: unknown column {unknown[0]!r}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
-        )
-    if "identity" not in names:
-        raise ManifestError(f"{name}: column 'identity' is missing; it says which images show the same thing")
-    repeated = {n for n in names if list(names).count(n) > 1}
-    if repeated:
-        raise ManifestError(f"{name}: column {min(repeated)!r} occurs twice")
-
-
-def _check_text(table: pa.Table, path: Path) -> None:
-    """Refuse columns that a text format cannot hold."""
-    for column, kind in zip(table.column_names, table.schema.types, strict=True):
-        if is_binary(kind) and not pa.types.is_null(kind):
-            raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
-        if path.suffix == ".csv" and pa.types.is_nested(kind):
-            raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); write .jsonl or .parquet")
-
-
-def _checked(table: pa.Table, name: str) -> pa.Table:
-    """The table with ids and roles filled in, or an error that names what is wrong."""
-    rows = len(table)
-
-    def values(column: str) -> list[Any]:
-        return cast("list[Any]", table[column].to_pylist())
-
-    def has(column: str) -> NDArray[np.bool_]:
-        return np.asarray(pc.is_valid(table[column]))
-
-    def refuse(wrong: NDArray[np.bool_], column: str, says: Callable[[int], str]) -> None:
-        refuse_rows([(int(i) + 1, says(int(i))) for i in np.flatnonzero(wrong)], column, name)
-
-    table = table.set_column(COLUMNS.index("role"), "role", pc.fill_null(table["role"], "real"))
-    identity = values("identity")
-    refuse(np.array([v is not None and not v.strip() for v in identity], bool), "identity", lambda _: "is blank")
-    path = values("path")
-    refuse(has("path") == has("image_bytes"), "path", lambda i: "path and image_bytes are both given" if path[i]
-           else "no image: neither path nor image_bytes")  # fmt: skip
-    for column in ("mask", "part_mask"):
-        refuse(has(column) & has(f"{column}_bytes"), column, lambda _, c=column: f"{c} and {c}_bytes are both given")  # type: ignore[misc]
-    for column in PATHS:
-        given = values(column)
-        wrong = [v is not None and (not v.strip() or "\0" in v or bool(_ADDRESS.match(v))) for v in given]
-        refuse(np.array(wrong, bool), column, lambda i, g=given: f"{short(g[i])} is not a file's path")  # type: ignore[misc]
-    for column, allowed in (("role", ROLES), ("slot", SLOTS)):
-        given = values(column)
-        refuse(
-            np.array([v is not None and v not in allowed for v in given], bool), column,
-            lambda i, g=given, a=allowed: f"{short(g[i])} is not one of {', '.join(a)}",  # type: ignore[misc]
-        )  # fmt: skip
-    refuse(has("group") != has("slot"), "slot", lambda _: "group and slot go together; one of them is empty")
-    for column, low, high in (("oracle", 0.0, 1.0), ("label", -np.inf, np.inf), ("seed", 0, np.inf)):
-        given = values(column)
-        wrong = [v is not None and not (low <= v <= high and np.isfinite(v)) for v in given]
-        span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
-        refuse(np.array(wrong, bool), column, lambda i, g=given, s=span: f"{g[i]} is not {s}")  # type: ignore[misc]
-    given = values("parameters")
-    refuse(np.array([not is_object(v) for v in given], bool), "parameters",
-           lambda i: f"{short(given[i])} is not a JSON object")  # fmt: skip
-    ids = values("id")
-    if not all(ids):
-        data, group, slot = table["image_bytes"], values("group"), values("slot")
-        for i in range(rows):
-            if not ids[i]:
-                image = path[i] or hashlib.sha256(data[i].as_py()).hexdigest()[:16]
-                ids[i] = image if group[i] is None else f"{group[i]}/{slot[i]}/{image}"
-        table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
-    first: dict[str, int] = {}
-    doubles = np.array([first.setdefault(v, i) != i for i, v in enumerate(ids)], bool)
-    refuse(doubles, "id", lambda i: f"{short(ids[i])} is also the id of row {first[ids[i]] + 1}")
-    return table
-
-
-_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-
-
 def _is_sequence(given: Any) -> bool:
     if isinstance(given, np.ndarray | pa.Array | pa.ChunkedArray):
         return True
@@ -536,15 +256,3 @@ def _relative(path: Path, root: Path) -> str:
         return Path(os.path.relpath(path, root)).as_posix()
     except ValueError:  # another drive of Windows
         return path.as_posix()
-
-
-def _check_ending(path: Path) -> None:
-    if path.suffix not in FORMATS:
-        raise ManifestError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
-
-
-def file_mode() -> int:
-    """Permissions of a new file as the user's umask has them; temporary files are made without any for others."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

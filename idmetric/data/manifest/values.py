@@ -128,7 +128,7 @@ def dump_all(values: list[Any], name: str, first: int = 0) -> list[str | None]:
         try:
             out.append(value if isinstance(value, str) else _dump(value))
         except (TypeError, ValueError, RecursionError) as error:
-            problems.append((number, f"no JSON: {why(error)}"))
+            problems.append((number, f"no JSON: {json_reason(error)}"))
             out.append(None)
     refuse_rows(problems, "parameters", name)
     return out
@@ -153,7 +153,7 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
-def why(error: Exception) -> str:
+def json_reason(error: Exception) -> str:
     """What an error of `json` says."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 

@@ -1,0 +1,147 @@
+"""Manifest files: Parquet, CSV and JSON lines, read into Arrow tables and written from them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from idmetric.data.manifest.rules import check_names
+from idmetric.data.manifest.schema import COLUMNS, SCHEMA, TYPES
+from idmetric.data.manifest.values import (
+    ManifestError,
+    as_array,
+    dump_all,
+    free_array,
+    is_binary,
+    json_reason,
+    plain,
+)
+from idmetric.io.output import replacing, writing
+
+FORMATS = (".parquet", ".csv", ".jsonl")
+CHUNK = 4096  # rows held as objects at once
+
+
+def check_extension(path: Path) -> None:
+    """Raise a `ManifestError` unless the file's extension is one of `FORMATS`."""
+    if path.suffix not in FORMATS:
+        raise ManifestError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
+
+
+def read_table(path: Path) -> pa.Table:
+    """The columns of a manifest file, not yet checked.
+
+    Raises:
+        ManifestError: naming the file, if it is missing or cannot be read.
+    """
+    check_extension(path)
+    if not path.is_file():
+        raise ManifestError(f"{path}: no such file")
+
+    try:
+        if path.suffix == ".csv":
+            return _read_csv(path)
+        if path.suffix == ".jsonl":
+            return _read_lines(path)
+        table = pyarrow.parquet.read_table(path)
+        table.validate(full=True)  # also checks that text is UTF-8, which reading does not
+        return table
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
+    except (pa.ArrowException, OSError, csv.Error) as error:
+        raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write the table in the format of the file's extension, atomically.
+
+    Raises:
+        ManifestError: if the format cannot hold a column, such as bytes in text.
+        OutputError: if the file cannot be written.
+    """
+    if path.suffix != ".parquet":  # text formats leave empty columns out
+        table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
+        _check_text(table, path)
+
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
+        elif path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, temporary)
+        else:
+            _write_lines(table, temporary, str(path))
+
+
+def _read_csv(path: Path) -> pa.Table:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file), [])
+
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),  # one thread: errors name their row
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={n: pa.string() for n in names},
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+            null_values=[""],
+        ),
+    )
+
+
+def _read_lines(path: Path) -> pa.Table:
+    rows = []
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:  # also raised for numbers with thousands of digits
+                raise ManifestError(f"{path}: line {number} is not JSON: {json_reason(error)}") from error
+            if not isinstance(row, dict):
+                raise ManifestError(f"{path}: line {number} is not an object of columns")
+            rows.append(row)
+
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
+    check_names(names, str(path))
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if name == "parameters":
+            values = dump_all(values, str(path))
+        columns[name] = (
+            as_array(values, TYPES[name], name, str(path)) if name in COLUMNS else free_array(values, name, str(path))
+        )
+    return pa.table(columns)
+
+
+def _write_lines(table: pa.Table, path: Path, name: str) -> None:
+    rows = (values for batch in table.to_batches(max_chunksize=CHUNK) for values in batch.to_pylist())
+    with open(path, "w", encoding="utf-8") as file:
+        for number, values in enumerate(rows, 1):
+            if values.get("parameters") is not None:
+                values["parameters"] = json.loads(values["parameters"])
+            kept = {k: v for k, v in values.items() if k == "identity" or not (v is None or v != v)}  # v != v: NaN
+            try:
+                file.write(json.dumps(kept, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
+            except (TypeError, ValueError) as error:
+                raise ManifestError(f"{name}: row {number}: a free column cannot be JSON ({error})") from error
+
+
+def _check_text(table: pa.Table, path: Path) -> None:
+    """Raise a `ManifestError` for columns that a text format cannot hold."""
+    for column, kind in zip(table.column_names, table.schema.types, strict=True):
+        if is_binary(kind) and not pa.types.is_null(kind):
+            raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
+        if path.suffix == ".csv" and pa.types.is_nested(kind):
+            raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); write .jsonl or .parquet")

@@ -1,0 +1,71 @@
+"""Columns of a manifest: what a row holds, and the Arrow types that store it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
+SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of a manifest. Empty values are None.
+
+    Attributes:
+        identity: whose it is: equal exactly for images of the same thing, over all datasets of the manifest; empty
+            where it is unknown or the image shows no thing (a background).
+        path, image_bytes: the image: a file, relative to the manifest's folder, or its encoded bytes. One of the two.
+        id: names the row, unique; made of group, slot and path (or the bytes' hash) where it isn't given.
+        dataset: where it came from. split: such as train, val, test.
+        domain: such as animals, products. category: such as dog, mug.
+        mask, mask_bytes: the object, see `idmetric.images.masks`. part_mask, part_mask_bytes: its edited part.
+        role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
+            identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).
+        background: id of the background. engine: what generated the image.
+        oracle: 1 - |part| / |object| in 0..1, the share of the object that an edit left (NearID, section 3.4).
+        text: instruction, prompt or caption.
+        label: a human or model judgement of this row within its group; its meaning is the dataset's.
+        group, slot: rows with one group belong together (a pair, a triplet, a query with candidates); slot is the
+            row's place in it, one of `SLOTS`.
+        parent: id of the row that this one was made from.
+        seed, parameters: what else made it.
+    """
+
+    identity: str | None
+    path: str | None = None
+    image_bytes: bytes | None = None
+    id: str = ""
+    dataset: str | None = None
+    split: str | None = None
+    domain: str | None = None
+    category: str | None = None
+    mask: str | None = None
+    mask_bytes: bytes | None = None
+    part_mask: str | None = None
+    part_mask_bytes: bytes | None = None
+    role: str = "real"
+    background: str | None = None
+    engine: str | None = None
+    oracle: float | None = None
+    text: str | None = None
+    label: float | None = None
+    group: str | None = None
+    slot: str | None = None
+    parent: str | None = None
+    seed: int | None = None
+    parameters: Mapping[str, Any] | None = None
+
+
+TYPES = {
+    **{f.name: pa.string() for f in fields(Row)},
+    "image_bytes": pa.large_binary(), "mask_bytes": pa.large_binary(), "part_mask_bytes": pa.large_binary(),
+    "oracle": pa.float64(), "label": pa.float64(), "seed": pa.int64(),
+}  # fmt: skip
+SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
+COLUMNS = tuple(SCHEMA.names)
+PATHS = ("path", "mask", "part_mask")
