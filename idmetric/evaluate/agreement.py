@@ -16,6 +16,9 @@ Array = NDArray[np.float64]
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
     """Pearson's correlation: how well y is a straight line of x.
 
+    >>> pearson([1, 2, 3], [2, 4, 6])
+    1.0
+
     Args:
         x, y: (N,), N >= 2.
         constant: returned where x or y does not vary, which leaves the correlation undefined; None = an error.
@@ -76,6 +79,9 @@ def fisher_mean(
     r = tanh(sum of w atanh(r_k) / sum of w). The error is that of the plain mean of the r_k, not of z, as in NearID's
     Table 2: standard deviation (N - 1) / sqrt(N); with weights,
     sqrt(N / (N - 1) sum of w^2 (r_k - their weighted mean)^2) / sum of w, the same for equal ones.
+
+    >>> round(fisher_mean([0.2, 0.8]).mean, 4)
+    0.5721
 
     Args:
         correlations: (N,), in [-1, 1].

@@ -55,6 +55,10 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
     delta(i, j) = s(p_i, p_j) - s(p_i, n_i) for all ordered pairs i != j of views (NearID, equation 4), with one
     s(p_i, p_j) for a pair: that of the earlier view with the later.
 
+    >>> import numpy as np
+    >>> np.round(directed_margins(np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([0.4, 0.95])), 2)
+    array([ 0.5 , -0.05])
+
     Args:
         positives: similarities of the views (V, V), NaN where a view is missing. Only those above the diagonal are
             used. Samples may be stacked: (..., V, V).

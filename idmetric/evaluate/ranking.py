@@ -43,6 +43,9 @@ def average_precision(
     Equal scores share one place, as in scikit-learn's `average_precision_score`. Where k cuts through them, each
     contributes with the chance to be among the first k, at the precision that is expected there.
 
+    >>> average_precision([0.9, 0.8, 0.7], [True, False, True])
+    0.8333333333333333
+
     Args:
         scores: (N,). relevant: bool (N,).
         k: depth of the ranking, None = all.
@@ -137,6 +140,9 @@ def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = 
 
     Not what metric learning reports as "Recall@k": that is `hit_at_k`.
 
+    >>> recall_at_k([0.9, 0.8, 0.7], [True, False, True], k=1)
+    0.5
+
     Args:
         scores, relevant: as in `average_precision`.
         k: depth of the ranking, >= 1.
@@ -166,6 +172,9 @@ def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
 
 def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     """Area under the ROC curve: the chance that a relevant item scores higher than an irrelevant one, ties half.
+
+    >>> roc_auc([0.9, 0.8, 0.7, 0.1], [True, False, True, False])
+    0.75
 
     Args:
         scores: (N,), one score per pair of images or per item. relevant: bool (N,), the same identity or not.

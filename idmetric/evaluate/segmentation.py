@@ -27,6 +27,9 @@ _BINS = 256  # of Otsu's histogram
 def iou(predicted: ArrayLike, truth: ArrayLike) -> float:
     """Intersection over union of two masks, both bool (H, W); in [0, 1].
 
+    >>> iou([[1, 1], [0, 0]], [[1, 0], [0, 0]])
+    0.5
+
     Raises:
         ValueError: if both are empty, or shapes differ.
     """
