@@ -2,7 +2,7 @@
 
     python benchmarks/copies.py DATA [WORLD/manifest.parquet]
 
-DATA holds manifest.csv with the split "dev" (see the README's numbers). Prints docs/decisions.md's tables; a few
+DATA holds manifest.csv with the split "dev" (see the README's numbers). Prints docs/reports/copies.md's tables; a few
 minutes on one core.
 """
 

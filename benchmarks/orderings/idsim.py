@@ -5,8 +5,8 @@
 A small ViT is pretrained on rendered pictures (see encoder.py), as DINOv3 is in the paper; the recipe
 `idmetric.train.idsim` trains LoRA and heads on the three kinds of triplets. Held-out things are judged as in the paper:
 by triplets of real views with mined negatives (Real Instance Validation, accuracy), and by pairs of a view with another
-image of its thing or with an edit of its identity (Identity Validation, ROC AUC; B.1). docs/orderings.md tells what
-stands for what, and what was measured.
+image of its thing or with an edit of its identity (Identity Validation, ROC AUC; B.1). docs/reports/orderings.md has
+the setup and the results.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A small ViT is pretrained on rendered pictures (see encoder.py), as SigLIP is in
 `idmetric.train.ilgen` fine-tunes it whole with each loss, on things that are seen from one side in four contexts, as
 the paper's are. Retrieval of held-out things stands for the average of the paper's six benchmarks. The paper names its
 augmentation without numbers: the tables are measured with a milder one than the recipe's default, MoCo's.
-docs/orderings.md tells what stands for what, and what was measured.
+docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A small ViT with attention pooling is pretrained on rendered pictures (see pretr
 is in the paper; the recipe `idmetric.train.nearid.recipe` trains its pooling head with each objective, on things with
 matched-context distractors and on others with part-edits alone, as the paper's NearID and MTG. SSR, PA and the
 correlation with the oracle are those of things that neither saw (NearID, section 3.4). Each seed takes other things to
-train on. docs/orderings.md tells what stands for what, and what was measured.
+train on. docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

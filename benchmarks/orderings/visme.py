@@ -5,8 +5,7 @@
 A very small Qwen2-VL is pretrained on rendered pictures (see naming.py); the recipe `idmetric.train.visme` trains LoRA
 on two sub-datasets of rendered things, few with many pictures or more with fewer, and on pictures with the name of
 their kind as general data. Tested on held-out things of the same domains (in distribution), on a domain that training
-never saw (out of distribution), and on names of kinds. docs/orderings.md tells what stands for what, and what was
-measured.
+never saw (out of distribution), and on names of kinds. docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

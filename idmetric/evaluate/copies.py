@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 SIZE = 96  # at which images are compared; a function that resizes better may bring them to it
-THRESHOLD = 0.7  # agreement from which on it is a copy: docs/decisions.md has what was measured
+THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: docs/reports/copies.md)
 _SMALL = 32
 _CROPS = (0.8, 0.87, 0.93, 1.0)  # of a side
 _GATE = 0.7  # coarse correlation below which nothing is compared further

@@ -13,7 +13,7 @@ of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), and
 the photos into `groups.npy.photos.npy`; both may be deleted afterwards, and --cache names another place, for several
 runs, of which one makes them. BatchNorm sees the images of one process, so that several processes train a little
-differently from one. docs/tiny.md tells what was measured.
+differently from one. docs/reports/tiny.md has the measurements.
 """
 
 from __future__ import annotations
