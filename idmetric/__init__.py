@@ -17,7 +17,7 @@ from idmetric.io.lazy import lazy
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.distance.finite import NonFiniteError
     from idmetric.images.read import ImageReadError
     from idmetric.losses.identity import IdentityLoss
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Backbone": "idmetric.models.backbone",
-    "CheckpointError": "idmetric.checkpoints.format",
+    "CheckpointError": "idmetric.checkpoints.errors",
     "Embedder": "idmetric.models.embedder",
     "Embedding": "idmetric.models.embedding",
     "IDSim": "idmetric.models.idsim",

@@ -171,7 +171,7 @@ class PairRecipe:
         return {**found, "temperature": self.loss.log.exp(), "images": 2 * len(batch.a)}
 
     def encode(self, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        a, b = (self.model._encode(x).cls for x in chunk)
+        a, b = (self.model.embed_pixels(x).cls for x in chunk)
         return a, b
 
     def validate(self) -> dict[str, float]:

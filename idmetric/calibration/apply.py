@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
-from idmetric.checkpoints.format import CheckpointError, read_json
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.format import read_json
 from idmetric.distance.finite import NonFiniteError
 from idmetric.io.output import replacing, writing
 

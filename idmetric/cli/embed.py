@@ -108,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
     need("data", "idmetric-score embed", pyarrow="pyarrow")
     if args.ray:
         need("scale", "--ray", ray="Ray")
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)

@@ -160,7 +160,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
     module = importlib.import_module(PROTOCOLS[name][0])
     _need(name, args)
     optional = getattr(module, "OPTIONAL", ())
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.io.output import check, writing
     from idmetric.protocols.common.result import FORMATS
 

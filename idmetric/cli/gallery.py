@@ -187,7 +187,7 @@ def _run(args: argparse.Namespace) -> int:
     _keep_inputs(args)
     for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
         check_output(output)
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.gallery import GalleryError
     from idmetric.images.read import ImageReadError
 

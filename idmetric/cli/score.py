@@ -189,7 +189,7 @@ def _run(args: argparse.Namespace) -> int:
     work = Pairs(Path(args.pairs)) if args.pairs else _cross(args)
     check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
     _check_masks(args, work)
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.images.read import ImageReadError
 
     skipped: Skipped = {}

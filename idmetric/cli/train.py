@@ -228,7 +228,7 @@ class SetupError(Exception):
 @contextmanager
 def _setting_up() -> Iterator[None]:
     # once training runs, such errors are bugs and shown whole
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.train.state import TrainError
 
     try:

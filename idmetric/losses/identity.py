@@ -139,7 +139,7 @@ class IdentityLoss(nn.Module):
         if isinstance(references, list | tuple) and not references:
             raise ValueError("no references: give at least one image of the subject, or its embedding")
         with torch.no_grad(), self._precision():
-            found = self._metric._side(references, masks, self.outside, needs_patches(self.distance), batch_size)
+            found = self._metric.as_embedding(references, masks, self.outside, needs_patches(self.distance), batch_size)
         if not len(found):
             raise ValueError("no references: the embedding holds no image")
         if needs_patches(self.distance) and found.patches is None:

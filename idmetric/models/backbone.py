@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.format import CheckpointError, Files, Hub
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.hub import Files, Hub, fetch
 from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
 from idmetric.models import dinov3
 from idmetric.models.embedder import Embedder
 
@@ -32,7 +35,7 @@ def build(
     image_size: int | None = None,
     args: Mapping[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
-    weightless: bool = False,
+    empty: bool = False,
 ) -> nn.Module:
     """A timm model without classifier, with random weights or those of a file in timm's format.
 
@@ -41,7 +44,7 @@ def build(
         image_size: input side in pixels; needed by transformers whose position embedding depends on it.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
-        weightless: leave the parameters without memory (see `checkpoint.weightless`), where the model can be built so.
+        empty: leave the parameters without memory (see `init_empty_weights`), where the model can be built so.
 
     Raises:
         CheckpointError: if timm has no such model or cannot build it so.
@@ -52,19 +55,19 @@ def build(
     if weights is not None:
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
     try:
-        if weightless:
+        if empty:
             # some models compute with their parameters when they are built (Swin): those are built in full, below
-            with contextlib.suppress(RuntimeError), checkpoint.weightless():
-                empty: nn.Module = timm.create_model(name, **options)
-                if not any(buffer.is_meta for buffer in empty.buffers()):
-                    return empty
-        model: nn.Module = timm.create_model(name, **options)
+            with contextlib.suppress(RuntimeError), init_empty_weights():
+                model: nn.Module = timm.create_model(name, **options)
+                if not any(buffer.is_meta for buffer in model.buffers()):
+                    return model
+        model = timm.create_model(name, **options)
     except CheckpointError:
         raise
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
         raise _refused(name, options, error) from error
     if weights is not None:
-        checkpoint.check_finite(model.state_dict(), weights)
+        check_finite(model.state_dict(), weights)
     return model
 
 
@@ -91,14 +94,14 @@ def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size
     if pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
     size = sum(value.numel() * value.element_size() for value in own.values())
-    with torch.device("meta"), checkpoint.weightless(len(own) + _SPARE, _TABLES + size):
+    with torch.device("meta"), init_empty_weights(len(own) + _SPARE, _TABLES + size):
         try:
             model = nn.ModuleDict({"backbone": timm.create_model(name, **options)})
         except CheckpointError as error:
             raise CheckpointError(f"the settings of {source!r} do not describe its weights: {error}") from error
         except Exception as error:  # a model that cannot be laid out is not built: its memory would have no bound
             raise _refused(name, options, error) from error
-    checkpoint.check_state(model, own, source)
+    check_state(model, own, source)
 
 
 def is_timm(source: str) -> bool:
@@ -129,7 +132,7 @@ def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immuta
     config = pretrained_config(name)
     if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
-    return str(checkpoint.fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
+    return str(fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
 
 
 def pretrained_state(
@@ -156,12 +159,12 @@ def fitted(
 
     DINOv3's query and value biases may be absent from the file, or from the model if they are zero.
     """
-    model = build(name, args=args, weightless=True)
+    model = build(name, args=args, empty=True)
     state = dinov3.fit_biases(state, model)
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
         state = rename(state, model)
-    checkpoint.check_state(model, state, os.fspath(weights))
+    check_state(model, state, os.fspath(weights))
     return dict(state)
 
 
@@ -176,9 +179,9 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
             state = load_pickled_tensors(weights)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"cannot read weights {os.fspath(weights)!r}: {error}") from error
-        checkpoint.check_finite(state, weights)
+        check_finite(state, weights)
     else:
-        state = checkpoint.read_finite(weights)
+        state = read_finite(weights)
     if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
         raise CheckpointError(
             f"{os.fspath(weights)!r} holds the backbone's tensors with the prefix {prefix!r}, as part of another "
@@ -276,7 +279,7 @@ class Backbone(Embedder):
         backbone_args: more arguments of `timm.create_model`.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: colour under transparent images.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.format.Hub`.
+        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     Raises:
         CheckpointError: if there is no such model or its weights cannot be read.
@@ -310,7 +313,7 @@ class Backbone(Embedder):
             if pretrained and weights is None:
                 weights = pretrained_file(name, hub)
             if weights is not None:
-                exact = checkpoint.revision_of(weights)
+                exact = revision_of(weights)
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
@@ -325,24 +328,24 @@ class Backbone(Embedder):
             background=background,
             files=files,
         )
-        self._config = config
+        self.settings = config
         if state is not None:
             check_fit(config.backbone, state, name, image_size=config.image_size, args=config.backbone_args)
         self.backbone = build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights,
-            weightless=state is not None,
+            empty=state is not None,
         )  # fmt: skip
         if state is not None:
-            checkpoint.load_state(self, state, name, dtype)
+            load_state(self, state, name, dtype)
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`."""
-        return final_tokens(self.backbone, x, self._config.pool)
+        return final_tokens(self.backbone, x, self.settings.pool)
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        return asdict(self._config)
+        return asdict(self.settings)
 
 
 def _timm_config(name: str, image_size: int | None, pool: Pool, args: dict[str, Any]) -> BackboneConfig:

@@ -23,6 +23,7 @@ from idmetric import __version__
 from idmetric.calibration import apply as calibrations
 from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.hub import Files, push_folder
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.distance.matrix import distance_matrix, needs_patches
@@ -93,7 +94,7 @@ class Embedder(nn.Module):
         interpolation: str = "bicubic",
         background: tuple[int, int, int] = (255, 255, 255),
         preprocessing: Preprocessing = "standard",
-        files: checkpoint.Files | None = None,
+        files: Files | None = None,
     ) -> None:
         super().__init__()
         if preprocessing not in get_args(Preprocessing):
@@ -254,7 +255,7 @@ class Embedder(nn.Module):
         """
         if not torch.compiler.is_compiling():
             check_pixels(pixels)
-        return self._encode(resize_pixels(pixels, self.image_size, self.interpolation))
+        return self.embed_pixels(resize_pixels(pixels, self.image_size, self.interpolation))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
@@ -262,7 +263,7 @@ class Embedder(nn.Module):
         mean, std = (x.new_tensor(value).view(3, 1, 1) for value in (self.mean, self.std))
         return (x - mean).div_(std)
 
-    def _encode(self, pixels: Tensor) -> Embedding:
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
         x = self.normalise(pixels).to(self.dtype)
         features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
@@ -453,7 +454,7 @@ class Embedder(nn.Module):
 
     def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
         pixels, cover = loaded
-        found = self._encode(pixels.to(self.device, non_blocking=True))
+        found = self.embed_pixels(pixels.to(self.device, non_blocking=True))
         if cover is None or found.patches is None or found.grid is None:
             return found
         cover = cover.to(found.patches.device)
@@ -527,8 +528,8 @@ class Embedder(nn.Module):
             return embedding
         inputs.check_partners(a, b)
         patches = needs_patches(distance)
-        x = self._side(a, labelled(mask_a, mask_id), outside, patches, batch_size)
-        y = self._side(b, labelled(mask_b, mask_id), outside, patches, batch_size)
+        x = self.as_embedding(a, labelled(mask_a, mask_id), outside, patches, batch_size)
+        y = self.as_embedding(b, labelled(mask_b, mask_id), outside, patches, batch_size)
         return self._finite(embedding_distance(x, y, distance, joint_weight=joint_weight))
 
     def _finite(self, distances: Tensor) -> Tensor:
@@ -562,8 +563,8 @@ class Embedder(nn.Module):
         """
         check_mode(mode)
         patches = needs_patches(distance)
-        x = self._side(a, labelled(masks_a, mask_id), outside, patches, batch_size)
-        y = None if b is None else self._side(b, labelled(masks_b, mask_id), outside, patches, batch_size)
+        x = self.as_embedding(a, labelled(masks_a, mask_id), outside, patches, batch_size)
+        y = None if b is None else self.as_embedding(b, labelled(masks_b, mask_id), outside, patches, batch_size)
         return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
 
     # Distance in, probability out
@@ -655,7 +656,7 @@ class Embedder(nn.Module):
             found.check_model(self.calibrated_model())
         return found
 
-    def _side(
+    def as_embedding(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int
     ) -> Embedding:
         if isinstance(images, Embedding):
@@ -686,7 +687,7 @@ class Embedder(nn.Module):
         """Upload to the Hub repository `owner/name` (created if absent); returns the commit's address."""
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            return checkpoint.push(folder, repo, private=private, token=token)
+            return push_folder(folder, repo, private=private, token=token)
 
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()

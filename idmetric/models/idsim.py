@@ -22,7 +22,11 @@ from torch import Tensor, nn
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.format import Checkpoint, CheckpointError, Files, Hub
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.format import Checkpoint
+from idmetric.checkpoints.hub import Files, Hub
+from idmetric.checkpoints.released_idsim import read_idsim
+from idmetric.checkpoints.weights import load_state
 from idmetric.images.read import Preprocessing, resize_pixels
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
@@ -109,8 +113,8 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir: see `idmetric.checkpoints.format.Hub`; one that the release's own loader filled is read as well.
-        token, local_files_only: see `idmetric.checkpoints.format.Hub`.
+        cache_dir: see `idmetric.checkpoints.hub.Hub`; one that the release's own loader filled is read as well.
+        token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
         release_arguments: those of the release's loader: id_sim_type is `source`, hf_token is `token`; pretrained=True
             and normalize_embeds=True are what this class does.
 
@@ -168,13 +172,13 @@ class IDSim(Embedder):
             raise CheckpointError(
                 f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
             )
-        self._config = config
+        self.settings = config
         if saved is not None:
             backbones.check_fit(
                 config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
             )
         trunk: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
         )
         self.backbone = trunk
         with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
@@ -182,31 +186,31 @@ class IDSim(Embedder):
             self.mlp_cls = Head(dim, config.hidden, config.residual)
             self.mlp_patch = Head(dim, config.hidden, config.residual)
         if saved is not None:
-            checkpoint.load_state(self, saved.state, saved.name, dtype)
+            load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
         self._round_rope()
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        tokens = backbones.last_tokens if self._config.features == "last-block" else backbones.final_tokens
-        unit = centre_and_normalise if self._config.centre else partial(F.normalize, dim=-1)
+        tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
+        unit = centre_and_normalise if self.settings.centre else partial(F.normalize, dim=-1)
         features, patches, grid = tokens(self.backbone, x)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
 
-    def _encode(self, pixels: Tensor) -> Embedding:
-        if self.training or not self._config.mirror_sizes:
-            return super()._encode(pixels)
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
+        if self.training or not self.settings.mirror_sizes:
+            return super().embed_pixels(pixels)
         views, mirrored = [], pixels.flip(-1)
-        for side in self._config.mirror_sizes:
-            seen = super()._encode(resize_pixels(mirrored, (side, side), self.interpolation))
+        for side in self.settings.mirror_sizes:
+            seen = super().embed_pixels(resize_pixels(mirrored, (side, side), self.interpolation))
             views.append(seen.cls.clone())  # a compiled encoder may write its next answer over it
-        found = super()._encode(pixels)
+        found = super().embed_pixels(pixels)
         features = F.normalize(torch.stack([found.cls, *views]).mean(0), dim=-1)
         return Embedding(features, found.patches, found.grid, model=found.model)
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        told = asdict(self._config)
+        told = asdict(self.settings)
         for later in ("mirror_sizes", "preprocessing"):  # without them, files are as before: their hash stays
             if told[later] == IDSimConfig.__dataclass_fields__[later].default:
                 del told[later]
@@ -267,7 +271,7 @@ def _read(
                 f"of {', '.join(released.IDSIM)}"
             )
     if release is not None:
-        return released.read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
+        return read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
     if "/" not in name and not Path(name).is_dir():
         raise CheckpointError(
             f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "

@@ -10,7 +10,8 @@ from typing import Any
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.hub import Files, Hub
 from idmetric.io.hints import did_you_mean
 from idmetric.models.embedder import Embedder
 
@@ -52,8 +53,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, an existing folder, or owner/name on the "
             f"Hub{did_you_mean(name, known)}"
         )
-    hub = checkpoint.Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(checkpoint.Hub)}})
-    files = checkpoint.Files(name, hub)
+    hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
+    files = Files(name, hub)
     kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
     return _open(str(kind), name, options)
 

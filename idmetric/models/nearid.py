@@ -18,7 +18,9 @@ from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.format import Hub
+from idmetric.checkpoints.hub import Hub
+from idmetric.checkpoints.released_nearid import read_nearid
+from idmetric.checkpoints.weights import load_state
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
 from idmetric.models.embedder import Embedder
@@ -53,7 +55,7 @@ class NearID(Embedder):
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
             scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
             saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.format.Hub`.
+        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -81,7 +83,7 @@ class NearID(Embedder):
         else:
             name = released.short_name(os.fspath(source))
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = released.read_nearid(released.files_of(os.fspath(source), released.NEARID, hub))
+            saved = read_nearid(released.files_of(os.fspath(source), released.NEARID, hub))
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
@@ -96,16 +98,16 @@ class NearID(Embedder):
             preprocessing=config.preprocessing,
             files=saved.files if saved else None,
         )
-        self._config = config
+        self.settings = config
         if saved is not None:
             backbones.check_fit(
                 config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
             )
         self.backbone: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, weightless=saved is not None
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
         )
         if saved is not None:
-            checkpoint.load_state(self, saved.state, saved.name, dtype)
+            load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
@@ -115,7 +117,7 @@ class NearID(Embedder):
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        told = asdict(self._config)
-        if self._config.preprocessing == "standard":  # as files were before there was this field: their hash stays
+        told = asdict(self.settings)
+        if self.settings.preprocessing == "standard":  # as files were before there was this field: their hash stays
             del told["preprocessing"]
         return told

@@ -32,10 +32,15 @@ from torch import Tensor
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.format import CheckpointError, Files, Hub
+from idmetric.checkpoints.errors import CheckpointError, understanding
+from idmetric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import check_finite
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.read import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
 from idmetric.io.hints import install
+from idmetric.io.output import replacing
+from idmetric.io.quiet import quiet
 from idmetric.models.embedder import Embedder, Images, Masks, in_batches, names_of, split_masks
 from idmetric.models.embedding import Embedding
 
@@ -141,7 +146,7 @@ class VisIDEmbed(Embedder):
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
         background: RGB colour (0-255) that shows through transparent images.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.format.Hub`.
+        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
     not fill have weight 0.
@@ -170,7 +175,7 @@ class VisIDEmbed(Embedder):
         name = os.fspath(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
-        folder = checkpoint.folder(
+        folder = fetch_folder(
             released.files_of(known if known in released.VISID else name, released.VISID, hub), _FILES
         )
         architecture = checkpoint.read_json(Files(folder)[checkpoint.CONFIG])
@@ -180,7 +185,7 @@ class VisIDEmbed(Embedder):
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}: use idmetric.load"
             )
         _check_sizes(architecture, str(folder / checkpoint.CONFIG))
-        with checkpoint.understanding(folder):
+        with understanding(folder):
             mean, std = _normalisation(folder)
             configs.check_view(1, mean, std)
         settings = config or _settings(folder)
@@ -484,9 +489,9 @@ class VisIDEmbed(Embedder):
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
         processor = {"image_mean": self.mean, "image_std": self.std}
-        with checkpoint.replacing(target / released.PROCESSOR) as path:
+        with replacing(target / released.PROCESSOR) as path:
             path.write_text(json.dumps(processor), encoding="utf-8")
-        with checkpoint.replacing(target / SETTINGS) as path:
+        with replacing(target / SETTINGS) as path:
             path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -502,13 +507,13 @@ def _revision(folder: Path) -> str:
     files = [path for pattern in _FILES for path in folder.glob(pattern)]
     if not any(path.suffix == ".safetensors" for path in files):
         raise CheckpointError(f"{str(folder)!r} has no safetensors file")
-    return checkpoint.revision_of(*sorted(files))
+    return revision_of(*sorted(files))
 
 
 def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
     try:
         # with its language head, so that transformers finds the names of either class; the head is dropped
-        with checkpoint.quiet("transformers"):  # what is missing is told below; the language head may be
+        with quiet("transformers"):  # what is missing is told below; the language head may be
             loaded: Any = architecture.from_pretrained(
                 folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
                 output_loading_info=True,
@@ -521,7 +526,7 @@ def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype
     unfit = [*missing, *map(str, report["mismatched_keys"])]
     if unfit:
         raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
-    checkpoint.check_finite(whole.model.state_dict(), folder)
+    check_finite(whole.model.state_dict(), folder)
     return whole.model, tokenizer
 
 

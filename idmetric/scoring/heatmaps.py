@@ -84,11 +84,11 @@ def heatmaps(
         ImageReadError: naming the image that cannot be read.
         ValueError: for a model without patch tokens, or masks that do not fit.
     """
-    subject = metric._side(references, labelled(masks, mask_id), outside, True, batch_size)
+    subject = metric.as_embedding(references, labelled(masks, mask_id), outside, True, batch_size)
     _tokens(subject, metric)
     singles = split_images(targets)
     pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]
-    found = metric._side(pictures, None, outside, True, batch_size)
+    found = metric.as_embedding(pictures, None, outside, True, batch_size)
     similar = patch_similarity(subject, found, match)
     maps = []
     for k, picture in enumerate(pictures):

@@ -26,8 +26,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric.checkpoints.format import replacing
 from idmetric.data.manifest.table import Manifest
+from idmetric.io.output import replacing
 from idmetric.models.embedder import Embedder
 from idmetric.store.fingerprint import MASKED, tensors_digest
 from idmetric.train.processes import Processes

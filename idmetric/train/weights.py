@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.format import CheckpointError, Hub
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.hub import Hub
 from idmetric.models import backbone as backbones
 
 RANDOM = "random"

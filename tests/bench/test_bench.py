@@ -260,7 +260,7 @@ def test_the_pairwise_section_counts_what_is_embedded(metric: IDSim, setting: Se
     found = by_name(pairs.pairwise(metric, setting))
     assert found["pairwise, 2 x 3"].note == "5 embedded for all pairs"
     assert found["pair by pair"].note == "12 embedded for all pairs"
-    assert "_encode" not in vars(metric)  # the counter is gone
+    assert "embed_pixels" not in vars(metric)  # the counter is gone
 
 
 # Quicker ways keep the values

@@ -46,8 +46,8 @@ def words(metric: IDSim, tmp_path: Path) -> list[str]:
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each pass of a model was given."""
     seen: list[int] = []
-    original = IDSim._encode
-    monkeypatch.setattr(IDSim, "_encode", lambda self, x: seen.append(len(x)) or original(self, x))
+    original = IDSim.embed_pixels
+    monkeypatch.setattr(IDSim, "embed_pixels", lambda self, x: seen.append(len(x)) or original(self, x))
     return seen
 
 

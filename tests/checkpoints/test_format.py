@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, IDSim, load
-from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.lora import merge_lora
 from tests.conftest import SMALL
 
 
@@ -116,10 +116,10 @@ def test_push_to_hub_uploads_what_load_reads(metric: IDSim, tmp_path: Path, monk
 def test_an_adapter_that_cannot_be_folded_says_why() -> None:
     state = {"a.weight": torch.zeros(4, 3)}
     good = {"a.lora_A.weight": torch.ones(2, 3), "a.lora_B.weight": torch.ones(4, 2)}
-    folded = checkpoint.fold_lora(dict(state), good, {"r": 2, "lora_alpha": 4})
+    folded = merge_lora(dict(state), good, {"r": 2, "lora_alpha": 4})
     assert folded["a.weight"].equal(torch.full((4, 3), 4.0))
-    assert checkpoint.fold_lora(dict(state), good, {"lora_alpha": 4, "alpha_pattern": {"a": 1}})["a.weight"][0, 0] == 1
-    rs = checkpoint.fold_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
+    assert merge_lora(dict(state), good, {"lora_alpha": 4, "alpha_pattern": {"a": 1}})["a.weight"][0, 0] == 1
+    rs = merge_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
     assert rs.item() == pytest.approx(2 * 4 / 2**0.5)
     for adapter, config, message in (
         (good, {"use_dora": True}, "without lora_magnitude_vector"),
@@ -130,4 +130,4 @@ def test_an_adapter_that_cannot_be_folded_says_why() -> None:
         ({**good, "a.lora_B.weight": torch.ones(5, 2)}, {}, "do not fit"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            checkpoint.fold_lora(dict(state), adapter, config)
+            merge_lora(dict(state), adapter, config)

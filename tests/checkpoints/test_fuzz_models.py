@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from idmetric import IDSim, load
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.format import CheckpointError
-from idmetric.checkpoints.released import _read_head
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.lora import merge_lora
+from idmetric.checkpoints.released_idsim import read_head
+from idmetric.checkpoints.weights import init_empty_weights
 from idmetric.models.idsim import IDSimConfig
 from tests.fuzz.run import _begin, _status
 from tests.fuzz.weights import model_files
@@ -93,7 +94,7 @@ def test_a_config_cannot_have_other_files_read_or_fetched(folder: Path, argument
 
 
 def test_more_parameters_than_the_weights_have_end_the_building_early() -> None:
-    with pytest.raises(CheckpointError, match="more than 5 parameters"), checkpoint.weightless(5):
+    with pytest.raises(CheckpointError, match="more than 5 parameters"), init_empty_weights(5):
         nn.Sequential(*(nn.Linear(2, 2) for _ in range(10**6)))
     nn.Linear(2, 2)  # and outside nothing is counted
 
@@ -117,10 +118,10 @@ def test_the_heads_of_a_release_are_read_without_running_code(tmp_path: Path) ->
     path = tmp_path / "mlp_cls.pth"
     path.write_bytes(pickle.dumps(Code()))
     with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
-        _read_head(path, {})
+        read_head(path, {})
     torch.save({"fc1.weight": Code()}, path)
     with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
-        _read_head(path, {})
+        read_head(path, {})
     assert not ran.exists()
 
 
@@ -146,7 +147,7 @@ def test_an_adapter_with_any_patterns_is_read_or_refused_in_seconds(patterns: li
     adapter = {f"{name}.lora_{x}.weight": torch.zeros(2, 2) for name in names for x in "AB"}
     start = time.process_time()
     with contextlib.suppress(CheckpointError):
-        checkpoint.fold_lora(state, adapter, {"alpha_pattern": dict.fromkeys(patterns, 1)})
+        merge_lora(state, adapter, {"alpha_pattern": dict.fromkeys(patterns, 1)})
     assert time.process_time() - start < 10
 
 
@@ -158,7 +159,7 @@ def test_patterns_outside_the_syntax_are_refused_by_name() -> None:
         "[b-a]": "bad character range",
     }.items():  # fmt: skip
         with pytest.raises(CheckpointError, match=f"alpha_pattern: .*{reason}"):
-            checkpoint.fold_lora(dict(state), adapter, {"alpha_pattern": {pattern: 1}})
+            merge_lora(dict(state), adapter, {"alpha_pattern": {pattern: 1}})
 
 
 def test_a_file_that_lies_about_its_length_takes_no_memory(folder: Path) -> None:

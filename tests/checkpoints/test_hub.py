@@ -24,7 +24,8 @@ from PIL import Image
 from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
 from idmetric.checkpoints import connection, released
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.format import Files, Hub
+from idmetric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.checkpoints.revision import revision_of
 from tests.checkpoints.test_released import VARIANTS, publish
 from tests.hub_server import COMMIT, HubServer
 from tests.models.test_nearid import SMALL as SMALL_NEARID
@@ -216,23 +217,23 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
     for name in ("modeling.py", "weights.bin", "tokenizer.json"):
         (tmp_path / "repo" / name).write_text("x")
     patterns = ["*.json", "*.safetensors"]
-    folder = checkpoint.folder(Files("owner/model"), patterns)
+    folder = fetch_folder(Files("owner/model"), patterns)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert checkpoint.revision_of(folder / "model.safetensors") == COMMIT
-    assert checkpoint.folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
+    assert revision_of(folder / "model.safetensors") == COMMIT
+    assert fetch_folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
     assert len(hub.downloads("model.safetensors")) == 1
     for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
         with pytest.raises(CheckpointError, match=message):
-            checkpoint.folder(Files(name), patterns)
+            fetch_folder(Files(name), patterns)
     hub.gated["owner/model"] = "hf_secret"
     with pytest.raises(CheckpointError, match="accept its licence"):
-        checkpoint.folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
+        fetch_folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
 
 
 def test_a_damaged_shard_of_a_folder_is_refused(hub: HubServer) -> None:
     hub.damage = True
     with pytest.raises(CheckpointError, match=r"model\.safetensors of owner/model was damaged"):
-        checkpoint.folder(Files("owner/model"), ["*"])
+        fetch_folder(Files("owner/model"), ["*"])
 
 
 # The published models by their names
@@ -310,7 +311,7 @@ def test_an_unreachable_hub_is_named_at_once(
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", dead + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(time, "sleep", retried)
     monkeypatch.setattr(connection, "_silent", {})
-    monkeypatch.setattr(checkpoint, "_fetched", set())
+    monkeypatch.setattr("idmetric.checkpoints.hub._fetched", set())
     repo = released.models()[name].repo if name in released.models() else name
     assert "the Hub did not answer" in message_of(name)
     assert [record.getMessage() for record in caplog.records] == [f"fetching {repo} from {dead}"]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.checkpoints import released
+from idmetric.checkpoints.released_idsim import read_head
 from tests import published
 from tests.conftest import SMALL
 from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomise, shape_of, unit
@@ -240,15 +241,15 @@ def test_heads_are_read_without_running_code(tmp_path: Path) -> None:
 
     torch.save({"fc1.weight": Evil()}, tmp_path / "mlp_cls.pth")
     with pytest.raises(CheckpointError, match="cannot read the head"):
-        released._read_head(tmp_path / "mlp_cls.pth", {})
+        read_head(tmp_path / "mlp_cls.pth", {})
     assert not (tmp_path / "ran").exists()
     for damaged in (b"", b"(((.", b"]q\x00q", b"\x80\x02}q\x00K", b"PK\x03\x04"):
         (tmp_path / "mlp_cls.pth").write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
-            released._read_head(tmp_path / "mlp_cls.pth", {})
+            read_head(tmp_path / "mlp_cls.pth", {})
     torch.save({"ln.weight": torch.ones(3)}, tmp_path / "mlp_cls.pth")
     with pytest.raises(CheckpointError, match=r"mlp_cls\.pth: not an ID-Sim head"):
-        released._read_head(tmp_path / "mlp_cls.pth", {})
+        read_head(tmp_path / "mlp_cls.pth", {})
 
 
 def test_a_foreign_adapter_or_backbone_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from idmetric import load
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli import exits
 from idmetric.cli.subcommands import Parser
 

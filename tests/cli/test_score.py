@@ -19,7 +19,6 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.checkpoints import format as checkpoint
 from idmetric.cli import exits, score
 from idmetric.cli.score import main
 from idmetric.distance.matrix import DISTANCES
@@ -373,7 +372,7 @@ def test_the_default_model_is_never_replaced(
         raise AssertionError("another model was read")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    monkeypatch.setattr(checkpoint, "read", forbidden)
+    monkeypatch.setattr("idmetric.checkpoints.format.read", forbidden)
     assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
     done = capsys.readouterr()
     assert done.out == ""

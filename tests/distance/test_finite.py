@@ -14,7 +14,7 @@ from torch import Tensor
 from idmetric import Backbone, IDSim, NonFiniteError, load
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli import embed as embed_command
 from idmetric.cli import score
 from idmetric.data.curate.embeddings import embed_rows
@@ -206,7 +206,7 @@ def test_score_prints_no_row_of_an_image_that_overflows(
 def test_score_skips_one_image_and_keeps_the_others(
     metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths, original = pictures(tmp_path / "photos", 5), IDSim._encode
+    paths, original = pictures(tmp_path / "photos", 5), IDSim.embed_pixels
 
     def encode(self: IDSim, pixels: Tensor) -> Embedding:
         found = original(self, pixels)
@@ -214,7 +214,7 @@ def test_score_skips_one_image_and_keeps_the_others(
         return found
 
     metric.save_pretrained(tmp_path / "run")
-    monkeypatch.setattr(IDSim, "_encode", encode)
+    monkeypatch.setattr(IDSim, "embed_pixels", encode)
     words = [str(paths[0]), *map(str, paths[1:]), "--model", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
     assert score.main(words) == 1
     assert "0003.png: its embedding in float32 is not finite" in capsys.readouterr().err

@@ -130,7 +130,7 @@ def _manifest(path: Path) -> None:
 
 
 def _models() -> dict[str, Reader]:
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.distance.finite import NonFiniteError
     from idmetric.models.embedding import Embedding
     from idmetric.store.shards import DamagedShardError
@@ -171,9 +171,9 @@ def _siglip_folder(rng: Random, folder: Path) -> Path:
 
 
 def _head(path: Path) -> None:
-    from idmetric.checkpoints.released import _read_head
+    from idmetric.checkpoints.released_idsim import read_head
 
-    _read_head(path, {"lora_alpha": 8})
+    read_head(path, {"lora_alpha": 8})
     assert not Path("/tmp/idmetric-fuzz-ran").exists(), "a pickle ran code"
 
 
@@ -193,6 +193,8 @@ def _fold(path: Path) -> None:
     import torch
 
     from idmetric.checkpoints import format as checkpoint
+    from idmetric.checkpoints.errors import understanding
+    from idmetric.checkpoints.lora import merge_lora
 
     state = {f"blocks.{'a' * 30}.weight": torch.zeros(4, 4)}
     adapter = {
@@ -200,8 +202,8 @@ def _fold(path: Path) -> None:
         f"blocks.{'a' * 30}.lora_B.weight": torch.zeros(4, 2),
     }
     config = checkpoint.read_json(path)
-    with checkpoint.understanding(path):
-        checkpoint.fold_lora(state, adapter, config)
+    with understanding(path):
+        merge_lora(state, adapter, config)
 
 
 def _shards(path: Path) -> None:

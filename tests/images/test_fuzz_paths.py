@@ -17,7 +17,8 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.calibration import apply as calibration
-from idmetric.checkpoints.format import CheckpointError, read_json
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.format import read_json
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.read import resize_pixels
 from idmetric.models.embedder import auto_device

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from idmetric import Backbone, IDSim, NearID, load
-from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.weights import init_empty_weights, load_state
 from idmetric.models.backbone import last_tokens
 from idmetric.models.nearid import NearIDConfig
 from tests.checkpoints.test_released import VARIANTS, publish
@@ -22,9 +22,9 @@ from tests.conftest import random_model
 from tests.models.test_nearid import official
 
 
-def test_models_built_weightless_have_real_buffers_and_no_parameters(tmp_path: Path) -> None:
+def test_models_built_empty_have_real_buffers_and_no_parameters(tmp_path: Path) -> None:
     threads_module: list[nn.Linear] = []
-    with checkpoint.weightless():
+    with init_empty_weights():
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
         thread = threading.Thread(target=lambda: threads_module.append(nn.Linear(2, 2)))
         thread.start()
@@ -35,14 +35,14 @@ def test_models_built_weightless_have_real_buffers_and_no_parameters(tmp_path: P
     assert nn.Linear(2, 2).weight.device.type == "cpu"
     state = {k: torch.randn(v.shape) for k, v in model.state_dict().items()}
     wanted = dict(state)
-    checkpoint.load_state(model, state, "x")
+    load_state(model, state, "x")
     assert not state
     assert model[0].weight.equal(wanted["0.weight"])
     assert model[0].weight.requires_grad
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"])
-def test_models_that_cannot_be_built_weightless_load_all_the_same(name: str, tmp_path: Path) -> None:
+def test_models_that_cannot_be_built_empty_load_all_the_same(name: str, tmp_path: Path) -> None:
     args = {"depths": [2, 1, 1, 1], "embed_dim": 24, "num_heads": [1, 2, 2, 2]}
     model = Backbone(name, pretrained=False, backbone_args=args, device="cpu")
     model.save_pretrained(tmp_path)

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import IDSim, load
-from idmetric.checkpoints import released
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models import backbone as backbones
@@ -577,7 +577,7 @@ def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> No
     torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
     save_file(whole.state_dict(), tmp_path / "model.safetensors")
     found = untrained(IDSimConfig(name, 56, 8, backbone_args=args), str(tmp_path / "model.safetensors"), 0)
-    expected = released.resample_dinov2_positions(whole.pos_embed, 4)  # type: ignore[arg-type]
+    expected = resample_dinov2_positions(whole.pos_embed, 4)  # type: ignore[arg-type]
     assert found.backbone.pos_embed.shape == (1, 17, 48)
     assert found.backbone.pos_embed.equal(expected)
     assert not any(p.requires_grad for p in found.parameters())

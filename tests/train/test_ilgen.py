@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import Backbone, load
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.train import build_parser, main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.train import state

@@ -320,7 +320,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
 
 
 def test_the_head_is_3_6_percent_of_the_full_model() -> None:
-    model = backbone.build("vit_so400m_patch14_siglip_384", image_size=384, weightless=True)
+    model = backbone.build("vit_so400m_patch14_siglip_384", image_size=384, empty=True)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     head = sum(size for name, size in sizes.items() if name.startswith(("attn_pool.", "fc_norm.", "head.")))
     assert (head, sum(sizes.values())) == (15_238_352, 428_225_600)  # "approximately 15M of roughly 428M", section 4.1

@@ -475,13 +475,13 @@ def test_a_step_weighs_the_terms_and_grows_its_pictures(tmp_path: Path, monkeypa
     found = [{k: float(v) for k, v in recipe.step(recipe.load(0)).items()} for recipe in recipes]
     assert found[0]["loss"] == pytest.approx(found[0]["cls"] + found[0]["patch"])
     assert found[1]["loss"] == pytest.approx(found[0]["cls"] + 3 * found[0]["patch"])
-    sizes, encode = [], recipes[0].model._encode
+    sizes, encode = [], recipes[0].model.embed_pixels
 
     def seen(pixels: torch.Tensor) -> object:
         sizes.append(tuple(pixels.shape))
         return encode(pixels)
 
-    monkeypatch.setattr(recipes[0].model, "_encode", seen)
+    monkeypatch.setattr(recipes[0].model, "embed_pixels", seen)
     for step in (0, 6, 7, 9):
         recipes[0].step(recipes[0].load(step))
     assert sizes == [(4 * 4, 3, side, side) for side in (32, 32, 48, 48)]
@@ -558,13 +558,13 @@ def test_a_step_mirrors_as_it_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     for share in (0.0, 1.0):
         made = tiny.build(Config(**{**SMALL, "mirrored": share}), manifest(tmp_path), Processes("no", cpu=True))
         made.prepare(tmp_path)
-        encode = made.model._encode
+        encode = made.model.embed_pixels
 
         def seen(pixels: torch.Tensor, share: float = share, encode: object = encode) -> object:
             shown[share] = pixels
             return encode(pixels)  # type: ignore[operator]
 
-        monkeypatch.setattr(made.model, "_encode", seen)
+        monkeypatch.setattr(made.model, "embed_pixels", seen)
         made.step(made.load(0))
     assert shown[1.0].equal(shown[0.0].flip(3))
     assert not shown[1.0].equal(shown[0.0])

@@ -115,7 +115,7 @@ def _measured(args: argparse.Namespace) -> int:
             check(args.json)
     except OSError as error:
         raise UsageError(f"--json: {error}") from error
-    from idmetric.checkpoints.format import CheckpointError
+    from idmetric.checkpoints.errors import CheckpointError
 
     try:
         return _run(args)

@@ -111,18 +111,18 @@ def pairwise(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
     """How many images the model sees while it runs."""
-    seen, encode = 0, metric._encode
+    seen, encode = 0, metric.embed_pixels
 
     def counting(pixels: Tensor) -> Any:
         nonlocal seen
         seen += len(pixels)
         return encode(pixels)
 
-    metric._encode = counting  # type: ignore[method-assign]  # of this instance, for a while
+    metric.embed_pixels = counting  # type: ignore[method-assign]  # of this instance, for a while
     try:
         run()
     finally:
-        del metric._encode  # the class's own comes back
+        del metric.embed_pixels  # the class's own comes back
     return seen
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from idmetric import __version__
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.exits import ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -111,9 +112,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
 
 def _is_mendable(error: Exception) -> bool:
     """Whether the user can mend what an error says."""
-    models = sys.modules.get("idmetric.checkpoints.format")  # there if it can have raised it; importing it takes torch
-    kinds = (ValueError, OSError, ImportError, *([models.CheckpointError] if models else []))
-    return isinstance(error, kinds)
+    return isinstance(error, ValueError | OSError | ImportError | CheckpointError)
 
 
 if __name__ == "__main__":

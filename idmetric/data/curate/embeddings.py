@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idmetric.checkpoints.format import replacing
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.images.read import describe
+from idmetric.io.output import replacing
 from idmetric.models.embedding import Embedding
 from idmetric.store.fingerprint import folder_name, key_of_file
 

@@ -166,7 +166,8 @@ def load_model(kind: str, weights: Weights, place: Place) -> Any:
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.checkpoints.format import CheckpointError, read_tensors
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.checkpoints.weights import read_tensors
 
     try:
         return read_tensors(_file(weights))

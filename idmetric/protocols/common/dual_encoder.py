@@ -19,7 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric import __version__
-from idmetric.checkpoints.format import CONFIG, CheckpointError, Files, Hub, folder, read_json
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.format import CONFIG, read_json
+from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image
 from idmetric.io.hints import install
@@ -60,7 +62,7 @@ class DualEncoder:
             import transformers
         except ImportError as error:
             raise ImportError(f"dual encoders need transformers: {install('visid')}") from error
-        where = folder(Files(source, hub or Hub()), _FILES)
+        where = fetch_folder(Files(source, hub or Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")

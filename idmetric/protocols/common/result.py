@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import __version__
-from idmetric.checkpoints.format import replacing
 from idmetric.io import json_file
 from idmetric.io.csv_text import csv_text
 from idmetric.io.decimals import in_csv, rounded
 from idmetric.io.hints import install
+from idmetric.io.output import replacing
 
 
 @dataclass(frozen=True)

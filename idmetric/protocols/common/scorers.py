@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.matrix import distance, distance_matrix, needs_patches
@@ -133,7 +133,7 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     if not isinstance(metric, IDSim):
         raise CheckpointError(f"only IDSim models have an untrained twin, {metric.label} is none")
     torch.manual_seed(seed)
-    return IDSim(metric._config, device=metric.device)
+    return IDSim(metric.settings, device=metric.device)
 
 
 class EmbedderModel:

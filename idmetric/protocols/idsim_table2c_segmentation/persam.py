@@ -29,7 +29,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from idmetric.checkpoints.format import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import install
 from idmetric.models.embedder import auto_device

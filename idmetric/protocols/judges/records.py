@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idmetric.checkpoints.format import replacing
 from idmetric.io import json_file
+from idmetric.io.output import replacing
 from idmetric.protocols.judges.prompts import Question
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints import released
+from idmetric.checkpoints.released_idsim import resample_dinov2_positions
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
 
@@ -23,7 +24,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     model.name = settings.backbone
     if weights:
         _load(model, settings, weights)
-        model.take_revision(checkpoint.revision_of(weights))
+        model.take_revision(revision_of(weights))
     return model
 
 
@@ -37,6 +38,6 @@ def _load(model: IDSim, settings: IDSimConfig, weights: str) -> None:
     if "patch14_dinov2" in name:
         patch = state["patch_embed.proj.weight"].shape[-1]
         table = backbones.pretrained_state(name, weights, args)["pos_embed"]
-        state["pos_embed"] = released.resample_dinov2_positions(table, settings.image_size // patch)
-    checkpoint.load_state(model.backbone, state, weights)
+        state["pos_embed"] = resample_dinov2_positions(table, settings.image_size // patch)
+    load_state(model.backbone, state, weights)
     model.requires_grad_(False)

@@ -189,7 +189,7 @@ class IDSimRecipe:
         pixels, identity = self.processes.place((part.pixels, part.identity))
         pixels = pixels / 255 if pixels.dtype == torch.uint8 else pixels
         with self.processes.autocast():
-            embedded = self.model._encode(pixels.flatten(0, 1))
+            embedded = self.model.embed_pixels(pixels.flatten(0, 1))
         found: dict[str, Tensor] = {}
         total = torch.zeros((), device=identity.device)
         for term, features in self._terms(embedded.cls, embedded.patches, part):

@@ -13,7 +13,11 @@ from torch import nn
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.format import CheckpointError, Files, Hub
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.hub import Files, Hub
+from idmetric.checkpoints.released_nearid import read_siglip
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.nearid import NearID, NearIDConfig
 from idmetric.train.weights import RANDOM, weights_file
@@ -91,9 +95,9 @@ def _of_files(place: str, revision: str | None) -> NearID:
     files = Files(place, Hub(revision))
     if checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type:
         return NearID(place, revision=revision, device="cpu")
-    found = released.read_siglip(files)
+    found = read_siglip(files)
     model = NearID(checkpoint.parse(NearIDConfig, found, NearID.model_type), device="cpu")
-    checkpoint.load_state(model, found.state, found.name, torch.float32)
+    load_state(model, found.state, found.name, torch.float32)
     model.take_revision(found.revision)
     return model
 
@@ -112,7 +116,7 @@ def _of_timm(
     model = NearID(config, device="cpu")
     if file:
         model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
-        model.take_revision(checkpoint.revision_of(file))
+        model.take_revision(revision_of(file))
     return model
 
 

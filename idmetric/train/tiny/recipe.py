@@ -500,7 +500,7 @@ class Tiny:
         pixels = augment(images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
         with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
-            out = self.model._encode(pixels.contiguous(memory_format=torch.channels_last))
+            out = self.model.embed_pixels(pixels.contiguous(memory_format=torch.channels_last))
         assert out.patches is not None
         features = self.processes.gather(out.cls.float().view(*images.shape[:3], -1))
         tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))

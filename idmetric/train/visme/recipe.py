@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idmetric.checkpoints.format import revision_of
+from idmetric.checkpoints.revision import revision_of
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.losses.info_nce import query_target_info_nce
 from idmetric.losses.temperature import LearnableTemperature

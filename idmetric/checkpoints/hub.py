@@ -1,0 +1,230 @@
+"""Files of model folders and Hub repositories, each fetched once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from idmetric.checkpoints.connection import answers
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.revision import commit_of, sha256_of
+from idmetric.io.quiet import quiet
+
+_log = logging.getLogger("idmetric")
+
+
+@dataclass(frozen=True)
+class Hub:
+    """How to fetch from the Hub; the environment's HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as well.
+
+    Args:
+        revision: commit, branch or tag; default the repository's main branch.
+        cache_dir: where files are kept; default the Hub client's cache.
+        token: access token for gated and private repositories; default the one `hf auth login` stored.
+        local_files_only: never go to the network; a file that is not in the cache is an error.
+    """
+
+    revision: str | None = None
+    cache_dir: str | None = None
+    token: str | None = None
+    local_files_only: bool = False
+
+
+class Files:
+    """The files of a model folder, or of the Hub repository `owner/name`, each fetched when first asked for.
+
+    >>> path = Files("folder")["config.json"]  # doctest: +SKIP
+
+    All files of a repository come from one commit: that of the first one fetched.
+
+    Raises:
+        CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub()) -> None:
+        self.name = os.fspath(source)
+        self.local = Path(self.name).is_dir()
+        if self.local and hub.revision is not None:
+            raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
+        self.hub = hub
+
+    def __getitem__(self, filename: str) -> Path:
+        if self.local:
+            path = Path(self.name, filename)
+            if not path.is_file():
+                inside = Path(self.name, "snapshots").is_dir()
+                advice = "; give the folder of one commit in its snapshots/" if inside else ""
+                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
+            return path
+        path = fetch(self.name, filename, self.hub)
+        self.hub = replace(self.hub, revision=commit_of(path) or self.hub.revision)
+        return path
+
+    def optional(self, filename: str) -> Path | None:
+        """The file, or None where there is none (or none in the cache, without a network).
+
+        Raises:
+            CheckpointError: if the repository cannot be reached for another reason.
+        """
+        if self.local:
+            path = Path(self.name, filename)
+            return path if path.is_file() else None
+        from huggingface_hub import errors
+
+        try:
+            return self[filename]
+        except CheckpointError as error:
+            if isinstance(error.__cause__, errors.EntryNotFoundError):
+                return None
+            raise
+
+
+def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
+    """Path of one file of a Hub repository, downloaded once into the Hub cache; an interrupted download is resumed.
+
+    A file that the Hub names by its SHA-256 (all weights are) is checked against it after the download.
+
+    Raises:
+        CheckpointError: in one line: what failed, why, and the ways out.
+    """
+    _check_repository(repo)
+    import huggingface_hub  # here, so that reading a folder does not load it
+
+    start = time.time()
+    now = _reached(repo, cached_file(repo, filename, hub) is not None, hub)
+    with _explained(f"{filename} of {repo}", repo, hub):
+        path = Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(now)))
+    _check_download(path, f"{filename} of {repo}", start)
+    return path
+
+
+def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
+    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
+
+    Raises:
+        CheckpointError: as `Files`.
+    """
+    if files.local:
+        return Path(files.name)
+    _check_repository(files.name)
+    import huggingface_hub
+
+    start = time.time()
+    with _explained(files.name, files.name, files.hub):
+        options = asdict(_reached(files.name, False, files.hub))
+        found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **options))
+    for path in found.glob("*.safetensors"):
+        _check_download(path, f"{path.name} of {files.name}", start)
+    return found
+
+
+_fetched: set[str] = set()  # repositories whose download was announced
+
+
+def _reached(repo: str, there: bool, hub: Hub) -> Hub:
+    """The same `hub`, or its cache alone if the Hub does not answer; announces a download on stderr.
+
+    Args:
+        there: whether the file is in the cache already, and would only be checked against the Hub's.
+    """
+    from huggingface_hub import constants
+
+    offline = hub.local_files_only or constants.HF_HUB_OFFLINE
+    if offline or (there and re.fullmatch(r"[0-9a-f]{40}", hub.revision or "")):
+        return hub  # the Hub is not asked
+    if not there and repo not in _fetched:
+        _fetched.add(repo)
+        _log.warning("fetching %s from %s", repo, constants.ENDPOINT)
+    if answers(constants.ENDPOINT):
+        return hub
+    if there:
+        _log.warning("%s does not answer: %s is taken from the cache", constants.ENDPOINT, repo)
+    return replace(hub, local_files_only=True)
+
+
+def _check_repository(repo: str) -> None:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
+
+
+@contextlib.contextmanager
+def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
+    try:
+        with quiet("huggingface_hub"):
+            yield
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        raise CheckpointError(
+            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
+            "model in the package: IDSim('tiny') in Python, --model tiny in the shell"
+        ) from error
+
+
+def _reason(error: Exception, repo: str, hub: Hub) -> str:
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{repo}"
+    token = "pass token=, set HF_TOKEN, or run `hf auth login`"
+    chain = [error, error.__cause__, error.__context__]
+    if any(isinstance(x, OSError) and x.errno == errno.ENOSPC for x in chain):
+        return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated: accept its licence at {page}, then {token}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {hub.revision!r}, see {page}/commits/main"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"there is no such repository, or it is private: check the name; for a private one {token}"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        asked = hub.local_files_only or constants.HF_HUB_OFFLINE
+        why = "the network is switched off (local_files_only or HF_HUB_OFFLINE)" if asked else "the Hub did not answer"
+        return f"{why} and the file is not in the cache {_cache(hub)}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
+    """Path of one file of a Hub repository if it is in the cache; asks no network."""
+    import huggingface_hub
+
+    found = huggingface_hub.try_to_load_from_cache(repo, filename, cache_dir=_cache(hub), revision=hub.revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _cache(hub: Hub) -> str:
+    from huggingface_hub import constants
+
+    return str(hub.cache_dir or constants.HF_HUB_CACHE)
+
+
+def _check_download(path: Path, what: str, since: float) -> None:
+    blob = path.resolve()  # the cache names the bytes of large files by their SHA-256
+    if blob.stat().st_mtime < since - 60:
+        return  # it was checked when it came; the minute is for clocks that differ
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and sha256_of(blob) != blob.name:
+        blob.unlink()
+        path.unlink(missing_ok=True)
+        raise CheckpointError(f"{what} was damaged on its way: its SHA-256 is not that of the Hub; fetch it again")
+
+
+def push_folder(folder: str | os.PathLike[str], repo: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a model folder to the Hub repository `owner/name`, created if absent; returns the commit's address."""
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(token=token)
+    api.create_repo(repo, private=private, exist_ok=True)
+    return str(api.upload_folder(repo_id=repo, folder_path=os.fspath(folder), commit_message="Upload idmetric model"))
+
+
+def hub_name(folder: str | os.PathLike[str]) -> str | None:
+    """`owner/name` of the repository that a folder of the Hub cache is a snapshot of; None for other folders."""
+    path = Path(folder).resolve()  # .../models--owner--name/snapshots/<commit>
+    match = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.parent.parent.name)
+    return f"{match[1]}/{match[2]}" if match and path.parent.name == "snapshots" else None

@@ -1,0 +1,137 @@
+"""LoRA adapters (PEFT's format) merged into plain weights, so that inference needs no peft."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.name_pattern import NamePatterns, PatternError
+
+
+def merge_lora(
+    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], *, prefix: str = ""
+) -> dict[str, Tensor]:
+    """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
+
+    With use_dora, each row of the result is scaled to the length that the adapter's magnitude vector gives (Liu et al.
+    2024, DoRA, Eq. 5). Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`)
+    replace those of `state`.
+
+    Args:
+        state: weights by name, e.g. `blocks.0.attn.qkv.weight` of shape (out, in), or (out, in, h, w) of a convolution.
+        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]), `<module>.lora_B.weight` (out, r[, 1, 1]) and
+            `<module>.lora_magnitude_vector` (out values), where `<module>.weight` is in `state`; others are named as in
+            `state`. PEFT's prefix is already removed.
+        config: PEFT's adapter_config.json; read are lora_alpha, r, alpha_pattern, rank_pattern, use_rslora and
+            use_dora. The rank itself is taken from the tensors.
+        prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
+
+    Returns:
+        `state` itself, its changed weights replaced one by one, so that it is never held twice. Changed weights
+        are float32 (float64 stays), whatever the stored type: PEFT computes with adapters in float32 as well.
+
+    Raises:
+        CheckpointError: for an adapter of another kind, or modules not in `state`.
+    """
+    _check_kind(config)
+    modules: dict[str, dict[str, Tensor]] = {}
+    for key, value in adapter.items():
+        match = re.fullmatch(r"(.+)\.lora_(A|B|magnitude_vector)(?:\.default)?(?:\.weight)?", key)
+        if match is not None:
+            modules.setdefault(match[1], {})[match[2]] = value
+        elif ".lora_" in key or key not in state or state[key].shape != value.shape:
+            raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
+        else:
+            state[key] = value
+    needed = {"A", "B", "magnitude_vector"} if config.get("use_dora") else {"A", "B"}
+    alphas = _Alphas(config)
+    for module, parts in modules.items():
+        name = f"{module}.weight"
+        if name not in state:
+            raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
+        if missing := sorted(needed - set(parts)):
+            whole = "half of the pair lora_A, lora_B" if len(parts) == 1 else "LoRA matrices without lora_" + missing[0]
+            raise CheckpointError(f"the adapter holds only {whole} of {module!r}")
+        if parts.keys() - needed:
+            raise CheckpointError(f"the adapter holds a magnitude vector of {module!r}, but its config has no use_dora")
+        scale = _lora_scale(prefix + module, parts["A"], alphas, config)
+        folded = _add_product(state[name], parts["A"], parts["B"], scale)
+        state[name] = _with_lengths(folded, parts["magnitude_vector"]) if "magnitude_vector" in parts else folded
+    return state
+
+
+# settings of PEFT's LoRA with which a layer computes something else, or has other base weights
+_OTHER_KINDS = (
+    "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
+    "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
+)  # fmt: skip
+_OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
+
+
+def _check_kind(config: Mapping[str, Any]) -> None:
+    if config.get("peft_type", "LORA") != "LORA":
+        raise CheckpointError(f"only LoRA and DoRA adapters can be folded, not {config['peft_type']}")
+    for setting in _OTHER_KINDS:
+        if config.get(setting):
+            raise CheckpointError(f"a LoRA adapter with {setting} cannot be folded: merge it with peft")
+    if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
+        raise CheckpointError(
+            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
+            "weights first: merge it with peft"
+        )
+
+
+def _lora_scale(module: str, lora_a: Tensor, alphas: _Alphas, config: Mapping[str, Any]) -> float:
+    rank = lora_a.shape[0]
+    return alphas.of(module) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+class _Alphas:
+    """The alpha of each module: the first match in PEFT's alpha_pattern, else lora_alpha."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        given = config.get("alpha_pattern") or {}
+        self._default = float(config.get("lora_alpha", 8))
+        self._values = [float(value) for value in given.values()]
+        with _naming_patterns():
+            self._patterns = NamePatterns(list(given))
+
+    def of(self, module: str) -> float:
+        with _naming_patterns():
+            found = self._patterns.first(module)
+        return self._default if found is None else self._values[found]
+
+
+@contextlib.contextmanager
+def _naming_patterns() -> Iterator[None]:
+    try:
+        yield
+    except PatternError as error:
+        raise CheckpointError(f"the adapter's alpha_pattern: {error}") from error
+
+
+def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
+    if lora_b.flatten(1).shape != (weight.shape[0], lora_a.shape[0]) or lora_a.shape[1:] != weight.shape[1:]:
+        raise CheckpointError(
+            f"LoRA matrices of shapes {tuple(lora_a.shape)} and {tuple(lora_b.shape)} do not fit a weight of shape "
+            f"{tuple(weight.shape)}"
+        )
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
+    return flat.view(weight.shape)
+
+
+def _with_lengths(weight: Tensor, lengths: Tensor) -> Tensor:
+    if lengths.numel() != weight.shape[0]:
+        raise CheckpointError(f"a DoRA magnitude vector has {lengths.numel()} values for {weight.shape[0]} rows")
+    rows = weight.flatten(1)
+    factor = lengths.flatten().to(weight.dtype) / torch.linalg.vector_norm(rows, dim=1)
+    scaled: Tensor = rows * factor[:, None]
+    return scaled.view(weight.shape)
