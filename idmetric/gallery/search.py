@@ -15,8 +15,8 @@ from idmetric.gallery.index import GalleryError, Item
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images.masks import Labelled, labelled
+from idmetric.images.pairing import split_masks
 from idmetric.images.read import describe, split_images
-from idmetric.models.embedder import split_masks
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
 from idmetric.store.fingerprint import content_key
@@ -26,7 +26,7 @@ from idmetric.store.shards import Shards
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
     from idmetric.gallery.store import Gallery
-    from idmetric.models.embedder import Images, Masks
+    from idmetric.images.pairing import Images, Masks
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip

@@ -36,7 +36,8 @@ from idmetric.store.nearest import Index, Ints, Single, unit
 from idmetric.store.shards import DamagedShardError, Shards, Writer
 
 if TYPE_CHECKING:
-    from idmetric.models.embedder import Embedder, Images, Masks
+    from idmetric.images.pairing import Images, Masks
+    from idmetric.models.embedder import Embedder
     from idmetric.models.embedding import Embedding
     from idmetric.scoring.records import Records
 

@@ -32,9 +32,10 @@ from torch import Tensor, nn
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.images.masks import MaskId, average_to, labelled
+from idmetric.images.pairing import Images, Masks
 from idmetric.images.read import SLACK, Outside, resize_pixels
 from idmetric.images.subject import Boxes, subject_of
-from idmetric.models.embedder import Embedder, Images, Masks
+from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding, concatenate
 
 Reduction = Literal["mean", "sum", "none"]

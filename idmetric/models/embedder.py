@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar, get_args, overload
 
@@ -17,18 +15,16 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from idmetric import __version__
-from idmetric.calibration import apply as calibrations
-from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.hub import Files, push_folder
 from idmetric.distance.finite import check_distances
+from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
-from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.images import paths as inputs
-from idmetric.images.masks import Labelled, MaskId, MaskLike, average_to, cut_out, labelled
+from idmetric.images.masks import MaskId, MaskLike, average_to, cut_out, labelled
+from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import (
     ImageLike,
     ImageReadError,
@@ -44,25 +40,14 @@ from idmetric.images.read import (
     split_images,
     to_pixels,
 )
-from idmetric.io.prefetch import in_order
-from idmetric.models.embedding import Embedding, concatenate, same_model
-from idmetric.store.fingerprint import Marks, short_name, weights_digest
-
-Images = ImageLike | Sequence[ImageLike]
-Masks = MaskLike | Sequence[MaskLike | None] | None
+from idmetric.models.batches import in_batches, names_of, progress_bar
+from idmetric.models.calibrated import CalibratedModel
+from idmetric.models.embedding import Embedding, same_model
 
 Self = TypeVar("Self", bound="Embedder")
-Loaded = TypeVar("Loaded")  # a batch that is ready for the model
 
 
-def auto_device() -> torch.device:
-    """CUDA where there is one, else Apple's MPS, else the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-class Embedder(nn.Module):
+class Embedder(CalibratedModel):
     """A model that embeds images, bound to its own preprocessing.
 
     A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
@@ -96,146 +81,21 @@ class Embedder(nn.Module):
         preprocessing: Preprocessing = "standard",
         files: Files | None = None,
     ) -> None:
-        super().__init__()
         if preprocessing not in get_args(Preprocessing):
             raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
-        self.name = name
-        self._named = (name, short_name(name, files is None or files.local))
-        self.revision = revision
+        super().__init__(name, revision, files)
         self.image_size = image_size
         self.interpolation = interpolation
         self.background = background
         self.preprocessing = preprocessing
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
-        self._files = files
-        self._calibration: Calibration | None = None
         self._compiled: Callable[..., Any] | None = None
-        self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
-        self._new_digest = ""  # of weights without a revision, when they were first asked for
 
     # What a model defines
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalised pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward_features")
-
-    def config(self) -> dict[str, Any]:
-        """What config.json must say to rebuild this model; plain JSON values."""
-        raise NotImplementedError(f"{type(self).__name__} does not define config")
-
-    # Where it is, what it is
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating type of the weights; images are cast to it."""
-        return next(self.parameters()).dtype
-
-    @property
-    def model_id(self) -> str:
-        """Model, exact weights and resolution in one string, which every Embedding carries.
-
-        The weights are named by their revision, followed by 12 digits of their hash if they were written to after they
-        were loaded (by training, say), or have no revision. The name is the folder's own, however its path was spelled.
-        """
-        return self._model_id(values=True)
-
-    def _model_id(self, values: bool) -> str:
-        exact = self.revision or "none"
-        if not self.revision or not self._as_loaded(values):
-            exact += f"+{self._kept_digest() if self._as_loaded(values) else weights_digest(self)[:12]}"
-        return f"{self.label}@{exact}/{self.resolution}"
-
-    def _kept_digest(self) -> str:
-        """Digest of new weights, which have no revision; it stays when they are moved or rounded."""
-        if not self._new_digest:
-            self._new_digest = weights_digest(self)[:12]
-        return self._new_digest
-
-    def _as_loaded(self, values: bool) -> bool:
-        if self._loaded is None:
-            return False
-        now = Marks.of(self, values)
-        return now.written == self._loaded.written and (not values or now.values == self._loaded.values)
-
-    def _maker(self) -> str:
-        """The `model_id` that marks an Embedding made now.
-
-        Empty inside `torch.compile`, which cannot trace a hash, and while the weights are trained, as every step
-        would be another model. A graph is built without waiting for the device.
-        """
-        if torch.compiler.is_compiling():
-            return ""
-        graph = torch.is_grad_enabled()
-        if graph and any(p.requires_grad for p in self.parameters()):
-            return ""
-        return self._model_id(values=not graph)
-
-    def take_revision(self, revision: str) -> None:
-        """Call the weights that are in memory now by this revision."""
-        self.revision, self._loaded = revision, Marks.of(self)
-
-    @property
-    def short_name(self) -> str:
-        """The name; for a folder its own name, however its path was spelled."""
-        given, short = self._named
-        return short if self.name == given else self.name
-
-    @property
-    def label(self) -> str:
-        """Class and name, and whatever else in a model's settings changes its scores."""
-        reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
-        return f"{type(self).__name__}:{self.short_name}{reading}"
-
-    @property
-    def resolution(self) -> str:
-        """Height x width in pixels at which images are seen."""
-        height, width = self.image_size
-        return f"{height}x{width}"
-
-    def signature(self, distance: str = "cls") -> dict[str, str]:
-        """What to report with a score, so that it can be reproduced."""
-        return {
-            "model": self.label,
-            "revision": self.revision,
-            "distance": distance,
-            "resolution": self.resolution,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "idmetric": __version__,
-        }
-
-    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
-        """Everything that this model's embeddings depend on, the exact weights in memory included.
-
-        Args:
-            outside: what becomes of pixels outside masks; None for whole images.
-            mask_id: which label of the masks is the subject, if one was chosen.
-        """
-        return {
-            **self.signature(),
-            "weights": weights_digest(self),
-            "settings": json.dumps(self.config(), sort_keys=True, default=str),
-            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}",
-            "outside": outside or "all",
-            **({} if mask_id is None else {"mask_id": str(mask_id)}),
-        }
-
-    @property
-    def spelled_label(self) -> str:
-        """The label with the model's path as it was spelled: what idmetric 0.1 named folders by."""
-        kind = type(self).__name__
-        return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
-
-    def train(self: Self, mode: bool = True) -> Self:
-        """As `nn.Module.train`, except that a frozen model stays in eval mode.
-
-        So a metric kept inside a larger module gives the same scores when that module trains.
-        """
-        return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
@@ -567,98 +427,16 @@ class Embedder(nn.Module):
         y = None if b is None else self.as_embedding(b, labelled(masks_b, mask_id), outside, patches, batch_size)
         return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
 
-    # Distance in, probability out
-
-    def probability(
-        self,
-        a: Images | Embedding,
-        b: Images | Embedding,
-        distance: str | None = None,
-        *,
-        prior: float | None = None,
-        calibration: str | os.PathLike[str] | Calibration | None = None,
-        mask_a: Masks = None,
-        mask_b: Masks = None,
-        mask_id: MaskId | None = None,
-        outside: Outside = "black",
-        batch_size: int = 32,
-    ) -> Tensor:
-        """Probability that each image of a shows the same identity as its partner in b.
-
-        It holds for pairs like those of its calibration: see `idmetric-eval calibrate`. A
-        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
-
-        Args:
-            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
-            distance: default the one that the calibration is for; another is refused.
-            prior: share of pairs of one identity among those that you ask about; default the calibration's.
-            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json beside the
-                model's weights.
-
-        Returns:
-            Shape (B,), in (0, 1), without graph.
-
-        Raises:
-            CalibrationError: if there is none, or it was made for another model, distance or way of masking.
-        """
-        found = self.calibration if calibration is None else self._checked(calibration)
-        if found is None:
-            raise CalibrationError(
-                f"{self.label} has no calibration beside its weights: make one, `idmetric-eval calibrate`, and give it "
-                "by calibrate_with(file) or calibration="
-            )
-        found.check_distance(found.distance if distance is None else distance)
-        for images, mask in ((a, mask_a), (b, mask_b)):
-            if not isinstance(images, Embedding):  # of these it is not known
-                found.check_outside("all" if mask is None else outside)
-        found.warn()
-        with torch.no_grad():
-            far = self(
-                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
-                batch_size=batch_size,
-            )  # fmt: skip
-        return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What `probability` uses: given by `calibrate_with`, else calibration.json beside the weights, else None.
-
-        Raises:
-            CalibrationError: if the file is damaged, or was made for other weights.
-        """
-        if self._calibration is None and self._files is not None:
-            path = self._files.optional(checkpoint.CALIBRATION)
-            if path is not None:
-                self._calibration = self._checked(path)
-        return self._calibration
-
-    def calibrate_with(self: Self, calibration: str | os.PathLike[str] | Calibration) -> Self:
-        """Use this calibration (a file, or one in memory) from now on; returns the metric.
-
-        Raises:
-            CalibrationError: if it cannot be read, or was made for another model.
-        """
-        self._calibration = self._checked(calibration)
-        return self
-
-    def calibrated_model(self, files: bool = True) -> calibrations.Model:
-        """What a calibration of this model is bound to; with `files`, their hash too (a second for each gigabyte).
-
-        Changes that training makes in memory are not seen: save the model and load it.
-        """
-        content = checkpoint.content_of(self._files) if files and self._files is not None else None
-        settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
-        return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
-
-    def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
-        found = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
-        if not found.model.is_same(self.calibrated_model(files=False)):  # mostly the revision suffices
-            found.check_model(self.calibrated_model())
-        return found
-
     def as_embedding(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int
     ) -> Embedding:
+        """One side of a comparison, embedded unless it is an `Embedding` already.
+
+        The graph is kept where a tensor among the images requires grad.
+
+        Raises:
+            ValueError: for a mask with an Embedding, or an Embedding of another model.
+        """
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
@@ -667,7 +445,10 @@ class Embedder(nn.Module):
                     f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
                 )
             return images
-        wants_grad = any(isinstance(x, Tensor) and x.requires_grad for x in _tensors(images))
+        wants_grad = any(
+            isinstance(x, Tensor) and x.requires_grad
+            for x in (images if isinstance(images, list | tuple) else [images])
+        )
         context: AbstractContextManager[Any] = nullcontext() if wants_grad else torch.no_grad()
         with context:
             return self._embed(images, batch_size, masks, outside, patches)
@@ -688,153 +469,3 @@ class Embedder(nn.Module):
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return push_folder(folder, repo, private=private, token=token)
-
-    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        self.requires_grad_(False).eval()
-        self.to(auto_device() if device is None else device, dtype)
-        self._loaded = Marks.of(self)
-
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Weights moved to a device or to a dtype of less precision are still those that were loaded."""
-        kept, before = self._as_loaded(values=True), self.dtype
-        if kept and not self.revision:
-            self._kept_digest()
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        rounded = before.itemsize < 4 and self.dtype != before  # what 16 bits have lost does not come back
-        self._loaded = Marks.of(self) if kept and not rounded else None
-        return moved
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": self._as_loaded(values=True)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
-
-
-def check_mode(mode: object) -> None:
-    """Refuse the ID-Sim release's `mode=`: two of its names mean another distance here.
-
-    Raises:
-        TypeError: naming the same distance here.
-    """
-    if mode is None:
-        return
-    here = {"cls": "cls", "patch": "patch_pooled", "joint": "joint_pooled"}.get(str(mode))
-    advice = f"pass distance={here!r}" if here else "it has 'cls', 'patch' and 'joint'"
-    raise TypeError(
-        f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
-        "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
-    )
-
-
-def _tensors(images: Any) -> Sequence[Any]:
-    return images if isinstance(images, list | tuple) else [images]
-
-
-@contextmanager
-def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """tqdm's bar as the function that `progress=` takes."""
-    from tqdm.auto import tqdm
-
-    with tqdm(unit=unit) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
-
-
-def in_batches(
-    load: Callable[[slice], Loaded],
-    run: Callable[[Loaded], Embedding],
-    count: int,
-    batch_size: int,
-    patches: bool,
-    progress: Callable[[int, int], None] | None,
-    workers: int = 0,
-    check: Callable[[Embedding, slice], None] | None = None,
-    names: tuple[str, ...] | None = None,
-) -> Embedding:
-    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
-
-    Args:
-        check: called with each batch's embedding and place, unless it is part of a graph or compiled.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if workers < 0:
-        raise ValueError(f"workers must be at least 0, got {workers}")
-    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-    parts = []
-    with closing(_ahead(load, places, workers)) as batches:
-        for where, loaded in zip(places, batches, strict=True):
-            part = run(loaded)
-            part = part if patches else Embedding(part.cls, model=part.model)
-            if check is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                check(part, where)
-            parts.append(part)
-            if progress is not None:
-                progress(where.stop, count)
-    return replace(concatenate(parts), names=names)
-
-
-def names_of(images: Sequence[Any]) -> tuple[str, ...] | None:
-    """The path of each image, empty for one that has none; None if no image has one."""
-    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else getattr(x, "filename", "") for x in images]
-    return tuple(name if isinstance(name, str) else "" for name in names) if any(names) else None
-
-
-def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
-    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
-    if not workers:
-        yield from map(load, places)
-        return
-    grad = torch.is_grad_enabled()  # which threads do not inherit
-
-    def loaded(where: slice) -> Loaded:
-        with torch.set_grad_enabled(grad):
-            return load(where)
-
-    yield from in_order(loaded, places, threads=workers, waiting=workers)
-
-
-def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
-    """A mask, or None, for each image; of a folder of masks, the ones at the images' paths.
-
-    Raises:
-        ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.
-        ImageReadError: naming an image without a mask in the folder.
-    """
-    if masks is None:
-        return [None] * len(images)
-    given = masks.source if isinstance(masks, Labelled) else masks
-    if isinstance(given, str | os.PathLike) and os.path.isdir(given):
-        in_folder = _masks_in(given, images)
-        return [labelled(mask, masks.mask_id) for mask in in_folder] if isinstance(masks, Labelled) else [*in_folder]
-    if isinstance(masks, list | tuple):
-        found = list(masks)
-    elif isinstance(masks, Tensor) and masks.ndim in (3, 4):
-        # (N, H, W) or (N, 1, H, W): one mask for each image
-        found = list(masks)
-    else:
-        found = [masks]
-    if len(found) != len(images):
-        raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
-    return found
-
-
-def _masks_in(folder: str | os.PathLike[str], images: Sequence[Any]) -> list[str]:
-    paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
-    if len(paths) != len(images):
-        raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
-    inputs.check_masks(folder, paths)
-
-    found = []
-    for path in paths:
-        mask = inputs.mask_of(folder, path)
-        if mask is None:
-            raise ImageReadError(*inputs.absent_mask(folder, path))
-        found.append(mask)
-    return found

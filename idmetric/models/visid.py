@@ -37,11 +37,13 @@ from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite
 from idmetric.images.masks import MaskId, labelled
+from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
 from idmetric.io.hints import install
 from idmetric.io.output import replacing
 from idmetric.io.quiet import quiet
-from idmetric.models.embedder import Embedder, Images, Masks, in_batches, names_of, split_masks
+from idmetric.models.batches import in_batches, names_of
+from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 
 # the paper's four meta-tasks, in our own words

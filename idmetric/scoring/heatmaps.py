@@ -29,8 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.images.masks import MaskId, labelled, read_mask
+from idmetric.images.pairing import Images, Masks
 from idmetric.images.read import ImageLike, Outside, split_images
-from idmetric.models.embedder import Embedder, Images, Masks
+from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]

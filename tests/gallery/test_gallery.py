@@ -546,7 +546,7 @@ def test_another_version_of_the_package_starts_anew(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(index, metric, photos)
-    monkeypatch.setattr("idmetric.models.embedder.__version__", "99")
+    monkeypatch.setattr("idmetric.models.identified.__version__", "99")
     with pytest.raises(GalleryError, match=r"it holds .*idmetric "):
         Gallery(index, metric).query(picture(1))
 

@@ -131,7 +131,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from idmetric.cli.bench import machine
     from idmetric.cli.bench.rows import as_json
-    from idmetric.models.embedder import auto_device
+    from idmetric.models.identified import auto_device
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -28,8 +28,8 @@ from torch import Tensor
 from idmetric import __version__
 from idmetric.images.masks import cut_out
 from idmetric.images.read import Colour, Outside, read_image, to_pixels
-from idmetric.models.embedder import auto_device
 from idmetric.models.embedding import Embedding
+from idmetric.models.identified import auto_device
 from idmetric.store.fingerprint import weights_digest
 
 Array = NDArray[np.float64]

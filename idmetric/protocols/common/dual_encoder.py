@@ -25,8 +25,8 @@ from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image
 from idmetric.io.hints import install
-from idmetric.models.embedder import auto_device
 from idmetric.models.embedding import Embedding
+from idmetric.models.identified import auto_device
 from idmetric.store.fingerprint import weights_digest
 
 PREFIX = "dual:"

@@ -1,0 +1,84 @@
+"""Batches of images: loaded ahead, embedded, checked and joined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from idmetric.io.prefetch import in_order
+from idmetric.models.embedding import Embedding, concatenate
+
+Loaded = TypeVar("Loaded")  # a batch that is ready for the model
+
+
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """tqdm's bar as the function that `progress=` takes."""
+    from tqdm.auto import tqdm
+
+    with tqdm(unit=unit) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def in_batches(
+    load: Callable[[slice], Loaded],
+    run: Callable[[Loaded], Embedding],
+    count: int,
+    batch_size: int,
+    patches: bool,
+    progress: Callable[[int, int], None] | None,
+    workers: int = 0,
+    check: Callable[[Embedding, slice], None] | None = None,
+    names: tuple[str, ...] | None = None,
+) -> Embedding:
+    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
+
+    Args:
+        check: called with each batch's embedding and place, unless it is part of a graph or compiled.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if workers < 0:
+        raise ValueError(f"workers must be at least 0, got {workers}")
+    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    parts = []
+    with closing(_ahead(load, places, workers)) as batches:
+        for where, loaded in zip(places, batches, strict=True):
+            part = run(loaded)
+            part = part if patches else Embedding(part.cls, model=part.model)
+            if check is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                check(part, where)
+            parts.append(part)
+            if progress is not None:
+                progress(where.stop, count)
+    return replace(concatenate(parts), names=names)
+
+
+def names_of(images: Sequence[Any]) -> tuple[str, ...] | None:
+    """The path of each image, empty for one that has none; None if no image has one."""
+    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else getattr(x, "filename", "") for x in images]
+    return tuple(name if isinstance(name, str) else "" for name in names) if any(names) else None
+
+
+def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
+    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
+    if not workers:
+        yield from map(load, places)
+        return
+    grad = torch.is_grad_enabled()  # which threads do not inherit
+
+    def loaded(where: slice) -> Loaded:
+        with torch.set_grad_enabled(grad):
+            return load(where)
+
+    yield from in_order(loaded, places, threads=workers, waiting=workers)
