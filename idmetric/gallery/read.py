@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.gallery.index import Item
 from idmetric.images.masks import MaskId
-from idmetric.images.read import ImageReadError, Outside, open_file
+from idmetric.images.opening import open_file
+from idmetric.images.read import ImageReadError, Outside
 from idmetric.io.prefetch import in_order
 from idmetric.store.fingerprint import MASKED, content_key
 from idmetric.store.shards import Shards, Writer

@@ -21,7 +21,6 @@ turned the same way, and a mask of the upright size is used as it is; any other 
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,47 +28,39 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageChops
+from PIL import Image
 from torch import Tensor
 
-from idmetric.images.read import (
-    MAX_PIXELS,
-    STORED,
-    WHITE,
-    Colour,
-    ImageLike,
-    ImageReadError,
-    Outside,
-    channels_last,
-    check_pixels,
-    convert,
-    describe,
-    eight_bit,
-    float_pixels,
-    has_alpha,
-    is_float,
-    open_image,
-    read_image,
+from idmetric.images.arrays import channels_last, float_pixels, is_float
+from idmetric.images.coverage import BLOCK, average_to, box_of, same_shape
+from idmetric.images.kinds import MAX_PIXELS, STORED, WHITE, Colour, ImageLike, ImageReadError, Outside, describe
+from idmetric.images.mask_values import (
+    MaskId,
+    MaskWarning,
+    SeveralLabelsError,
+    of_floats,
+    of_image,
+    of_integers,
+    parse_mask_id,
 )
+from idmetric.images.opening import open_image
+from idmetric.images.read import read_image
 
-MaskId = int | str | Colour  # an index or a value; a colour as (red, green, blue) or "#rrggbb"
+__all__ = [
+    "Labelled",
+    "MaskId",
+    "MaskLike",
+    "MaskWarning",
+    "SeveralLabelsError",
+    "cut_out",
+    "labelled",
+    "parse_mask_id",
+    "read_indices",
+    "read_mask",
+]
 
 LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
-_SHOWN = 8  # labels in a message
-_PICTURE = 64  # colours: an image with more is a picture, not a map of labels
-_LEVELS = 16  # a soft mask that misses the maximum by a little must have more grey values than this
-_TINT = 8  # of 255: how far lossy compression may tint grey
-_BLOCK = 1 << 20  # values that are averaged at a time
-
-
-class MaskWarning(UserWarning):
-    """A mask that can be used, and is probably not what was meant."""
-
-
-class SeveralLabelsError(ImageReadError):
-    """A mask of several objects, of which none was chosen."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +81,6 @@ def labelled(masks: Any, mask_id: MaskId | None) -> Any:
     if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
         return [labelled(mask, mask_id) for mask in masks]
     return Labelled(masks, mask_id)
-
-
-def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line gives it: 7, or #ff0000.
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
-    return _colour_of(text) if text.startswith("#") else _number_of(text)
 
 
 def read_mask(
@@ -200,38 +182,6 @@ def cut_out(
     return subject, cover
 
 
-def box_of(cover: Tensor) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom (these two excluded) of what a mask (H, W) covers by half, or of all, if nothing is."""
-    half = cover >= 0.5  # faint edges, as compression makes them, do not count
-    inside = half if half.any() else cover > 0
-    rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
-    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-
-
-def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
-    """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable.
-
-    Args:
-        full: the value of what is wholly covered; the result is divided by it. Integers give float32.
-    """
-    if cover.shape[-2:] == tuple(size) and full == 1:
-        return cover
-    kind = cover.dtype if cover.is_floating_point() else torch.float32
-    if cover.numel() <= _BLOCK or cover.requires_grad:
-        return _averaged(cover, size, (0, size[0]), full).to(kind).contiguous()
-    found = cover.new_empty((*cover.shape[:-2], *size), dtype=kind)
-    step = max(1, size[0] * _BLOCK // max(cover.numel(), found.numel()))  # rows of the result
-    for start in range(0, size[0], step):
-        stop = min(start + step, size[0])
-        found[..., start:stop, :] = _averaged(cover, size, (start, stop), full)
-    return found
-
-
-def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether two sizes (height, width) are one shape scaled, each side of the smaller rounded by up to a pixel."""
-    return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))
-
-
 def _name(mask: MaskLike) -> str:
     return describe(mask.source if isinstance(mask, Labelled) else mask)
 
@@ -242,7 +192,7 @@ def _painted(subject: Image.Image | Tensor, cover: Tensor, fill: int) -> Image.I
         weight = cover.to(subject.device, subject.dtype)
         return subject * weight + fill / 255 * (1 - weight)
     outside = np.empty(cover.shape, np.uint8)
-    step = max(1, _BLOCK // cover.shape[1])
+    step = max(1, BLOCK // cover.shape[1])
     for start in range(0, len(outside), step):
         outside[start : start + step] = 255 - (cover[start : start + step].numpy() * 255).round()
     subject.paste((fill, fill, fill), mask=Image.fromarray(outside))
@@ -260,233 +210,18 @@ def _read(
     name, own = describe(given), None
     if isinstance(given, Tensor | np.ndarray):
         values = channels_last(given, name)
-        read = _of_floats if values.dtype.kind == "f" else _of_integers
+        read = of_floats if values.dtype.kind == "f" else of_integers
         values, full = read(values, name, mask_id)
     else:
         opened = open_image(given, max_pixels)
         own = opened.info.get(STORED)
-        values, full = _of_image(opened, name, mask_id)
+        values, full = of_image(opened, name, mask_id)
     if image is None:
         return values, full
     values = _fit(values, own, image, name)
     if not (isinstance(given, Tensor) and is_float(given)):  # coverage that was computed, as `read_mask` gives it
         _warn_of_share(values, full, name)
     return values, full
-
-
-def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
-    """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
-    if mask_id is not None:
-        raise ImageReadError(name, "a mask of floats holds shares, not labels: leave mask_id out, or give integers")
-    if array.shape[2] in (2, 4) and array[..., -1].min() != array[..., -1].max():
-        array = array[..., -1]
-    elif array.shape[2] < 3:
-        array = array[..., 0]
-    else:
-        array = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    check_pixels(torch.from_numpy(array), name)
-    return array.clip(0, 1), 1
-
-
-def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
-    """Integers or bool (H, W, C); 8-bit colour goes through Pillow."""
-    channels = array.shape[2]
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8) * np.uint8(255)
-    if channels > 1 and array.dtype == np.uint8:
-        mode = {2: "LA", 3: "RGB", 4: "RGBA"}[channels]
-        image = Image.frombytes(mode, (array.shape[1], array.shape[0]), np.ascontiguousarray(array).tobytes())
-        return _of_image(image, name, mask_id)
-    full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
-    if channels in (2, 4) and array[..., -1].min() != array[..., -1].max():
-        return _of_values(array[..., -1], full, name, mask_id)
-    if channels > 2 and not (array[..., :3] == array[..., :1]).all():
-        raise ImageReadError(name, f"a mask in colour must be 8-bit, not {array.dtype}: convert it to uint8")
-    return _of_values(array[..., 0], full, name, mask_id)
-
-
-def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
-    if image.mode == "F":
-        return _of_floats(np.array(image)[..., None], name, mask_id)
-    if has_alpha(image):
-        alpha = convert(eight_bit(image, name), "RGBA", name).getchannel("A")
-        low, high = alpha.getextrema()
-        if low != high:
-            return _of_transparent(image, alpha, name, mask_id)
-    if image.mode in ("LA", "La"):
-        image = convert(eight_bit(image, name), "LA", name).getchannel("L")
-    if image.mode in ("1", "L"):
-        return _of_values(np.asarray(image), 255, name, mask_id)
-    if image.mode == "P":
-        values, full = _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
-        if mask_id is None:
-            _warn_of_inverted(image, name)
-        return values, full
-    if image.mode.startswith("I"):
-        return _of_values(np.asarray(image), 65535, name, mask_id)
-    return _of_colours(convert(image, "RGB", name), name, mask_id)
-
-
-def _of_transparent(
-    image: Image.Image, alpha: Image.Image, name: str, mask_id: MaskId | None
-) -> tuple[NDArray[Any], float]:
-    """An image of varying alpha: alpha alone counts where what it shows is one colour, or a picture.
-
-    Else its colours, or indices, are labels, and what is transparent is background like black, or index 0.
-    """
-    visible = alpha.point(lambda value: 255 if value else 0)
-    front = image if image.mode == "P" else convert(eight_bit(image, name), "RGBA", name).convert("RGB")
-    shown = front.histogram(visible)
-    bands = [sum(map(bool, shown[start : start + 256])) for start in range(0, len(shown), 256)]
-    if mask_id is None and (max(bands) == 1 or (image.mode == "P" and bands[0] > _PICTURE)):
-        return np.asarray(alpha), 255
-    hidden = Image.new(front.mode, front.size)
-    if image.mode == "P":
-        indices = np.where(np.asarray(visible), np.asarray(front), 0)
-        values, full = _of_values(indices, None, name, mask_id, kind="palette indices")
-    else:
-        hidden.paste(front, mask=visible)
-        if mask_id is None and hidden.getcolors(_PICTURE) is None:
-            return np.asarray(alpha), 255
-        values, full = _of_colours(hidden, name, mask_id)
-    return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full
-
-
-def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
-    """An RGB image: grey where its channels agree, else its colours are labels, and black is background."""
-    red, green, blue = image.split()
-    spread = max(_brightest(ImageChops.difference(a, b)) for a, b in ((red, green), (green, blue), (red, blue)))
-    high = max(map(_brightest, (red, green, blue)))
-    by_colour = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
-    if not by_colour and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
-        return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
-    del red, green, blue
-
-    found = image.getcolors(256)
-    if found is None:
-        raise ImageReadError(
-            name,
-            "it holds more than 256 colours, as a photo or a lossy file does, which does not show the subject's: "
-            "save it as a grey PNG, white = subject",
-        )
-    colours = sorted(colour for _, colour in found if any(colour))  # type: ignore[arg-type]  # of RGB
-    if mask_id is not None:
-        wanted = _label(_colour_of, mask_id, name, "colours", colours)
-        chosen = [wanted]
-    elif len(colours) > 1:
-        raise _several(name, "colours", colours)
-    else:
-        chosen = colours
-    if not chosen:
-        return np.zeros((image.height, image.width), np.uint8), 255
-    parts = [
-        band.point([255 * (k == value) for k in range(256)])
-        for band, value in zip(image.split(), chosen[0], strict=True)
-    ]
-    return np.asarray(ImageChops.darker(ImageChops.darker(parts[0], parts[1]), parts[2])), 255
-
-
-def _of_values(
-    array: NDArray[Any], full: int | None, name: str, mask_id: MaskId | None, kind: str = "values"
-) -> tuple[NDArray[Any], float]:
-    """Integers (H, W): one label, or a soft mask if there are grey values up to `full`.
-
-    Args:
-        full: the maximum of the format; None where values are no brightness.
-        kind: how messages call them.
-    """
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8)
-    found = _distinct(array)
-    if found[0] < 0:
-        raise ImageReadError(name, f"a mask holds no negative values, found {found[0]}: use 0 for the background")
-    labels = found[found > 0].tolist()
-    if mask_id is not None:
-        wanted = _label(_number_of, mask_id, name, kind, labels)
-        return (array == wanted).view(np.uint8) * np.uint8(255), 255
-    if len(labels) <= 1:
-        plain = array.dtype == np.uint8 and labels in ([], [255])
-        return array if plain else (array != 0).view(np.uint8) * np.uint8(255), 255
-    if full is None or not (labels[-1] == full or (_is_near(labels[-1], full) and len(labels) > _LEVELS)):
-        raise _several(name, kind, labels, full)
-    if len(labels) <= _LEVELS:
-        _warn_of_labels(array, full, labels, name)
-    return array, full
-
-
-def _distinct(array: NDArray[Any]) -> NDArray[Any]:
-    """The values of integers (H, W), sorted; in blocks of rows, so that little memory is taken."""
-    step = max(1, _BLOCK // max(1, array.shape[1]))
-    blocks = [array[start : start + step] for start in range(0, array.shape[0], step)]
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high > 65535:
-        return np.unique(np.concatenate([np.unique(block) for block in blocks]))
-    counts = np.zeros(high + 1, np.int64)
-    for block in blocks:
-        counts += np.bincount(block.ravel(), minlength=high + 1)
-    return np.flatnonzero(counts)
-
-
-def _brightest(band: Image.Image) -> int:
-    return max(value for value, count in enumerate(band.histogram()) if count)
-
-
-def _is_near(value: int, full: int) -> bool:
-    """Whether this may be the maximum after lossy compression."""
-    return value >= full - full // 16
-
-
-def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> SeveralLabelsError:
-    first = _hex(labels[0]) if isinstance(labels[0], tuple) else labels[0]
-    soft = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]." if full and len(labels) > 2 else ""
-    return SeveralLabelsError(
-        name,
-        f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
-        f"mask_id={first!r} (--mask-id '{first}'), or save a mask of 0 and 255.{soft}",
-    )
-
-
-def _label(read: Callable[[MaskId], Any], mask_id: MaskId, name: str, kind: str, labels: list[Any]) -> Any:
-    """The label that is asked for, which the mask must hold."""
-    holds = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
-    try:
-        wanted = read(mask_id)
-    except ValueError as error:
-        raise ImageReadError(name, f"{error}; {holds}") from error
-    if wanted not in labels:
-        raise ImageReadError(name, f"it does not hold {_listed([wanted])}: {holds}")
-    return wanted
-
-
-def _listed(labels: list[Any]) -> str:
-    shown = [_hex(one) if isinstance(one, tuple) else str(one) for one in labels]
-    if len(shown) <= _SHOWN:
-        return ", ".join(shown)
-    return f"{', '.join(shown[: _SHOWN - 1])}, ..., {shown[-1]}"
-
-
-def _hex(colour: Colour) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
-
-
-def _colour_of(label: MaskId) -> Colour:
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
-        label = (int(label[1:3], 16), int(label[3:5], 16), int(label[5:7], 16))
-    if not isinstance(label, tuple) or len(label) != 3 or not any(label) or not all(0 <= v <= 255 for v in label):
-        raise ValueError(
-            f"mask_id {label!r} is not a colour of a mask: give '#rrggbb', such as '#ff0000', and not black"
-        )
-    return label
-
-
-def _number_of(label: MaskId) -> int:
-    try:
-        number = int(label)  # type: ignore[arg-type]  # a colour is refused
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
-        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return number
 
 
 # Fitting
@@ -543,57 +278,3 @@ def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
             return
         message = f"the mask {name} selects only {100 * share:.2g} % of its image: is it the right one?"
     warnings.warn(message, MaskWarning, stacklevel=5)
-
-
-def _warn_of_inverted(image: Image.Image, name: str) -> None:
-    """A palette mask of two colours that looks inverted: index 0, the background, is white, and the subject black."""
-    indices = np.unique(np.asarray(image)).tolist()
-    if len(indices) != 2 or indices[0] != 0:
-        return
-    shades = image.getpalette("RGB") or []
-    background, subject = (shades[3 * index : 3 * index + 3] for index in indices)
-    if min(background, default=0) < 255 - _TINT or max(subject, default=255) > _TINT:
-        return
-    message = (
-        f"the palette mask {name} is black on white, and counts by index: index 0, its white, is the background; if "
-        "white is the subject, save the mask as a grey image"
-    )
-    warnings.warn(message, MaskWarning, stacklevel=5)
-
-
-def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:
-    """A few values that fill most of a mask, and the maximum: more likely objects, and a label for unknown pixels."""
-    inside = np.count_nonzero(array)
-    if 2 * (inside - np.count_nonzero(array == full)) <= inside:
-        return
-    message = (
-        f"the mask {name} is read as a soft mask, but its {len(labels)} values ({_listed(labels)}) look like labels: "
-        f"choose one with mask_id={labels[0]} (--mask-id {labels[0]}) if they are"
-    )
-    warnings.warn(message, MaskWarning, stacklevel=5)
-
-
-# Averaging
-
-
-def _averaged(cover: Tensor, size: tuple[int, int], part: tuple[int, int], full: float) -> Tensor:
-    """Rows part[0] to part[1] of coverage averaged to `size`, exactly."""
-    length = cover.shape[-2]
-    top, bottom = part[0] * length // size[0], -(-part[1] * length // size[0])
-    rows = cover[..., top:bottom, :]
-    exact = rows if rows.device.type == "mps" else rows.double()  # MPS has no float64
-    across = _average(exact, (0, size[1]), size[1], cover.shape[-1])
-    return (_average(across.mT, part, size[0], length, top).mT / full).clamp(0, 1)
-
-
-def _average(x: Tensor, part: tuple[int, int], count: int, length: int, first: int = 0) -> Tensor:
-    """Means over some of `count` equal stretches of an axis, ends counted by the fraction they cover.
-
-    Args:
-        x: values of the last axis from its place `first` on, as many as the stretches need.
-        part: the first stretch, and the one after the last. length: of the whole axis.
-    """
-    edges = torch.arange(part[0], part[1] + 1, dtype=x.dtype, device=x.device) * length / count - first
-    at = edges.long().clamp(max=x.shape[-1] - 1)
-    sums = F.pad(x.cumsum(-1), (1, 0))[..., at] + (edges - at) * x[..., at]
-    return sums.diff(dim=-1) * (count / length)

@@ -1,7 +1,7 @@
-"""Antialiased resizing as an operator of its own, which torch.compile leaves as it is.
+"""Antialiased resizing of pixels, differentiable, also under torch.compile.
 
 The compiler fails on the gradient of torch's antialiased interpolation where it does not know a size, such as after the
-first change of the batch size.
+first change of the batch size. There, `_resize` is an operator of its own, which the compiler leaves as it is.
 """
 
 from __future__ import annotations
@@ -10,13 +10,55 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
+
+RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
+    """Resize (B, C, H, W) to (B, C, *size) with antialiasing, clamped to [0, 1]; differentiable.
+
+    float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
+    """
+    check_interpolation(interpolation)
+    pixels = pixels if pixels.dtype == torch.float64 else pixels.float()
+    if pixels.shape[-2:] == tuple(size):
+        return pixels
+    if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
+        return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
+    # MPS lacks the antialiased kernels in some versions of torch
+    x = pixels.cpu() if pixels.device.type == "mps" else pixels
+    if torch.compiler.is_compiling():
+        x = _resize(x, *size, interpolation)
+    else:
+        x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
+    return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
+
+
+def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
+    """Move to a device; MPS has no float64, so it becomes float32 there."""
+    if device is not None and torch.device(device).type == "mps":
+        pixels = pixels.float()  # MPS has no float64
+    return pixels.to(device)
+
+
+def check_interpolation(name: str) -> None:
+    if name not in RESAMPLE:
+        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
+
+
+# An operator of its own
 
 
 @torch.library.custom_op(
     "idmetric::resize", mutates_args=(), schema="(Tensor x, SymInt height, SymInt width, str mode) -> Tensor"
 )
-def resize(x: Tensor, height: int, width: int, mode: str) -> Tensor:
+def _resize(x: Tensor, height: int, width: int, mode: str) -> Tensor:
     """`F.interpolate` of (B, C, H, W) to (B, C, height, width) with antialias=True; mode "bicubic" or "bilinear"."""
     return F.interpolate(x, (height, width), mode=mode, align_corners=False, antialias=True)
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from idmetric.images.masks import average_to, box_of, same_shape
-from idmetric.images.read import SLACK, Outside
+from idmetric.images.coverage import average_to, box_of, same_shape
+from idmetric.images.kinds import SLACK
+from idmetric.images.read import Outside
 
 Boxes = Sequence[Sequence[int]] | Tensor  # (left, top, right, bottom) of each image, in whole pixels
 Cut = tuple[int, int, int, int]

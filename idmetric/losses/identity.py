@@ -31,9 +31,12 @@ from torch import Tensor, nn
 
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.images.masks import MaskId, average_to, labelled
+from idmetric.images.coverage import average_to
+from idmetric.images.kinds import SLACK
+from idmetric.images.masks import MaskId, labelled
 from idmetric.images.pairing import Images, Masks
-from idmetric.images.read import SLACK, Outside, resize_pixels
+from idmetric.images.read import Outside
+from idmetric.images.resize import resize_pixels
 from idmetric.images.subject import Boxes, subject_of
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding, concatenate

@@ -23,23 +23,23 @@ from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
-from idmetric.images.masks import MaskId, MaskLike, average_to, cut_out, labelled
+from idmetric.images.arrays import check_pixels
+from idmetric.images.coverage import average_to
+from idmetric.images.masks import MaskId, MaskLike, cut_out, labelled
 from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import (
     ImageLike,
     ImageReadError,
     Outside,
     Preprocessing,
-    check_pixels,
     describe,
     is_single,
     load_batch,
-    place,
     read_image,
-    resize_pixels,
     split_images,
     to_pixels,
 )
+from idmetric.images.resize import place, resize_pixels
 from idmetric.models.batches import in_batches, names_of, progress_bar
 from idmetric.models.calibrated import CalibratedModel
 from idmetric.models.embedding import Embedding, same_model

@@ -27,7 +27,8 @@ from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.checkpoints.released_idsim import read_idsim
 from idmetric.checkpoints.weights import load_state
-from idmetric.images.read import Preprocessing, resize_pixels
+from idmetric.images.read import Preprocessing
+from idmetric.images.resize import resize_pixels
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
 from idmetric.models.embedder import Embedder

@@ -36,9 +36,11 @@ from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite
+from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.pairing import Images, Masks, split_masks
-from idmetric.images.read import ImageLike, Outside, check_pixels, place, resize_pixels, split_images
+from idmetric.images.read import ImageLike, Outside, split_images
+from idmetric.images.resize import place, resize_pixels
 from idmetric.io.hints import install
 from idmetric.io.output import replacing
 from idmetric.io.quiet import quiet

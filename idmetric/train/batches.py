@@ -23,8 +23,9 @@ from torch import Tensor
 
 from idmetric.data.manifest.check import Progress, faults, without
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.images.kinds import WHITE, Colour
 from idmetric.images.masks import cut_out, read_mask
-from idmetric.images.read import WHITE, Colour, ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, View, add_noise
 

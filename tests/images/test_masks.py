@@ -23,7 +23,8 @@ import idmetric
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery
-from idmetric.images.masks import Labelled, MaskWarning, average_to, cut_out, read_indices, read_mask, same_shape
+from idmetric.images.coverage import average_to, same_shape
+from idmetric.images.masks import Labelled, MaskWarning, cut_out, read_indices, read_mask
 from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.losses.identity import IdentityLoss
 from idmetric.models.embedder import Embedder
@@ -647,7 +648,7 @@ def test_averaging_in_blocks_is_the_plain_average(monkeypatch: pytest.MonkeyPatc
     for size in ((17, 12), (301, 203), (400, 500), (5, 300)):
         plain = average_to(cover, size)
         with monkeypatch.context() as patch:
-            patch.setattr("idmetric.images.masks._BLOCK", 5000)
+            patch.setattr("idmetric.images.coverage.BLOCK", 5000)
             assert (average_to(cover, size) - plain).abs().max() < 1e-6
 
 

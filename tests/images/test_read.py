@@ -21,19 +21,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
+from idmetric.images.arrays import check_pixels
+from idmetric.images.kinds import MAX_PIXELS
 from idmetric.images.masks import read_mask
 from idmetric.images.read import (
-    MAX_PIXELS,
     ImageReadError,
     MultiFrameWarning,
-    check_pixels,
     describe,
     load_batch,
     read_image,
-    resize_pixels,
     split_images,
     to_pixels,
 )
+from idmetric.images.resize import resize_pixels
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -14,7 +14,7 @@ from PIL import Image
 from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
-from idmetric.images.read import resize_pixels
+from idmetric.images.resize import resize_pixels
 from idmetric.models.identified import auto_device
 from idmetric.models.idsim import IDSimConfig
 from tests.conftest import SMALL, random_model

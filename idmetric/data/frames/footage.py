@@ -24,7 +24,8 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, Clip, ClipError, is_image, is_mask
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
-from idmetric.images.read import ImageLike, open_file, open_image, read_image
+from idmetric.images.opening import open_file, open_image
+from idmetric.images.read import ImageLike, read_image
 from idmetric.io import text_file
 
 Annotation = Literal["masks", "boxes", "none"]

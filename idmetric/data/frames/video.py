@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.frames.clips import ClipError
-from idmetric.images.read import MAX_PIXELS, ImageReadError
+from idmetric.images.kinds import MAX_PIXELS
+from idmetric.images.read import ImageReadError
 from idmetric.io.hints import install
 
 

@@ -120,7 +120,7 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
 
 def _ending(data: bytes) -> str:
     """By content, since published names are often wrong; ".bin" for what is no image, which the check will name."""
-    from idmetric.images.read import open_file
+    from idmetric.images.opening import open_file
 
     try:
         with open_file(io.BytesIO(data)) as image:

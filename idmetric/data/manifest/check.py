@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import PATHS, Manifest
-from idmetric.images.masks import read_mask, same_shape
-from idmetric.images.read import STORED, ImageReadError, read_image
+from idmetric.images.coverage import same_shape
+from idmetric.images.kinds import STORED
+from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageReadError, read_image
 
 
 @dataclass(frozen=True)

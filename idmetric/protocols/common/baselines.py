@@ -26,8 +26,9 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric import __version__
+from idmetric.images.kinds import Colour
 from idmetric.images.masks import cut_out
-from idmetric.images.read import Colour, Outside, read_image, to_pixels
+from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
 from idmetric.store.fingerprint import weights_digest

@@ -1,0 +1,117 @@
+"""Arrays and tensors as images: their layout, their range, and conversion from and to PIL images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from idmetric.images.kinds import SLACK, Colour, ImageReadError, describe
+
+
+def check_pixels(pixels: Tensor, name: str | None = None) -> None:
+    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding; the graph is left alone.
+
+    Raises:
+        ImageReadError: with the range found and the usual remedy.
+    """
+    name = name or describe(pixels)
+    if not pixels.numel():
+        raise ImageReadError(name, "it has no pixels")
+    values = pixels.detach()
+    values = values if values.dtype == torch.float64 else values.float()  # 8-bit floats know no aminmax
+    low, high = torch.stack(torch.aminmax(values)).tolist()
+    if low >= -SLACK and high <= 1 + SLACK:  # NaN fails this
+        return
+    if not np.isfinite([low, high]).all():
+        advice = "find where NaN or infinity came from"
+    elif low < -SLACK:
+        advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
+        if low < -1 - SLACK or high > 1.5:
+            advice = "undo the normalisation (x * std + mean)"
+    elif high > 2:
+        advice = f"divide by {65535 if high > 255 else 255}"
+    else:
+        advice = "clamp what overshoots"
+    raise ImageReadError(name, f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
+
+
+def is_float(x: Tensor | NDArray[Any]) -> bool:
+    return x.is_floating_point() if isinstance(x, Tensor) else x.dtype.kind == "f"
+
+
+def single_image(source: Any, name: str) -> Any:
+    """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
+    is_tensor = isinstance(source, Tensor)
+    if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(source).sum())):
+        advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
+        raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
+    x = source[0] if source.ndim == 4 and len(source) == 1 else source
+    if x.ndim == 2:
+        x = x[None] if is_tensor else x[..., None]
+    if x.ndim != 3 or x.shape[0 if is_tensor else 2] not in (1, 2, 3, 4):
+        layout = "tensor has shape (C, H, W)" if is_tensor else "array has shape (H, W) or (H, W, C)"
+        raise ImageReadError(name, f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
+    if 0 in x.shape:
+        raise ImageReadError(name, "it has no pixels")
+    return x
+
+
+def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
+    """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
+    x = single_image(source, name)
+    if isinstance(x, Tensor):
+        x = x.detach().permute(1, 2, 0).cpu()
+        x = (x.float() if x.is_floating_point() else x).numpy()  # numpy has no bfloat16
+    if x.dtype.kind not in "biuf":
+        raise ImageReadError(name, f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
+    array: NDArray[Any] = x.astype(np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("="))
+    return array
+
+
+def image_of_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
+    array = channels_last(source, name)
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * np.uint8(255)
+    elif array.dtype == np.uint16:
+        array = scale16(array)
+    elif array.dtype != np.uint8:
+        advice = "use uint8, uint16, bool, or floats in [0, 1]"
+        raise ImageReadError(name, f"pixels of type {array.dtype} are not understood: {advice}")
+    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[array.shape[2]]
+    return Image.frombytes(mode, (array.shape[1], array.shape[0]), array.tobytes())
+
+
+def image_of_pixels(pixels: Tensor) -> Image.Image:
+    array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -> Tensor:
+    """One float image as RGB (3, H, W); a tensor keeps its graph."""
+    if isinstance(source, Tensor):
+        x = single_image(source, name)
+    else:
+        x = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
+    check_pixels(x, name)
+    return composite(x, background)
+
+
+def composite(x: Tensor, background: Colour) -> Tensor:
+    """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
+    x = x if x.dtype == torch.float64 else x.float()
+    channels = x.shape[-3]
+    colour = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)
+    if channels in (1, 3):
+        return colour
+    alpha = x[..., -1:, :, :]
+    behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
+    return colour * alpha + behind * (1 - alpha)
+
+
+def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.rint(array / 257).astype(np.uint8)  # 65535 = 257 * 255

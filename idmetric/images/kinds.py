@@ -1,0 +1,62 @@
+"""The kinds of images that are read, how messages name them, and the errors of reading them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+# str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). File objects are
+# read from where they stand to their end, and left open.
+# Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
+# floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
+ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
+Colour = tuple[int, int, int]
+Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
+Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
+WHITE: Colour = (255, 255, 255)
+# Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
+MAX_PIXELS = 178_956_970
+STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
+SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
+
+
+class ImageReadError(ValueError):
+    """An image that cannot be used. `source` names it, `reason` says why and what to do."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"cannot read image {source}: {reason}")
+        self.source = source
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that data-loader workers can send it
+        return type(self), (self.source, self.reason)
+
+
+class MultiFrameWarning(UserWarning):
+    """A file holds several frames, and only its first is used."""
+
+
+def describe(source: Any) -> str:
+    """A short name of an image for messages: its path, or its kind and size."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return f"<bytes, {len(source)} bytes>"
+    if isinstance(source, Tensor | np.ndarray):
+        kind = "tensor" if isinstance(source, Tensor) else "array"
+        shape, dtype = ",".join(map(str, source.shape)), str(source.dtype).removeprefix("torch.")
+        return f"<{kind} ({shape}) {dtype}>"
+    anonymous = f"<{type(source).__name__}>"
+    if isinstance(source, Image.Image):
+        anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
+        name = getattr(source, "filename", "")  # set on images opened from a path
+    elif isinstance(source, str | os.PathLike):
+        name = os.fspath(source) or "''"
+    else:
+        name = getattr(source, "name", "")
+    if not isinstance(name, str) or not name:
+        return anonymous
+    return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address

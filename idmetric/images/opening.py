@@ -1,0 +1,200 @@
+"""Image files opened and decoded by Pillow, within limits, upright."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import warnings
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from idmetric.images.arrays import image_of_array
+from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe
+from idmetric.io.extensions import IMAGE_FORMATS
+
+_RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
+_HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
+_COUNTED = 1000  # pages of a TIFF
+_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
+
+
+def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Image.Image:
+    """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
+
+    Args:
+        source, max_pixels: as for `read_image`.
+        upright: whether to turn it by its EXIF orientation.
+
+    Raises:
+        ImageReadError: as `read_image`.
+    """
+    name = describe(source)
+    if isinstance(source, Tensor | np.ndarray):
+        return image_of_array(source, name)
+    if isinstance(source, Image.Image):
+        if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
+            raise ImageReadError(name, _refused(str(source.format)))
+        return _decode(source, name, max_pixels, upright)
+    file = _file(source, name)
+    try:
+        with open_file(file) as image:
+            return _decode(image, name, max_pixels, upright)
+    except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
+        raise
+    except Exception as error:  # plugins raise many kinds of error on damaged headers
+        other = _other_format(file) if isinstance(error, UnidentifiedImageError) else None
+        raise ImageReadError(name, _refused(other) if other else _explain(error)) from error
+
+
+def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
+    """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
+    Image.init()  # once a process; HEIF is there if its plugin was registered
+    return Image.open(file, formats=[one for one in IMAGE_FORMATS if one in Image.OPEN])
+
+
+def _other_format(file: BinaryIO | str) -> str | None:
+    """The format, outside of `IMAGE_FORMATS`, that a file's first bytes announce."""
+    try:
+        if isinstance(file, str):
+            with open(file, "rb") as opened:
+                head = opened.read(16)
+        else:
+            file.seek(0)
+            head = file.read(16)
+        if head[4:8] == b"ftyp" and head[8:12] in _HEIF and "HEIF" not in Image.OPEN:
+            return "HEIF"
+        for name, (_, accept) in Image.OPEN.items():
+            if name not in IMAGE_FORMATS and accept is not None and accept(head) is True:
+                return name
+    except Exception:  # a plugin's test of so few bytes
+        return None
+    return None
+
+
+def _refused(kind: str) -> str:
+    if kind == "HEIF":
+        return (
+            "it is a HEIC photo, for which Pillow needs a plugin: pip install pillow-heif, then in Python import "
+            "pillow_heif; pillow_heif.register_heif_opener(); for the shell save it as JPEG or PNG"
+        )
+    return (
+        f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG "
+        f"(formats that are read: {', '.join(IMAGE_FORMATS)})"
+    )
+
+
+def _file(source: Any, name: str) -> BinaryIO | str:
+    """What Pillow can open: an existing file's path, or bytes in memory."""
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if isinstance(source, str) and _ADDRESS.match(source):
+            raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+        if not os.path.exists(path):
+            raise ImageReadError(name, "there is no such file: check the path and the working directory")
+        if os.path.isdir(path):
+            raise ImageReadError(name, "it is a folder: give the image files in it")
+        if not os.path.isfile(path):  # opening one may wait for ever
+            raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+        if os.path.getsize(path) == 0:
+            raise ImageReadError(name, "the file is empty: fetch or write it again")
+        return path
+    if isinstance(source, bytes | bytearray | memoryview):
+        data: Any = bytes(source)
+    elif hasattr(source, "read"):
+        try:
+            data = source.read()
+        except Exception as error:  # whatever the object raises: closed, text that is not UTF-8, connection lost
+            raise ImageReadError(name, f"reading failed ({error}): give an open file in mode 'rb'") from error
+    else:
+        raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+    if isinstance(data, str):
+        raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not data:
+        raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
+    return io.BytesIO(data)
+
+
+def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Image.Image:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
+    if width * height > max_pixels:
+        advice = "make it smaller, or raise max_pixels if you trust it"
+        raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
+    if image.format == "BMP" and width * height > _RLE_PIXELS and any(t[0] == "bmp_rle" for t in image.tile):  # type: ignore[attr-defined]  # of an open file
+        raise ImageReadError(
+            name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
+        )
+    frames, depth, stored = 1, _key_depth(image), None
+    try:
+        if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
+            stored = _orientation(image)
+        if image.format not in ("MPO", "PSD") and image.tell() == 0:
+            frames = _frames(image)
+        image.load()
+    except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
+        raise ImageReadError(name, _explain(error)) from error
+    if frames > 1:
+        count = f"{frames} frames" if frames < _COUNTED else f"{_COUNTED} frames or more"
+        message = f"{name} has {count}: only the first is used (open it with Pillow and seek for another)"
+        warnings.warn(message, MultiFrameWarning, stacklevel=5)
+    if not upright:
+        return image
+    try:
+        stored = stored or _orientation(image)
+        turned = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
+    except Exception:  # a damaged EXIF block must not lose a good image
+        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
+        turned = image.copy()
+    if stored is not None:
+        turned.info[STORED] = stored
+    key = turned.info.get("transparency")
+    if depth is not None and isinstance(key, int | tuple):
+        values = key if isinstance(key, tuple) else (key,)
+        values = tuple(min(255, k * 255 // (2**depth - 1)) for k in values)  # some versions bring 1 bit to 255
+        turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
+    return turned
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """EXIF's orientation, 1 to 8; None without one."""
+    value = image.getexif().get(ExifTags.Base.Orientation)
+    return value if value in range(1, 9) else None
+
+
+def _frames(image: Image.Image) -> int:
+    """How many frames there are; a TIFF's are counted up to a limit, for Pillow's time grows with their square."""
+    if image.format != "TIFF":
+        return int(getattr(image, "n_frames", 1))
+    count = 1
+    with contextlib.suppress(EOFError):
+        while count < _COUNTED:
+            image.seek(count)
+            count += 1
+    image.seek(0)
+    return count
+
+
+def _key_depth(image: Image.Image) -> int | None:
+    """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
+    tiles = getattr(image, "tile", None)
+    if image.format != "PNG" or not tiles:
+        return None
+    return {"1": 1, "L;2": 2, "L;4": 4, "RGB;16B": 16}.get(str(tiles[0][3]))
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"too many pixels ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+    if isinstance(error, MemoryError):
+        return "its pixels do not fit in memory: make it smaller, or lower max_pixels to refuse such images"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not an image of a known format, or its header is damaged: open and save it again elsewhere"
+    if isinstance(error, PermissionError):
+        return "there is no permission to read it: change the file's mode or owner"
+    return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"
