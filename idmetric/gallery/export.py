@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from idmetric.gallery.errors import GalleryError
 from idmetric.io.hints import install
 from idmetric.io.output import replacing
 
@@ -24,10 +27,6 @@ def write_parquet(gallery: Gallery, path: Path) -> None:
         raise ImportError(f"Parquet files need pyarrow: {install('data')}") from error
     table, items = gallery.table(), gallery.items
     where = {key: k for k, key in enumerate(table.keys)}
-    import numpy as np
-
-    from idmetric.gallery.index import GalleryError
-
     schema: pa.Schema | None = None
     with replacing(path) as temporary:
         writer: pq.ParquetWriter | None = None

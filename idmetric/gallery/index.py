@@ -10,22 +10,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
+from idmetric.gallery.errors import GalleryError
 from idmetric.io import json_file
 from idmetric.io.output import replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line says what the gallery is of
 LOCK = ".lock"
-
-
-class GalleryError(RuntimeError):
-    """A gallery that cannot be used as asked; the message says why, and the way out."""
-
-
-class GalleryWriteError(GalleryError):
-    """A gallery that cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +118,4 @@ def _naming(path: Path) -> Iterator[None]:
         raise GalleryError(
             f"{str(path)!r} is damaged ({error}): `idmetric-score gallery build SOURCES --model MODEL` mends it, and "
             "embeds nothing again"
-        ) from error
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Errors of the file system say which gallery cannot be written, and the way out."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise GalleryWriteError(
-            f"the gallery {str(folder)!r} cannot be written ({reason}): make room or give yourself "
-            "permission, or keep it in another folder (--gallery)"
         ) from error

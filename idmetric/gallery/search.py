@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
-from idmetric.gallery.index import GalleryError, Item
+from idmetric.gallery.errors import GalleryError, StaleWarning
+from idmetric.gallery.index import Item
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images.masks import Labelled, labelled
@@ -149,8 +150,6 @@ class Search:
             except UntrustedSourcesError:
                 raise
             except GalleryError as error:
-                from idmetric.gallery.store import StaleWarning
-
                 warnings.warn(f"left out: {error}", StaleWarning, stacklevel=2)
                 self.current[item.where] = False
         return self.current[item.where]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.gallery.index import GalleryError
+from idmetric.gallery.errors import GalleryError
 from idmetric.images import paths as inputs
 from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.io.text_file import MOST

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,23 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.index import (
-    IMAGES,
-    LOCK,
-    GalleryError,
-    Item,
-    models_of,
-    read_index,
-    write_index,
-    writing,
-)
+from idmetric.gallery.errors import BusyError, GalleryError, LostError, writing
+from idmetric.gallery.index import IMAGES, LOCK, Item, models_of, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.read import Reader
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.store.fingerprint import content_key, folder_in
 from idmetric.store.nearest import Index, Ints, Single, unit
 from idmetric.store.shards import DamagedShardError, Shards, Writer
@@ -45,18 +36,6 @@ Answer = TypeVar("Answer")
 
 _AGAIN = 3  # how often a gallery that others change is read anew for an answer
 _HELD = 2**30  # bytes of vectors that a gallery keeps in memory; more are read from its files at each search
-
-
-class BusyError(GalleryError):
-    """Another process is updating the gallery."""
-
-
-class _LostError(GalleryError):
-    """Embeddings of listed images are not there."""
-
-
-class StaleWarning(UserWarning):
-    """An image was left out of an answer: its file is not what was embedded."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +198,7 @@ class Gallery:
             keys = list(dict.fromkeys(item.key for item in self.items))
             lost = [key for key in keys if key not in self._shards]
             if lost:
-                raise _LostError(
+                raise LostError(
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
                     f"{str(self.store)!r}: `idmetric-score gallery build` or update() makes them again"
                 )
@@ -427,7 +406,7 @@ class Gallery:
             for _ in range(_AGAIN):
                 try:
                     return find()
-                except _LostError:
+                except LostError:
                     pass
                 except DamagedShardError as error:
                     if error.path.exists():
@@ -487,14 +466,10 @@ class _Vectors:
 @contextmanager
 def _alone(store: Path, wait: bool) -> Iterator[None]:
     """As the only process that changes a model's part of a gallery."""
-    with writing(store.parent):
-        file = (store / LOCK).open("ab")
-    with file:
-        # None: the file system has no locks; whole shards and a whole index keep it sound, work may be done twice
-        while lock(file) is False:
-            if not wait:
-                raise BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
-            time.sleep(0.2)
+    busy = BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
+    with ExitStack() as stack:
+        with writing(store.parent):
+            stack.enter_context(locked(store / LOCK, busy, wait=wait))
         yield
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from idmetric.gallery.index import GalleryError
+from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import Source
 from idmetric.io import json_file
 from idmetric.io.output import replacing

@@ -1,30 +1,63 @@
-"""A lock on a file, which the operating system takes back when its process ends, however it ends."""
+"""One lock for all folders that one process may change at a time."""
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
-from typing import BinaryIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
+_held: set[FileLock] = set()
 
 
-def lock(file: BinaryIO) -> bool | None:
-    """Lock an open file until it is closed, or the process ends.
+@contextmanager
+def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock on a file during the block. The system releases it when the process ends, however it ends.
 
-    Returns:
-        Whether the lock is ours; False if another has it, None where the file system has no locks.
+    Args:
+        path: the lock file, which stays in its folder.
+        busy: raised if another process holds the lock.
+        wait: wait for the other process instead.
+
+    Yields:
+        True; False if the file system has no locks, so that no other process is kept out.
+
+    Raises:
+        OSError: if the file cannot be created.
     """
+    path.open("ab").close()  # permissions by the umask, and the system's own error if it cannot be
+    lock = FileLock(path)
+
     try:
-        if sys.platform == "win32":
-            import msvcrt
+        lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
+    except Timeout:
+        raise busy from None
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
+        yield False
+        return
 
-            file.seek(0, os.SEEK_SET)  # the byte that is locked is the one at the position
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+    _held.add(lock)
+    try:
+        yield True
+    finally:
+        _held.discard(lock)
+        lock.release()
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:
-        return None
-    return True
+
+def _close_in_child() -> None:
+    """Close the locks in a forked process, which may outlive a killed parent; filelock does so only since 4.0."""
+    for lock in _held:
+        if (handle := lock._context.lock_file_fd) is not None:
+            os.close(handle)
+            lock._context.lock_file_fd = None
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

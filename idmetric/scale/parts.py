@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.io import json_file, output
 from idmetric.io.hints import install
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.scale.places import Place, ScaleError
 
 if TYPE_CHECKING:
@@ -295,10 +295,9 @@ def own_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> Iterat
     folder.make()
     with ExitStack() as stack:
         if folder.local is not None:
+            busy = ScaleError(f"another run is writing to {folder.name!r}: wait for it, or name another folder")
             with output.writing(folder.name):
-                file = stack.enter_context((folder.local / LOCK).open("ab"))
-            if lock(file) is False:
-                raise ScaleError(f"another run is writing to {folder.name!r}: wait for it, or name another folder")
+                stack.enter_context(locked(folder.local / LOCK, busy))
         if not _check(folder, layout, wanted):  # again, for another may have made it just now
             with folder.child(HEAD).replacing() as head:
                 head.write(json.dumps(wanted, indent=2).encode())

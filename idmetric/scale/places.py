@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.index import GalleryError
+from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import content, walk
 from idmetric.images.paths import is_hidden
 from idmetric.io.output import replacing, writing

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from idmetric import __version__
 from idmetric.io import json_file
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"
@@ -58,27 +57,9 @@ def own_folder(out: Path) -> Iterator[None]:
     """
     read(out)
     out.mkdir(parents=True, exist_ok=True)
-    with (out / _LOCK).open("ab") as file:
-        if lock(file) is False:
-            raise TrainError(f"another run is using {out}: wait for it to end, or name another --out")
-        _held.add(file)
-        try:
-            yield
-        finally:
-            _held.discard(file)
-
-
-def _let_go() -> None:
-    for file in _held:
-        file.close()
-    _held.clear()
-
-
-_held: set[BinaryIO] = set()
-if hasattr(
-    os, "register_at_fork"
-):  # a loading process lives on for seconds after a killed run: it must not hold the lock
-    os.register_at_fork(after_in_child=_let_go)
+    busy = TrainError(f"another run is using {out}: wait for it to end, or name another --out")
+    with locked(out / _LOCK, busy):
+        yield
 
 
 def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:

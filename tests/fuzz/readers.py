@@ -250,7 +250,8 @@ def _texts() -> dict[str, Reader]:
     from idmetric.data.frames.clips import ClipError
     from idmetric.data.generate.categories import read_categories
     from idmetric.data.generate.errors import GenerateError
-    from idmetric.gallery.index import GalleryError, read_index
+    from idmetric.gallery.errors import GalleryError
+    from idmetric.gallery.index import read_index
     from idmetric.protocols.judges.endpoint import CallError, JudgeError
     from idmetric.protocols.judges.file import open_judge
     from idmetric.protocols.judges.prompts import AnswerError

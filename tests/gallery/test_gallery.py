@@ -5,7 +5,7 @@ import multiprocessing as mp
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from idmetric.gallery import (
 from idmetric.gallery import store as stores
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.sources import content
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.models.idsim import IDSimConfig
 from idmetric.store import shards as kept_shards
 from idmetric.store.nearest import nearest, unit
@@ -488,10 +488,11 @@ def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, inde
     (other.store / "notes.txt").write_text("mine")
     build(index, random_model("cnn"), photos)
     assert gallery.prune().others == []
-    with (other.store / ".lock").open("ab") as file:
-        assert lock(file)
-        with pytest.raises(BusyError, match="another process is updating"):
-            gallery.prune(others=True, wait=False)
+    with (
+        locked(other.store / ".lock", AssertionError()),
+        pytest.raises(BusyError, match="another process is updating"),
+    ):
+        gallery.prune(others=True, wait=False)
     done = gallery.prune(others=True)
     assert len(done.others) in (1, 2)  # one of them may have gone before the busy one was met
     assert other.store.name in done.others
@@ -785,7 +786,7 @@ def test_a_killed_update_goes_on_where_it_was(
 def test_without_locks_two_updates_are_still_sound(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "lock", lambda file: None)
+    monkeypatch.setattr(stores, "locked", lambda *a, **k: nullcontext(False))
     one, two = Gallery(index, metric), Gallery(index, metric)
     one.update(photos, progress=lambda done, total: two.update(photos) if done == 5 else None)  # one within the other
     again = Gallery(index, metric)

@@ -29,7 +29,7 @@ from idmetric.cli.pairs import Pairs
 from idmetric.cli.score_format import COLUMNS, UsageError
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.index import GalleryError
+from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import Source, entries
 from idmetric.images.paths import InputError, check_masks, listed, mask_of
 from idmetric.images.read import ImageReadError

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.distance.sinkhorn import sinkhorn_distance
 from idmetric.images.read import read_image
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.io.output import clear_leftovers
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
@@ -151,8 +152,7 @@ def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_pa
     cache.parent.mkdir()
     (cache.parent / ".groups.npy.0123456789ab").write_bytes(b"half")
     (cache.parent / ".groups.npy.notes").write_bytes(b"another's")
-    with (cache.parent / ".groups.npy.lock").open("ab") as file:
-        assert lock(file)
+    with locked(cache.parent / ".groups.npy.lock", AssertionError()):
         with pytest.raises(TrainError, match=r"another run is making .*groups\.npy"):
             run(data, tmp_path / "a", cache=str(cache))
         assert not cache.exists()
@@ -160,15 +160,14 @@ def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_pa
     assert sorted(p.name for p in cache.parent.iterdir()) == [
         ".groups.npy.lock", ".groups.npy.notes", "groups.npy", "groups.npy.json",
     ]  # fmt: skip
-    with (cache.parent / ".groups.npy.lock").open("ab") as file:
-        assert lock(file)
+    with locked(cache.parent / ".groups.npy.lock", AssertionError()):
         run(data, tmp_path / "c", steps=2, cache=str(cache))  # it is there: nobody needs to make it
 
 
 def test_where_there_are_no_locks_nothing_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = tmp_path / ".groups.npy.0123456789ab"
     left.write_bytes(b"being written")
-    monkeypatch.setattr(tiny, "lock", lambda file: None)
+    monkeypatch.setattr(tiny, "locked", lambda *_: nullcontext(False))
     run(manifest(tmp_path), tmp_path / "run", steps=2, cache=str(tmp_path / "groups.npy"))
     assert left.is_file()
 

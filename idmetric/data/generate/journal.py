@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from idmetric.data.generate.errors import GenerateError
 from idmetric.io import json_file
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 
 Entry = dict[str, Any]
 _PLACE = 48  # bits of a line's place within its file; the file's number is above them
@@ -66,17 +66,13 @@ def open_journal(folder: Path, shard: tuple[int, int]) -> Iterator[BinaryIO]:
         GenerateError: if another process has it open.
     """
     name = f"journal-{shard[0]}-of-{shard[1]}"
-    with (folder / f".{name}.lock").open("ab") as held:
-        if lock(held) is False:  # where a file system has no locks, nobody is kept out
-            raise GenerateError(
-                f"another run is using {folder}: wait for it to end, or share the work out with --shard I/N"
-            )
-        with (folder / f"{name}.jsonl").open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            yield file
+    busy = GenerateError(f"another run is using {folder}: wait for it to end, or share the work out with --shard I/N")
+    with locked(folder / f".{name}.lock", busy), (folder / f"{name}.jsonl").open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        yield file
 
 
 def add(journal: BinaryIO, entry: Entry) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from idmetric.data.manifest.table import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 
 ROWS = "rows.jsonl"
@@ -45,13 +45,11 @@ def own_folder(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a world needs a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".world.lock").open("ab") as file:
-        held = lock(file)
-        if held is False:
-            raise ValueError(
-                f"another run is using {folder}: wait for it to end, or render into another folder "
-                "(other identities of the same world can be merged with these)"
-            )
+    busy = ValueError(
+        f"another run is using {folder}: wait for it to end, or render into another folder "
+        "(other identities of the same world can be merged with these)"
+    )
+    with locked(folder / ".world.lock", busy) as held:
         if held:
             for left in [path for pattern in _MAKING for path in folder.glob(pattern)]:
                 remove(left)

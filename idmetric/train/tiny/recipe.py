@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from idmetric.checkpoints.config import check_mirror_sizes
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.distance.sinkhorn import sinkhorn_distance
-from idmetric.io.lock import lock
+from idmetric.io.lock import locked
 from idmetric.io.output import clear_leftovers, replacing, take_space, writing
 from idmetric.io.prefetch import in_order
 from idmetric.losses.info_nce import info_nce
@@ -536,12 +536,10 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
 def _alone(path: Path) -> Iterator[None]:
     """While a file is made no other run makes it; what killed runs left of it goes, for it may be gigabytes."""
     place = path.with_name(f".{path.name}.lock")
-    with writing(path, place):
-        file = place.open("ab")
-    with file:
-        held = lock(file)
-        if held is False:
-            raise TrainError(f"another run is making {path}: start when it is there, or name another --cache")
+    busy = TrainError(f"another run is making {path}: start when it is there, or name another --cache")
+    with contextlib.ExitStack() as stack:
+        with writing(path, place):
+            held = stack.enter_context(locked(place, busy))
         if held:  # where there are no locks, its maker may be alive
             clear_leftovers(path)
         yield

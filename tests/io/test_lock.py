@@ -1,0 +1,52 @@
+"""One process at a time holds a lock, and none where the file system has no locks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from idmetric.io.lock import locked
+
+
+def test_a_lock_keeps_others_out_until_its_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with locked(path, ValueError("busy")) as held:
+        assert held
+        with pytest.raises(ValueError, match="busy"), locked(path, ValueError("busy")):
+            pass
+    with locked(path, ValueError("busy")) as held:
+        assert held
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path / ".lock", ValueError("busy")):
+        child = os.fork()
+        if not child:
+            time.sleep(30)
+            os._exit(0)
+    try:
+        with locked(tmp_path / ".lock", ValueError("busy")) as held:
+            assert held
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def test_without_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def acquire(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with locked(tmp_path / ".lock", ValueError("busy")) as held:
+        assert not held
+
+
+def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / ".lock", ValueError("busy")):
+        pass
