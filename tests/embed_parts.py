@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from idmetric.models.embedding import Embedding
+from idmetric.store.store import Store
 
 
 def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:
@@ -21,6 +25,14 @@ def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:
         paths.append(folder / f"{number:04}.png")
         Image.fromarray(coarse).resize((40, 30)).save(paths[-1])
     return paths
+
+
+def stored(folder: Path, keys: Sequence[str], embedding: Embedding, patches: bool = False) -> Store:
+    """A store with one shard more."""
+    store = Store(folder, patches)
+    store.add(keys, embedding)
+    store.save()
+    return store
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:

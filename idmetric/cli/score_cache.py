@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
     from idmetric.models.embedding import Embedding
     from idmetric.report.matches import Tokens
-    from idmetric.store.shards import Writer
+    from idmetric.store.store import Store
 
 Key = tuple[bool, str]  # whether there is a mask, and the content
 _PRINTS = 256  # of images compared last: a print is 30 times as large as what it is made from
@@ -134,7 +134,7 @@ class Cache:
         from idmetric.evaluate.copies import SIZE
         from idmetric.io.output import writing
         from idmetric.store.fingerprint import folder_in
-        from idmetric.store.shards import DamagedShardError, Shards, Writer
+        from idmetric.store.store import DamagedShardError, Store
 
         def damaged(error: DamagedShardError) -> None:
             error.path.unlink(missing_ok=True)
@@ -145,27 +145,21 @@ class Cache:
         stores = {False: metric.about(), True: metric.about(outside, mask_id)}
         made_by = metric.model_id
         self._of = {
-            m: Shards(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)
+            m: Store(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)
             for m, facts in stores.items()
         }
-        self._writers = {m: Writer(shards) for m, shards in self._of.items()}
         colour = "".join(f"{x:02x}" for x in metric.background)
         read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
-        self._small = Shards(folder / f"pictures.{SIZE}.{colour}{read}", damaged=damaged) if copies else None
-        self._small_writer = Writer(self._small) if self._small is not None else None
-        self._new: set[Key] = set()  # in no file yet, or in one
+        self._small = Store(folder / f"pictures.{SIZE}.{colour}{read}", damaged=damaged) if copies else None
         self._say, self._full = say, False
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._new or self._is_saved(key)
-
-    def _is_saved(self, key: Key) -> bool:
         masked, name = key
         return name in self._of[masked] and (self._small is None or name in self._small)
 
     def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None] | None]:
         """What is kept of each, in order; None if its shard is damaged or gone."""
-        if not all(map(self._is_saved, keys)):
+        if any(name in store.unsaved for store in self._stores() for _, name in keys):
             self.save()
         found: dict[Key, Embedding] = {}
         for masked, shards in self._of.items():
@@ -176,8 +170,6 @@ class Cache:
         for key in keys:
             whole = key in found and (self._small is None or key[1] in small)
             kept.append((found[key], _picture(small.get(key[1]))) if whole else None)
-            if not whole:
-                self._new.discard(key)
         return kept
 
     def add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
@@ -191,14 +183,13 @@ class Cache:
 
         from idmetric.models.embedding import Embedding
 
-        for masked, writer in self._writers.items():
+        for masked, store in self._of.items():
             at = [k for k, (m, _) in enumerate(keys) if m == masked]
             if at:
-                writer.add([keys[k][1] for k in at], embedding[at])
-        if self._small_writer is not None and keys:
+                store.add([keys[k][1] for k in at], embedding[at])
+        if self._small is not None and keys:
             flat = np.stack([x for x in small if x is not None]).reshape(len(keys), -1)
-            self._small_writer.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
-        self._new.update(keys)
+            self._small.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
 
     def save(self) -> None:
         """Write what is in no file yet."""
@@ -206,11 +197,11 @@ class Cache:
             self._writing(self._save)
 
     def _save(self) -> None:
-        for writer in self._all_writers():
-            writer.save()
+        for store in self._stores():
+            store.save()
 
-    def _all_writers(self) -> list[Writer]:
-        return [writer for writer in (*self._writers.values(), self._small_writer) if writer is not None]
+    def _stores(self) -> list[Store]:
+        return [store for store in (*self._of.values(), self._small) if store is not None]
 
     def _writing(self, write: Callable[[], object]) -> None:
         """Write; if that fails, nothing more is kept: scores matter more than their cache."""
@@ -218,9 +209,8 @@ class Cache:
             write()
         except OSError as error:
             self._full = True
-            self._new.clear()
-            for writer in self._all_writers():
-                writer.drop()
+            for store in self._stores():
+                store.drop()
             self._say(f"the cache is not complete ({error}); the scores are")
 
 

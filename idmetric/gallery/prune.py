@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from idmetric.gallery.index import IMAGES, LOCK
-from idmetric.store.shards import Shards, Writer
+from idmetric.store.store import Store
 
 _AT_ONCE = 64  # embeddings moved at a time
 _LEFT = 3600  # seconds after which a half-written file is nobody's
@@ -46,9 +46,9 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     gone: set[str] = set()
     for patches in (True, False):
         there = list(store.glob("*.safetensors"))  # not what others write from now on: `idmetric-score --cache` may
-        with_patches = set(Shards(store, patches=True).files())
-        shards, old = Shards(store, patches), []
-        by_file, writer = shards.files(), Writer(shards)
+        with_patches = set(Store(store, patches=True).files())
+        shards, old = Store(store, patches), []
+        by_file = shards.files()
         for path in sorted(there):
             held = by_file.get(path, [])  # nothing, where other files have it all
             if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
@@ -56,10 +56,10 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
             kept = [key for key in held if key in wanted]
             for start in range(0, len(kept), _AT_ONCE):
                 some = kept[start : start + _AT_ONCE]
-                writer.add(some, shards.embedding(some))
+                shards.add(some, shards.embedding(some))
             gone.update(key for key in held if key not in wanted)
             old.append(path)
-        writer.save()
+        shards.save()
         for path in old:
             path.unlink(missing_ok=True)
     for path in store.iterdir():  # of processes that were killed while they wrote

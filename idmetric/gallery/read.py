@@ -6,7 +6,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from idmetric.distance.finite import NonFiniteError, reason
@@ -16,7 +16,7 @@ from idmetric.images.opening import open_file
 from idmetric.images.read import ImageReadError, Outside
 from idmetric.io.prefetch import in_order
 from idmetric.store.fingerprint import MASKED, content_key
-from idmetric.store.shards import Shards, Writer
+from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,14 +66,12 @@ class Reader:
     """One update: see `Gallery`."""
 
     metric: Embedder
-    shards: Shards
-    writer: Writer
+    store: Store
     masked: bool
     outside: Outside
     mask_id: MaskId | None
-    patches: bool
     batch_size: int
-    done: set[str] = field(default_factory=set)  # keys embedded in this update, some in no file yet
+    embedded: int = 0
 
     def run(
         self,
@@ -91,7 +89,7 @@ class Reader:
         waiting: dict[str, Loaded] = {}
         for loaded in self._loaded(entries, before, quick, workers):
             key = loaded.item.key
-            if loaded.pixels is not None and key not in waiting and key not in self.done and key not in bad:
+            if loaded.pixels is not None and key not in waiting and key not in self.store and key not in bad:
                 waiting[key] = loaded
             items.append(loaded.item)
             if len(waiting) >= self.batch_size:
@@ -116,11 +114,11 @@ class Reader:
         began = time.time_ns()
         stamp = stamp_of(entry.files)
         current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == self.masked
-        if quick and known is not None and current and (known.problem or known.key in self.shards):
+        if quick and known is not None and current and (known.problem or known.key in self.store):
             return Loaded(replace(known, name=entry.name, identity=entry.identity))
         item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
         return load(
-            self.metric, entry, item, lambda key: key in self.shards or key in self.done,
+            self.metric, entry, item, self.store.__contains__,
             masked=self.masked, outside=self.outside, mask_id=self.mask_id,
         )  # fmt: skip
 
@@ -129,12 +127,12 @@ class Reader:
         wanted = {key: loaded for key, loaded in waiting.items() if loaded.pixels is not None}
         if not wanted:
             return {}
-        found, bad = embed(self.metric, list(wanted.values()), self.patches)
+        found, bad = embed(self.metric, list(wanted.values()), self.store.patches)
         keys = list(wanted)
         good = [k for k in range(len(keys)) if k not in bad]
         if good:
-            self.writer.add([keys[k] for k in good], found[good])
-            self.done.update(keys[k] for k in good)
+            self.store.add([keys[k] for k in good], found[good])
+            self.embedded += len(good)
         return {keys[k]: reason for k, reason in bad.items()}
 
 

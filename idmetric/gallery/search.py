@@ -22,7 +22,7 @@ from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
 from idmetric.store.fingerprint import content_key
 from idmetric.store.nearest import Index, nearest
-from idmetric.store.shards import Shards
+from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -72,7 +72,7 @@ class Search:
             raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
         self.table = self.gallery.table()
         self.stored = (
-            Shards(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
+            Store(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
         )
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:

@@ -24,7 +24,7 @@ from idmetric.images.read import Outside
 from idmetric.io.lock import locked
 from idmetric.store.fingerprint import content_key, folder_in
 from idmetric.store.nearest import Index, Ints, Single, unit
-from idmetric.store.shards import DamagedShardError, Shards, Writer
+from idmetric.store.store import DamagedShardError, Store
 
 if TYPE_CHECKING:
     from idmetric.images.pairing import Images, Masks
@@ -112,7 +112,7 @@ class Gallery:
                 self.sources, self._items = recorded(found[0]["sources"]), found[1]
         except GalleryError as error:  # update() mends it
             self._damage = error
-        self._shards = Shards(self.store, self.patches, lambda _: None)
+        self._shards = Store(self.store, self.patches, lambda _: None)
         self._table: _Vectors | None = None
         self._tables: dict[tuple[str, ...], Entry] | None = None
 
@@ -265,19 +265,16 @@ class Gallery:
             wanted = list(entries(self.sources, self.masked))
             with writing(self.folder):
                 damaged = self._mend(quick)
-                writer = Writer(self._shards)
-                reader = Reader(
-                    self.metric, self._shards, writer, self.masked, self.outside, self.mask_id, self.patches, batch_size
-                )  # fmt: skip
+                reader = Reader(self.metric, self._shards, self.masked, self.outside, self.mask_id, batch_size)
                 try:
                     after = reader.run(wanted, before, quick, workers, progress)
                 finally:  # also where it is stopped
-                    writer.save()
+                    self._shards.save()
                 head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
                         "sources": [asdict(s) for s in self.sources]}  # fmt: skip
                 write_index(self.store, head, after)
             self._items, self._table, self._tables, self._damage = after, None, None, None
-            return _difference(before, after, len(reader.done), damaged)
+            return _difference(before, after, reader.embedded, damaged)
 
     def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
         """Remove embeddings of images that are in the gallery no more; no image is touched.
@@ -328,7 +325,7 @@ class Gallery:
 
     def _reload_what_is_sound(self) -> list[Item]:
         """The images known before; none where the file is damaged, for embeddings are found without it."""
-        self._shards = Shards(self.store, self.patches, lambda _: None)
+        self._shards = Store(self.store, self.patches, lambda _: None)
         try:
             found = read_index(self.store)
             if found is None:
@@ -341,7 +338,7 @@ class Gallery:
     def _mend(self, quick: bool) -> list[str]:
         """Remove damaged shards, so that what they held is embedded again; returns their names."""
         lost: list[DamagedShardError] = []
-        self._shards = Shards(self.store, self.patches, lost.append)
+        self._shards = Store(self.store, self.patches, lost.append)
         lost += [] if quick else self._shards.check()
         for error in lost:
             error.path.unlink(missing_ok=True)
@@ -433,7 +430,7 @@ class Gallery:
 class _Vectors:
     """Unit vectors in shards, by key; see `nearest.Table`."""
 
-    def __init__(self, shards: Shards, keys: list[str]) -> None:
+    def __init__(self, shards: Store, keys: list[str]) -> None:
         self.shards, self.keys = shards, keys
         self._kept: Single | None = None
         self._flat: Any  # FAISS's index, once `nearest` has made it

@@ -19,8 +19,8 @@ from idmetric.models.embedding import Embedding
 from idmetric.scale import embed_dataset
 from idmetric.scale.parts import Layout, held
 from idmetric.scale.places import place
-from idmetric.store.shards import DamagedShardError, Shards
-from tests.embed_parts import pictures, rows_of, same_rows
+from idmetric.store.store import DamagedShardError, Store
+from tests.embed_parts import pictures, rows_of, same_rows, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
 
@@ -105,7 +105,7 @@ def test_a_flipped_byte_anywhere_in_a_shard_changes_no_score(
     for shard in shards:
         [held_here] = [
             len(keys)
-            for path, keys in Shards((tmp_path / "whole" / shard).parent).files().items()
+            for path, keys in Store((tmp_path / "whole" / shard).parent).files().items()
             if path.name == shard.name
         ]
         size = (tmp_path / "whole" / shard).stat().st_size
@@ -158,20 +158,20 @@ def test_a_prune_while_images_are_scored_costs_no_score(
 
 def test_a_shard_with_nan_is_damaged(metric: IDSim, tmp_path: Path) -> None:
     cls = torch.rand(2, 4)
-    Shards(tmp_path).add(["good", "fine"], Embedding(cls))
+    stored(tmp_path, ["good", "fine"], Embedding(cls))
     cls[1, 1] = float("nan")
-    Shards(tmp_path / "bad").add(["good", "bad"], Embedding(cls))
-    assert len(Shards(tmp_path).vectors(["fine"])) == 1
+    stored(tmp_path / "bad", ["good", "bad"], Embedding(cls))
+    assert len(Store(tmp_path).vectors(["fine"])) == 1
     with pytest.raises(DamagedShardError, match="hold NaN"):
-        Shards(tmp_path / "bad").vectors(["bad"])
+        Store(tmp_path / "bad").vectors(["bad"])
 
 
 def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) -> None:
     found = Embedding(torch.rand(3, 4))
-    Shards(tmp_path).add(["a", "b", "c"], found)
-    opened = Shards(tmp_path)
+    stored(tmp_path, ["a", "b", "c"], found)
+    opened = Store(tmp_path)
     [old] = tmp_path.glob("*.safetensors")
-    Shards(tmp_path).add(["b"], found[1])
+    stored(tmp_path, ["b"], found[1])
     old.unlink()
     kept = opened.readable(["a", "b", "c"])
     assert list(kept) == ["b"]

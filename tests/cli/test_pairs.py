@@ -25,9 +25,9 @@ from idmetric.cli.score_format import UsageError
 from idmetric.gallery import Gallery
 from idmetric.io.progress import Progress
 from idmetric.models import embedder
-from idmetric.store.shards import Shards
+from idmetric.store.store import Store
 from tests.conftest import random_model
-from tests.embed_parts import Live, pictures
+from tests.embed_parts import Live, pictures, stored
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -149,8 +149,8 @@ KILLED = """
 import os, sys, time
 from idmetric.models import embedder
 from idmetric.cli.score import main
-from idmetric.store import shards
-shards._SAVE_IMAGES = 4  # write often
+from idmetric.store import store
+store._SAVE_IMAGES = 4  # write often
 original, batches = embedder.Embedder.embed, []
 def embed(metric, images, **options):
     batches.append(len(images))
@@ -278,8 +278,8 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
 def test_shards_give_global_features_by_row(metric: IDSim, tmp_path: Path) -> None:
     paths = pictures(tmp_path, 5)
     embedding = metric.embed(paths)
-    Shards(tmp_path / "s", patches=True).add(list("abcde"), embedding)
-    found = Shards(tmp_path / "s").embedding(["d", "a"])
+    stored(tmp_path / "s", list("abcde"), embedding, patches=True)
+    found = Store(tmp_path / "s").embedding(["d", "a"])
     assert found.patches is None
     assert found.cls.equal(embedding.cls[[3, 0]])
 

@@ -133,7 +133,7 @@ def _models() -> dict[str, Reader]:
     from idmetric.checkpoints.errors import CheckpointError
     from idmetric.distance.finite import NonFiniteError
     from idmetric.models.embedding import Embedding
-    from idmetric.store.shards import DamagedShardError
+    from idmetric.store.store import DamagedShardError
     from idmetric.train.state import TrainError
 
     return {
@@ -207,9 +207,9 @@ def _fold(path: Path) -> None:
 
 
 def _shards(path: Path) -> None:
-    from idmetric.store.shards import Shards
+    from idmetric.store.store import Store
 
-    found = Shards(path.parent, patches=True)
+    found = Store(path.parent, patches=True)
     keys = [key for key in ("a", "b", "c") if key in found]
     found.vectors(keys)
     if keys:

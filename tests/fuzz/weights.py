@@ -174,14 +174,16 @@ def embedding_bytes(keys: bool = False) -> bytes:
     """An Embedding's file with patches; with `keys`, as a shard of three images."""
     import tempfile
 
-    from idmetric.store.shards import Shards
+    from idmetric.store.store import Store
 
     torch.manual_seed(0)
     found = Embedding(torch.randn(3, 4), torch.randn(3, 6, 4), (2, 3), torch.rand(3, 6), "m")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x.safetensors")
         if keys:
-            Shards(Path(folder), patches=True).add(["a", "b", "c"], found)
+            store = Store(Path(folder), patches=True)
+            store.add(["a", "b", "c"], found)
+            store.save()
             return _in_order(next(Path(folder).glob("*.safetensors")).read_bytes())
         found.save(path)
         return _in_order(path.read_bytes())

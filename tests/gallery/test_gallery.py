@@ -35,10 +35,11 @@ from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.sources import content
 from idmetric.io.lock import locked
 from idmetric.models.idsim import IDSimConfig
-from idmetric.store import shards as kept_shards
+from idmetric.store import store as kept
 from idmetric.store.nearest import nearest, unit
-from idmetric.store.shards import DamagedShardError, Shards
+from idmetric.store.store import DamagedShardError, Store
 from tests.conftest import SMALL, random_model
+from tests.embed_parts import stored
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -595,14 +596,13 @@ def test_a_damaged_shard_is_named_and_made_again(
 
 def test_shards_name_what_the_disk_has_changed(metric: IDSim, tmp_path: Path) -> None:
     embedding = metric.embed([picture(k) for k in range(3)])
-    kept = Shards(tmp_path, patches=True)
-    kept.add(["a", "b", "c"], embedding)
-    np.testing.assert_array_equal(kept.vectors(["c", "a"]), embedding.cls[[2, 0]].numpy())
+    store = stored(tmp_path, ["a", "b", "c"], embedding, patches=True)
+    np.testing.assert_array_equal(store.vectors(["c", "a"]), embedding.cls[[2, 0]].numpy())
     [path] = tmp_path.iterdir()
     data = bytearray(path.read_bytes())
     data[-7] ^= 1  # of the last image's patches
     path.write_bytes(data)
-    again = Shards(tmp_path, patches=True)
+    again = Store(tmp_path, patches=True)
     assert again.embedding(["a", "b"]).patches is not None
     with pytest.raises(DamagedShardError, match="patches are not what was written"):
         again.embedding(["c"])
@@ -740,7 +740,7 @@ def context() -> Any:
 def one_process(index: Path, photos: Path, answer: Path, dies: bool) -> None:
     """An update that saves often; one that dies does so after six images."""
     torch.set_num_threads(1)
-    kept_shards._SAVE_IMAGES = 2
+    kept._SAVE_IMAGES = 2
     gallery = Gallery(index, random_model("dinov3"))
 
     def progress(done: int, total: int) -> None:
@@ -766,7 +766,7 @@ def test_processes_that_build_one_gallery_share_the_work(
     assert answers[0][1] == answers[1][1] == sorted(path.relative_to(photos).as_posix() for path in files(photos))
     gallery = Gallery(index, metric)
     assert (len(gallery), str(gallery.update())) == (9, "9 images, 0 embedded")
-    assert sum(len(Shards(index)._where) for index in {path.parent for path in shards(index)}) == 9
+    assert sum(len(Store(index)._where) for index in {path.parent for path in shards(index)}) == 9
 
 
 def test_a_killed_update_goes_on_where_it_was(

@@ -217,10 +217,10 @@ def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, 
     program = f"""
 import os, sys
 from idmetric.data.manifest.table import read
-from idmetric.store import shards
+from idmetric.store import store
 from idmetric.protocols.common import embeddings
 from tests.conftest import random_model
-shards._SAVE_IMAGES = 4
+store._SAVE_IMAGES = 4
 def progress(done, total):
     if done == 8:
         {"os._exit(9)" if stop == "kill" else "raise KeyboardInterrupt"}

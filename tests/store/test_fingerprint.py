@@ -24,7 +24,7 @@ from idmetric.protocols.common import embeddings
 from idmetric.protocols.common.scorers import EmbedderModel
 from idmetric.scale import embed_dataset
 from idmetric.store.fingerprint import Marks, _checksum, content_key, folder_name, weights_digest
-from idmetric.store.shards import Shards
+from idmetric.store.store import Store
 from tests.conftest import SMALL, random_model
 from tests.embed_parts import pictures
 
@@ -315,7 +315,7 @@ def test_embeddings_of_0_1_open_and_are_compared() -> None:
     found, tiny = Embedding.load(OLD / "tiny.safetensors"), load("tiny", device="cpu")
     assert found.model == tiny.model_id
     assert tiny.pairwise(found).shape == (4, 4)
-    shards = Shards(OLD / "shards")
+    shards = Store(OLD / "shards")
     [(path, keys)] = shards.files().items()
     assert (path.suffix, len(keys)) == (".safetensors", 4)
     assert shards.check() == []

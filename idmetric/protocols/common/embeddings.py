@@ -30,7 +30,7 @@ from idmetric.images.read import ImageReadError, Outside, Preprocessing, describ
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import slug
 from idmetric.store.fingerprint import MASK_RULES, settings_digest
-from idmetric.store.shards import Shards, Writer
+from idmetric.store.store import Store
 
 _SHOWN = 20
 
@@ -88,7 +88,7 @@ class UnreadableError(ValueError):
 class Stored:
     """The embeddings of a manifest's images by one model. Rows are the manifest's."""
 
-    shards: Shards
+    shards: Store
     keys: Mapping[int, str]
     _folder: Any = field(default=None, repr=False)  # a temporary one lives as long as this
 
@@ -131,7 +131,7 @@ def embed(
     chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
-    shards = {name: Shards(folder / folder_name(model, look), patches, model="") for name, model in models.items()}
+    shards = {name: Store(folder / folder_name(model, look), patches, model="") for name, model in models.items()}
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         keys = content_keys(manifest, chosen, look, pool)
         own = {name: _with_words(keys, words if model.reads_words else None) for name, model in models.items()}
@@ -194,7 +194,7 @@ class _Work:
 
     manifest: Manifest
     models: Mapping[str, VectorModel]
-    shards: Mapping[str, Shards]
+    shards: Mapping[str, Store]
     keys: Mapping[str, Mapping[int, str]]
     look: Look
     words: Mapping[int, str]
@@ -204,16 +204,15 @@ class _Work:
 
     def run(self, pool: ThreadPoolExecutor, progress: Callable[[int, int], None] | None) -> None:
         todo = self._missing()
-        fresh = {name: Writer(shards) for name, shards in self.shards.items()}
         try:
             for done, batch in self._batches(list(todo), todo, pool):
                 for name, model in self.models.items():
-                    self._embed(name, model, batch, fresh[name])
+                    self._embed(name, model, batch)
                 if progress is not None:
                     progress(done, len(todo))
         finally:  # also where the run is stopped
-            for part in fresh.values():
-                part.save()
+            for store in self.shards.values():
+                store.save()
         if self.problems:
             raise UnreadableError(self.manifest, self._of_all_rows())
 
@@ -267,7 +266,7 @@ class _Work:
                 raise ImageReadError(named, error.reason) from error
         return found
 
-    def _embed(self, name: str, model: VectorModel, batch: Mapping[int, Mapping[str, Any]], fresh: Writer) -> None:
+    def _embed(self, name: str, model: VectorModel, batch: Mapping[int, Mapping[str, Any]]) -> None:
         rows = [row for row, prepared in batch.items() if name in prepared]
         if not rows:
             return
@@ -285,7 +284,7 @@ class _Work:
             self.problems[rows[k]] = f"{source}: {why}"
         good = usable.nonzero().flatten()
         if len(good):
-            fresh.add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])
+            self.shards[name].add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])
 
     def _of_all_rows(self) -> dict[int, str]:
         """Problems of all rows that show an image that has one."""

@@ -1,8 +1,13 @@
-"""Embeddings in files that only ever get more: a folder for each model, safetensors shards named by no number.
+"""Embeddings on disk by key: a folder of safetensors files, called shards, for each model.
 
-A shard is written atomically, so a killed run leaves what it had saved, and two runs may share a folder. Each image's
-numbers have a CRC-32, and so has the head (not yet in shards of idmetric 0.1): a shard that the disk has damaged is
-named and never used.
+    store = Store(folder / folder_name(model.about()))
+    store.add([content_key(data)], model.embed(data).cpu())  # in a file after half a minute,
+    store.save()                                             # or now
+    store.vectors([content_key(data)])                       # (1, D)
+
+Shards are written atomically, under random names, and never changed. So a killed run keeps what it had saved, and any
+number of processes may write to one folder without a lock. Each row has a CRC-32, and so does the header (since
+idmetric 0.2): a shard that the disk has damaged is reported and never used.
 """
 
 from __future__ import annotations
@@ -31,14 +36,14 @@ from idmetric.models.embedding import Embedding, concatenate
 _KEYS = "keys"
 _SUMS = "crc32."  # before a tensor's name: the sums of its rows
 _HEAD_SUM = "head-crc32"
-_AGAIN = 3  # how often a shard that another process has removed is looked for
-_SAVE_SECONDS = 30.0  # a killed run loses about so much work,
-_SAVE_IMAGES = 4096  # at most so many images,
-_SAVE_BYTES = 2**28  # and with patches no more than this is held in memory
+_AGAIN = 3  # searches for a shard that another process has removed
+_SAVE_SECONDS = 30.0  # a killed run loses about this much work
+_SAVE_IMAGES = 4096  # and at most this many images;
+_SAVE_BYTES = 2**28  # at most this much is held in memory
 
 
 class DamagedShardError(ValueError):
-    """A shard that cannot be read, or holds other numbers than were written. `path` is the file."""
+    """A shard cannot be read, or holds other numbers than were written. `path` is its file."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{os.fspath(path)!r} is not a readable shard of embeddings ({reason}): delete it")
@@ -48,14 +53,17 @@ class DamagedShardError(ValueError):
         return type(self), (self.path, self.reason)
 
 
-class Shards:
-    """The embeddings of one model, by key.
+class Store:
+    """The embeddings of one model, by key (`fingerprint.content_key`).
 
     Args:
-        folder: made when the first shard is written.
-        patches: whether patch tokens are kept beside the global features; shards without them then do not count.
-        damaged: called for each shard that cannot be read, which then does not count; default: it is raised.
-        model: `Embedding.model` of all embeddings here; default: what each shard says.
+        folder: created with the first shard.
+        patches: keep patch tokens as well as global features; shards without them are then ignored.
+        damaged: called with the error of each damaged shard, which is then ignored; default: raise the error.
+        model: `Embedding.model` of all embeddings read here; default: the model that each shard names.
+
+    Attributes:
+        unsaved: keys added since the last shard was written.
 
     Raises:
         DamagedShardError: naming the shard.
@@ -71,43 +79,36 @@ class Shards:
         self.folder, self.patches, self.model = folder, patches, model
         self._damaged = damaged
         self._where: dict[str, tuple[Path, int]] = {}
+        self.drop()
         self.scan()
 
+    # Which embeddings it holds
+
     def scan(self) -> None:
-        """Look again at which shards are in the folder."""
+        """List the shards in the folder again."""
         self._where = {}
         for path in sorted(self.folder.glob("*.safetensors")) if self.folder.is_dir() else []:
             try:
-                names, held = _head(path)
+                names, has_patches = _head(path)
             except DamagedShardError as error:
-                if not path.exists():  # removed just now
-                    continue
-                self._lose(error)
+                if path.exists():  # else another process has just removed it
+                    self._lose(error)
                 continue
-            if self.patches <= held:
+            if self.patches <= has_patches:
                 self._where |= {name: (path, k) for k, name in enumerate(names)}
 
-    def _lose(self, error: DamagedShardError) -> None:
-        if self._damaged is None:
-            raise error
-        self._forget(error.path)
-        self._damaged(error)
-
-    def _forget(self, lost: Path) -> None:
-        self._where = {key: place for key, place in self._where.items() if place[0] != lost}
-
     def __contains__(self, key: str) -> bool:
-        return key in self._where
+        return key in self._where or key in self.unsaved
 
     def files(self) -> dict[Path, list[str]]:
-        """Keys in each file that counts; of a key in several files, in the one that it is read from."""
+        """Keys by shard; a key in several shards counts for the one that it is read from."""
         found: dict[Path, list[str]] = {}
         for key, (path, _) in self._where.items():
             found.setdefault(path, []).append(key)
         return found
 
     def check(self) -> list[DamagedShardError]:
-        """Read everything, and return what is damaged; the shards that are do not count any more."""
+        """Read all shards and return the errors of the damaged ones, which are then ignored."""
         found = []
         for path in sorted(self.files()):
             try:
@@ -119,26 +120,58 @@ class Shards:
                 self._forget(path)
         return found
 
+    # Writing
+
     def add(self, keys: Sequence[str], embedding: Embedding) -> None:
-        """Write a shard with these images."""
+        """Add embeddings, on the CPU; a shard is written once many wait, or one for half a minute."""
         if len(keys) != len(embedding) or not keys:
             raise ValueError(f"{len(keys)} keys for {len(embedding)} embeddings")
+        if not self._waiting:
+            self._since = time.monotonic()
+        self.unsaved.update(keys)
+        self._waiting.append((tuple(keys), embedding))
+
+        held = sum(t.nbytes for _, e in self._waiting for t in (e.cls, e.patches, e.weights) if isinstance(t, Tensor))
+        late = time.monotonic() - self._since > _SAVE_SECONDS
+        if late or len(self.unsaved) >= _SAVE_IMAGES or held >= _SAVE_BYTES:
+            self.save()
+
+    def save(self) -> None:
+        """Write the embeddings that are not in a shard yet.
+
+        Raises:
+            OutputError: if the shard cannot be written.
+        """
+        if self._waiting:
+            self._write([key for keys, _ in self._waiting for key in keys], concatenate([e for _, e in self._waiting]))
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the embeddings that are not in a shard yet."""
+        self._waiting: list[tuple[tuple[str, ...], Embedding]] = []
+        self.unsaved: set[str] = set()
+
+    def _write(self, keys: Sequence[str], embedding: Embedding) -> None:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{'patches' if self.patches else 'cls'}-{uuid.uuid4().hex}.safetensors"
+
         tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
         sums = {_SUMS + name: " ".join(_sums(x)) for name, x in tensors.items() if x is not None}
         more = {_KEYS: " ".join(keys), **sums}
         more[_HEAD_SUM] = _head_sum({**more, **embedding.header})
+
         with replacing(path) as temporary:
             embedding.save(temporary, more)
         self._where |= {key: (path, k) for k, key in enumerate(keys)}
 
+    # Reading
+
     def vectors(self, keys: Sequence[str]) -> NDArray[np.float32]:
-        """Global features (N, D) of these images.
+        """Global features (N, D).
 
         Raises:
-            KeyError: for one that is not there.
+            KeyError: for an unknown key.
             DamagedShardError: naming the shard.
         """
         rows: NDArray[np.float32] | None = None
@@ -149,7 +182,7 @@ class Shards:
         return np.empty((0, 0), dtype=np.float32) if rows is None else rows
 
     def blocks(self, keys: Sequence[str]) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-        """The same a shard at a time: places in `keys`, and global features there; errors as in `vectors`."""
+        """Global features, a shard at a time: positions in `keys` and the features there; errors as in `vectors`."""
         for path, places in self._by_shard(keys).items():
             with _opened(path) as file:
                 found = _checked(path, file.metadata() or {}, "cls", file.get_tensor("cls")).float().numpy()
@@ -157,11 +190,12 @@ class Shards:
             yield list(at), found[list(inside)]
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
-        """These images, with their patches if those are kept here; memory is that of the images asked for.
+        """Embeddings, with patches if the store keeps them; only the rows of these keys are read into memory.
 
         Raises:
-            KeyError: for one that is not there.
-            ValueError: for none.
+            KeyError: for an unknown key.
+            ValueError: if `keys` is empty.
+            DamagedShardError: naming the shard.
         """
         parts: list[Embedding] = []
         order: list[int] = []
@@ -173,10 +207,10 @@ class Shards:
         return found if self.model is None else replace(found, model=self.model)
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
-        """Those of the images that are here and can be read.
+        """Embeddings of the keys that are here and can be read.
 
-        Damaged shards are given to `damaged`, and do not count any more. If another process has removed a shard
-        (as `idmetric-score gallery prune` does), the other shards are searched for its images.
+        Damaged shards are passed to `damaged` and ignored from then on. If another process has removed a shard (as
+        `idmetric-score gallery prune` does), the other shards are searched for its images.
         """
         again = 0
         while there := [key for key in dict.fromkeys(keys) if key in self]:
@@ -193,41 +227,23 @@ class Shards:
         return {}
 
     def _by_shard(self, keys: Sequence[str]) -> dict[Path, list[tuple[int, int]]]:
-        """Shard -> places in `keys` and in the shard."""
+        """Shard -> positions in `keys` and in the shard."""
+        if not all(key in self._where for key in keys):
+            self.save()
         found: dict[Path, list[tuple[int, int]]] = {}
         for at, key in enumerate(keys):
             path, inside = self._where[key]
             found.setdefault(path, []).append((at, inside))
         return found
 
+    def _lose(self, error: DamagedShardError) -> None:
+        if self._damaged is None:
+            raise error
+        self._forget(error.path)
+        self._damaged(error)
 
-class Writer:
-    """Gathers embeddings, and writes a shard whenever there are many, or some have waited for long."""
-
-    def __init__(self, shards: Shards) -> None:
-        self.shards = shards
-        self.keys: list[str] = []
-        self.parts: list[Embedding] = []
-        self.saved = time.monotonic()
-
-    def add(self, keys: Sequence[str], embedding: Embedding) -> None:
-        """Take these images' embeddings, on the CPU."""
-        self.keys += keys
-        self.parts.append(embedding)
-        held = sum(t.nbytes for e in self.parts for t in (e.cls, e.patches, e.weights) if isinstance(t, Tensor))
-        late = time.monotonic() - self.saved > _SAVE_SECONDS
-        if late or len(self.keys) >= _SAVE_IMAGES or held >= _SAVE_BYTES:
-            self.save()
-
-    def save(self) -> None:
-        """Write what is in no file yet."""
-        if self.keys:
-            self.shards.add(self.keys, concatenate(self.parts))
-        self.drop()
-
-    def drop(self) -> None:
-        """Forget what is in no file yet."""
-        self.keys, self.parts, self.saved = [], [], time.monotonic()
+    def _forget(self, lost: Path) -> None:
+        self._where = {key: place for key, place in self._where.items() if place[0] != lost}
 
 
 @contextmanager
@@ -242,7 +258,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _head(path: Path) -> tuple[list[str], bool]:
-    """The keys of a shard, and whether it has patches."""
+    """Return the keys of a shard, and whether it has patches."""
     with _opened(path) as file:
         head, names = file.metadata() or {}, list(file.keys())
         rows = {file.get_slice(name).get_shape()[0] for name in names}
@@ -255,7 +271,7 @@ def _head(path: Path) -> tuple[list[str], bool]:
 
 
 def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
-    """Some images of a shard."""
+    """Read some rows of a shard."""
     with _opened(path) as file:
         head = file.metadata() or {}
         if not patches:
@@ -269,8 +285,8 @@ def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
 
 
 def _head_sum(head: Mapping[str, str]) -> str:
-    said = {key: value for key, value in head.items() if key != _HEAD_SUM}
-    return f"{zlib.crc32(json.dumps(said, sort_keys=True).encode()):08x}"
+    rest = {key: value for key, value in head.items() if key != _HEAD_SUM}
+    return f"{zlib.crc32(json.dumps(rest, sort_keys=True).encode()):08x}"
 
 
 def _sums(tensor: Tensor) -> list[str]:
@@ -282,7 +298,7 @@ def _sums(tensor: Tensor) -> list[str]:
 def _checked(
     path: Path, head: Mapping[str, str], name: str, tensor: Tensor, rows: Sequence[int] | None = None
 ) -> Tensor:
-    """The tensor, if it is finite and has its checksum; shards without checksums are trusted."""
+    """Return the tensor if it is finite and has its checksum; shards without checksums are trusted."""
     written = head.get(_SUMS + name, "").split()
     if written and _sums(tensor) != (written if rows is None else [written[k] for k in rows if k < len(written)]):
         raise DamagedShardError(path, f"its {name} are not what was written: the disk changed them")
