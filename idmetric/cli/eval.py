@@ -301,8 +301,8 @@ def read_data(path: Path) -> Manifest:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    from idmetric.data.embed import Look
     from idmetric.images.masks import parse_mask_id
-    from idmetric.protocols.common.embeddings import Look
     from idmetric.protocols.common.scorers import Settings
 
     if args.workers is not None and args.workers < 1:

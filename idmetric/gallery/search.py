@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.distance.finite import check_distances
@@ -20,7 +19,7 @@ from idmetric.images.pairing import split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
-from idmetric.store.fingerprint import content_key
+from idmetric.store.fingerprint import key_of
 from idmetric.store.nearest import Index, nearest
 from idmetric.store.store import Store
 
@@ -199,13 +198,7 @@ class Search:
 
 
 def _key(image: Any, mask: Any) -> str:
-    """The key of a query that is a file or its bytes; "" for others."""
-    parts = []
-    for source in (image, mask.source if isinstance(mask, Labelled) else mask):
-        if isinstance(source, bytes) or source is None:
-            parts.append(source)
-        elif isinstance(source, str | os.PathLike):
-            parts.append(Path(source).read_bytes())
-        else:
-            return ""
-    return content_key(parts[0] or b"", parts[1])
+    """Return the key of a query given by its file or bytes, else ""."""
+    cover = mask.source if isinstance(mask, Labelled) else mask
+    files = isinstance(image, str | bytes | os.PathLike) and isinstance(cover, str | bytes | os.PathLike | None)
+    return key_of(image, cover) if files else ""

@@ -166,13 +166,14 @@ def content_key(image: bytes, mask: bytes | None = None) -> str:
     return digest.hexdigest() + MASKED
 
 
-def key_of_file(source: str | bytes | os.PathLike[str]) -> str:
-    """`content_key` of an image given by its file or its bytes.
+def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLike[str] | None = None) -> str:
+    """`content_key` of an image and its mask, given by their files or bytes.
 
     Raises:
-        OSError: if the file cannot be read.
+        OSError: if a file cannot be read.
     """
-    return content_key(source if isinstance(source, bytes) else Path(source).read_bytes())
+    data = (x if x is None or isinstance(x, bytes) else Path(x).read_bytes() for x in (image, mask))
+    return content_key(*data)  # type: ignore[arg-type]  # the image is not None
 
 
 def settings_digest(facts: dict[str, Any]) -> str:

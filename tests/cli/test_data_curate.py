@@ -220,7 +220,7 @@ def test_what_took_the_identities_is_said_where_too_few_are_left(
 def test_what_is_wrong_with_the_output_is_said_before_the_work(
     run: Run, photos: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idmetric.data.curate.embeddings.embed_rows", None)  # would fail
+    monkeypatch.setattr("idmetric.data.embed.embed_rows", None)  # would fail
     monkeypatch.setattr("idmetric.data.manifest.check.faults", None)
     mine = ("photos.parquet", "--model", "tiny", "--device", "cpu")
     for command in (("curate", "photos.parquet", "--recipe", "visme"), ("mine", "negatives", *mine),

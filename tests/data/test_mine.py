@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.curate import embeddings, neighbours
-from idmetric.data.curate.embeddings import cache_path, embed_rows
+from idmetric.data.curate import neighbours
 from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.curate.neighbours import Index, nearest_other
+from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
+from idmetric.store.store import Store
+from tests.conftest import random_model
 
 BOTH: tuple[Index, ...] = ("exact", "faiss")
 
@@ -355,21 +356,22 @@ def pictures(tmp_path: Path) -> Manifest:
 
 
 def test_no_image_is_embedded_twice(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    cache = cache_path(tmp_path / "out", metric)
+    kept = tmp_path / "out"
     seen: list[tuple[int, int]] = []
-    first = embed_rows(pictures, metric, cache=cache, batch_size=3, progress=lambda *n: seen.append(n))
+    first = embed_rows(pictures, metric, store=kept, batch_size=3, progress=lambda *n: seen.append(n))
     assert seen[-1] == (7, 7)  # the repeated file and the repeated bytes once
     expected = metric.embed([s for s in pictures.sources() if s is not None]).cls.numpy()
     assert np.abs(first.vectors - expected).max() < 1e-5
     assert np.ptp(expected, axis=0).max() > 0.1
-    stored = Embedding.load(cache)
-    assert (len(stored), stored.model) == (7, metric.model_id)
+    [folder] = kept.iterdir()
+    [keys] = Store(folder).files().values()
+    assert (len(keys), Store(folder).embedding(keys).model) == (7, metric.model_id)
     seen.clear()
-    again = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    again = embed_rows(pictures, metric, store=kept, progress=lambda *n: seen.append(n))
     assert not seen
     np.testing.assert_array_equal(first.vectors, again.vectors)
     Image.new("RGB", (30, 30), "red").save(tmp_path / "2.png")  # a changed file is another image
-    changed = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
+    changed = embed_rows(pictures, metric, store=kept, progress=lambda *n: seen.append(n))
     assert seen == [(1, 1)]
     differs = np.abs(changed.vectors - first.vectors).max(axis=1) > 1e-3
     assert differs.tolist() == [k == 2 for k in range(9)]
@@ -378,12 +380,12 @@ def test_no_image_is_embedded_twice(pictures: Manifest, metric: IDSim, tmp_path:
 def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
-    found = embed_rows(pictures, metric, cache=tmp_path / "cache.safetensors", batch_size=2)
+    found = embed_rows(pictures, metric, store=tmp_path / "kept", batch_size=2)
     assert list(found.problems) == [1, 4]
     assert "1.png" in found.problems[1]
     assert "4.png" in found.problems[4]
     assert np.flatnonzero(np.isnan(found.vectors).any(axis=1)).tolist() == [1, 4]
-    some = embed_rows(pictures, metric, [0, 5], cache=tmp_path / "cache.safetensors")
+    some = embed_rows(pictures, metric, [0, 5], store=tmp_path / "kept")
     assert np.flatnonzero(np.isfinite(some.vectors).all(axis=1)).tolist() == [0, 5]
 
 
@@ -391,81 +393,35 @@ def test_what_was_embedded_before_a_stop_is_kept(
     pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(done: int, total: int) -> None:
-        if done == 5:
+        if done == 4:
             raise KeyboardInterrupt
 
-    cache = tmp_path / "cache.safetensors"
+    kept = tmp_path / "kept"
     with pytest.raises(KeyboardInterrupt):
-        embed_rows(pictures, metric, cache=cache, batch_size=2, progress=stop)
-    assert len(Embedding.load(cache)) == 5
+        embed_rows(pictures, metric, store=kept, batch_size=2, progress=stop)
+    assert len(Store(next(kept.iterdir())).files().popitem()[1]) == 4
     seen: list[tuple[int, int]] = []
-    embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
-    assert seen[-1] == (2, 2)
+    embed_rows(pictures, metric, store=kept, progress=lambda *n: seen.append(n))
+    assert seen[-1] == (3, 3)
 
 
-def test_a_killed_run_loses_little_and_no_save_repeats_what_is_saved(
-    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[int] = []
-    save, killed = Embedding.save, True
-    cache = tmp_path / "[a] cache.safetensors"
-
-    def watched(self: Embedding, path: Path, metadata: dict[str, str]) -> None:
-        if killed and ".part-" not in path.name:
-            raise OSError("killed: nothing more is written")
-        saved.append(len(self))
-        save(self, path, metadata)
-
-    def stop(done: int, total: int) -> None:
-        if done == 7:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(embeddings, "_SAVE_EVERY", 3)
-    monkeypatch.setattr(Embedding, "save", watched)
-    with pytest.raises(OSError, match="killed"):
-        embed_rows(pictures, metric, cache=cache, batch_size=1, progress=stop)
-    killed = False
-    assert not cache.exists()
-    seen: list[tuple[int, int]] = []
-    found = embed_rows(pictures, metric, cache=cache, progress=lambda *n: seen.append(n))
-    assert seen[-1] == (1, 1)  # six of seven were in two files
-    assert [p.name for p in tmp_path.glob("*safetensors*")] == [cache.name]
-    assert np.isfinite(found.vectors).all()
-    assert len(Embedding.load(cache)) == 7
-    cache.unlink()
-    saved.clear()
-    embed_rows(pictures, metric, cache=cache, batch_size=2)
-    assert saved == [3, 3, 7]
-
-
-def test_the_cache_is_as_readable_as_other_new_files(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+def test_a_shard_is_as_readable_as_other_new_files(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        embed_rows(pictures, metric, [0], cache=tmp_path / "c.safetensors")
+        embed_rows(pictures, metric, [0], store=tmp_path / "kept")
     finally:
         os.umask(before)
-    assert (tmp_path / "c.safetensors").stat().st_mode & 0o777 == 0o640
+    [shard] = (tmp_path / "kept").rglob("*.safetensors")
+    assert shard.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_cache_that_the_disk_has_changed_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    cache = tmp_path / "c.safetensors"
-    embed_rows(pictures, metric, cache=cache)
-    whole = cache.read_bytes()
-    for at in range(len(whole) - 40, len(whole), 7):  # of the last vector
-        cache.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(ValueError, match=r"c\.safetensors' is damaged.*: delete it, or name another file"):
-            embed_rows(pictures, metric, cache=cache)
-
-
-def test_another_models_cache_is_refused(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    Embedding(metric.embed([Image.new("RGB", (8, 8))]).cls, model="other").save(
-        tmp_path / "c.safetensors", {"keys": "k", "made-by": "other.0123456789abcdef"}
-    )
-    with pytest.raises(ValueError, match="holds embeddings of other"):
-        embed_rows(pictures, metric, cache=tmp_path / "c.safetensors")
-    Embedding(metric.embed([Image.new("RGB", (8, 8))]).cls, model="other").save(tmp_path / "c.safetensors")
-    with pytest.raises(ValueError, match="which images it holds"):
-        embed_rows(pictures, metric, cache=tmp_path / "c.safetensors")
+def test_models_keep_their_embeddings_apart(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+    found = [embed_rows(pictures, m, store=tmp_path / "kept").vectors for m in (metric, random_model("cnn"))]
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert found[0].shape != found[1].shape or np.abs(found[0] - found[1]).max() > 1e-3
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is a file, and embeddings are kept in a folder"):
+        embed_rows(pictures, metric, store=tmp_path / "file")
 
 
 def test_mining_photos_finds_the_nearest_photo_of_another_identity(photo_root: Path, metric: IDSim) -> None:

@@ -17,13 +17,12 @@ from idmetric.calibration.curves import Platt
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli import embed as embed_command
 from idmetric.cli import score
-from idmetric.data.curate.embeddings import embed_rows
+from idmetric.data.embed import UnreadableError, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.distance.finite import check_distances, finite_rows, is_finite
 from idmetric.gallery import Gallery
 from idmetric.io.json_file import text
 from idmetric.models.embedding import Embedding
-from idmetric.protocols.common.embeddings import UnreadableError
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
@@ -171,9 +170,9 @@ def test_a_distance_that_is_not_finite_has_no_probability() -> None:
 def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) -> None:
     half, paths = load(overflowing, device="cpu", dtype=torch.float16), pictures(tmp_path / "photos", 2)
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    found = embed_rows(manifest, half, cache=tmp_path / "mine.safetensors")
+    found = embed_rows(manifest, half, store=tmp_path / "mine")
     assert all("in float16 is not finite" in reason for reason in found.problems.values())
-    assert not (tmp_path / "mine.safetensors").exists()
+    assert not (tmp_path / "mine").exists()
     assert all(
         "--dtype float32" in reason
         for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter
 
 import idmetric
+from idmetric.data.embed import Look
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery
@@ -28,7 +29,6 @@ from idmetric.images.masks import Labelled, MaskWarning, cut_out, read_indices, 
 from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.losses.identity import IdentityLoss
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.common.embeddings import Look
 from idmetric.train.batches import Pictures
 
 SIDE = 64
@@ -332,9 +332,8 @@ def by_gallery(metric: Embedder, folder: Path) -> list[float]:
 
 
 def by_protocol(metric: Embedder, folder: Path) -> list[float]:
+    from idmetric.data.embed import EmbedderModel, embed
     from idmetric.data.manifest.table import read
-    from idmetric.protocols.common.embeddings import embed
-    from idmetric.protocols.common.scorers import EmbedderModel
 
     stored = embed(read(folder / "manifest.csv"), {"m": EmbedderModel(metric)}, look=Look(True, "crop"))["m"]
     count = len(list((folder / "photos").iterdir()))

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
+from idmetric.data.embed import Look
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row, merge
 from idmetric.models.idsim import IDSim
 from idmetric.protocols.common import paper_idsim as idsim_paper
 from idmetric.protocols.common import ranked
-from idmetric.protocols.common.embeddings import Look
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets

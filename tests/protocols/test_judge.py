@@ -23,9 +23,9 @@ import torch
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
+from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import ImageReadError
-from idmetric.protocols.common.embeddings import Look, UnreadableError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
 from idmetric.protocols.judges.endpoint import Endpoint, JudgeError

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols.common import baselines, pairwise
-from idmetric.protocols.common.embeddings import UnreadableError
 from idmetric.protocols.common.pairwise import PairScorer
 from idmetric.protocols.common.scorers import Settings, bind
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.margins import margin_rates, pooled
@@ -22,7 +23,6 @@ from idmetric.protocols import folder, photos, world
 from idmetric.protocols import ilgen_table2_retrieval as retrieval
 from idmetric.protocols import nearid_table1_margins as nearid
 from idmetric.protocols.common import intervals, matched, ranked
-from idmetric.protocols.common.embeddings import Look
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings, open_model
 

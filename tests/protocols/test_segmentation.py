@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
+from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate import segmentation as measures
-from idmetric.protocols.common.embeddings import Look
 from idmetric.protocols.common.result import Result, Value, table
 from idmetric.protocols.common.scorers import Settings, open_model
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IDSim, load
-from idmetric.data.curate.embeddings import cache_path, embed_rows
+from idmetric import IDSim, images, load
+from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.models.embedding import Embedding, concatenate, same_model
-from idmetric.protocols.common import embeddings
-from idmetric.protocols.common.scorers import EmbedderModel
 from idmetric.scale import embed_dataset
 from idmetric.store.fingerprint import Marks, _checksum, content_key, folder_name, weights_digest
 from idmetric.store.store import Store
@@ -82,7 +79,7 @@ def test_a_change_of_weights_in_memory_changes_model_id_and_all_keys(
     assert isinstance(metric, IDSim)
     keys: list[Callable[[], Any]] = [
         lambda: metric.model_id, lambda: weights_digest(metric), lambda: folder_name(metric.about()),
-        lambda: cache_path("x", metric), lambda: embeddings.folder_name(EmbedderModel(metric)),
+        lambda: Look().folder(EmbedderModel(metric)),
         lambda: metric.embed(torch.zeros(3, 64, 64)).model,
     ]  # fmt: skip
     before = [key() for key in keys]
@@ -134,13 +131,13 @@ def test_no_write_is_missed_where_embeddings_are_stored(metric: IDSim, tmp_path:
     [path] = pictures(tmp_path / "photos", 1)
     gallery, weight = Gallery(tmp_path / "gallery", model), model.mlp_cls.fc2.weight
     gallery.update(path)
-    old = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+    old = weights_digest(model), folder_name(model.about()), Look().folder(EmbedderModel(model))
     value = weight.data.view(-1)[place].item()
     for write in (weight.data.view(-1).__setitem__, weight.numpy().reshape(-1).__setitem__):
         marks = Marks.of(model)
         write(place, value + 1)
         assert Marks.of(model) == marks  # as a pass for each batch would be too slow
-        new = weights_digest(model), cache_path("x", model), embeddings.folder_name(EmbedderModel(model))
+        new = weights_digest(model), folder_name(model.about()), Look().folder(EmbedderModel(model))
         assert all(a != b for a, b in zip(old, new, strict=True))
         with pytest.raises(GalleryError, match="has changed since the gallery was opened"):
             gallery.query(path)
@@ -194,9 +191,7 @@ def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
     assert {m.model_id for m in opened} == {opened[0].model_id}
     assert opened[0].model_id.startswith("IDSim:cats@")
     assert {folder_name(m.about()) for m in opened} == {folder_name(opened[0].about())}
-    assert {embeddings.folder_name(EmbedderModel(m)) for m in opened} == {
-        embeddings.folder_name(EmbedderModel(opened[0]))
-    }
+    assert len({Look().folder(EmbedderModel(m)) for m in opened}) == 1
 
 
 def test_copies_and_moves_stay_the_same_model_and_rounding_does_not(model: IDSim, tmp_path: Path) -> None:
@@ -242,56 +237,49 @@ def test_embeddings_of_changed_weights_are_not_compared_with_those_before(model:
 
 
 def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_path: Path) -> None:
-    """The store of `mine`, and that of the protocols."""
     paths = pictures(tmp_path / "photos", 3)
     for path in paths:  # of one size
         Image.fromarray(np.array(Image.open(path))).save(path.with_suffix(".bmp"))
     paths = [path.with_suffix(".bmp") for path in paths]
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    cache, store = tmp_path / "mine.safetensors", tmp_path / "store"
 
-    def both() -> list[np.ndarray]:
-        kept = embeddings.embed(manifest, {"m": EmbedderModel(metric)}, store=store)["m"].vectors([0, 1, 2])
-        return [embed_rows(manifest, metric, cache=cache).vectors, kept]
+    def found() -> np.ndarray:
+        return embed(manifest, {"m": EmbedderModel(metric)}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
 
-    before, stat = both(), paths[1].stat()
+    old, stat = found(), paths[1].stat()
     paths[1].write_bytes(paths[2].read_bytes())
     os.utime(paths[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert (paths[1].stat().st_size, paths[1].stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
-    for old, new in zip(before, both(), strict=True):
-        np.testing.assert_array_equal(new[1], old[2])
-        np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
-        assert np.abs(new[1] - old[1]).max() > 1e-3
+    new = found()
+    np.testing.assert_array_equal(new[1], old[2])
+    np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
+    assert np.abs(new[1] - old[1]).max() > 1e-3
 
 
 def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: IDSim, tmp_path: Path) -> None:
     paths = pictures(tmp_path / "photos", 2)
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    cache = tmp_path / "mine.safetensors"
-    embed_rows(manifest, model, cache=cache)
+    embed_rows(manifest, model, store=tmp_path / "kept")
     for change in (lambda: model.bfloat16(), lambda: model.float(), lambda: swap_rows(model)):
         change()
-        with pytest.raises(ValueError, match=r"not of the model as it is now .*: name another file"):
-            embed_rows(manifest, model, cache=cache)
         expected = model.embed(paths).cls.float().numpy()
-        np.testing.assert_allclose(
-            embed_rows(manifest, model, cache=cache_path(tmp_path, model)).vectors, expected, atol=1e-2
-        )
+        np.testing.assert_allclose(embed_rows(manifest, model, store=tmp_path / "kept").vectors, expected, atol=1e-6)
+    assert len(list((tmp_path / "kept").iterdir())) == 4
 
 
 def test_an_image_that_changes_while_it_is_read_gets_no_vector(
     metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths, original = pictures(tmp_path / "photos", 2), metric.load_image
+    paths, original = pictures(tmp_path / "photos", 2), images.read.read_image
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
 
-    def load_image(source: str) -> Any:
+    def read_image(source: Any, **options: Any) -> Any:
         if source == str(paths[1]):
             paths[1].write_bytes(paths[0].read_bytes())
-        return original(source)
+        return original(source, **options)
 
-    monkeypatch.setattr(metric, "load_image", load_image)
-    found = embed_rows(manifest, metric, cache=tmp_path / "mine.safetensors")
+    monkeypatch.setattr("idmetric.data.embed.read_image", read_image)
+    found = embed_rows(manifest, metric, store=tmp_path / "kept")
     assert list(found.problems) == [1]
     assert "changed while it was read" in found.problems[1]
 
@@ -356,6 +344,5 @@ def test_galleries_and_parts_of_0_1_named_by_a_spelled_path_are_used(
 def test_a_store_of_mine_from_0_1_is_refused_and_says_how_to_rebuild_it(metric: IDSim, tmp_path: Path) -> None:
     [path] = pictures(tmp_path / "photos", 1)
     manifest = Manifest.from_rows([Row("i", str(path))])
-    shutil.copy(OLD / "mine.safetensors", tmp_path / "mine.safetensors")
-    with pytest.raises(ValueError, match=r"written by idmetric 0\.1.*: delete it, or name another file"):
-        embed_rows(manifest, metric, cache=tmp_path / "mine.safetensors")
+    with pytest.raises(ValueError, match=r"is a file, and embeddings are kept in a folder: name another place"):
+        embed_rows(manifest, metric, store=OLD / "mine.safetensors")

@@ -11,7 +11,7 @@ examples:
   idmetric-data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
   idmetric-data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
 
-Embeddings are kept in a file beside the output, and are not computed again while the images stay as they are.
+Embeddings are kept in a folder beside the output, and are not computed again while the images stay as they are.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
     parser.add_argument("--model", required=required, help=text)
     parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
     parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="images per pass (default: 32)")
-    parser.add_argument("--embeddings", type=Path, metavar="FILE",
-                        help="keep embeddings there (default: beside the output, one file per model)")  # fmt: skip
+    parser.add_argument("--embeddings", type=Path, metavar="DIR",
+                        help="folder that keeps embeddings (default: embeddings/, beside the output)")  # fmt: skip
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -151,14 +151,14 @@ def _mine(args: argparse.Namespace) -> int:
 def _embed(
     manifest: Manifest, rows: NDArray[np.integer] | None, args: argparse.Namespace
 ) -> tuple[NDArray[np.float32], bool]:
-    """Embeddings of the rows, and whether images were skipped."""
-    from idmetric.data.curate.embeddings import cache_path, embed_rows
+    """Return embeddings of the rows, and whether images were skipped."""
+    from idmetric.data.embed import embed_rows
     from idmetric.models.load import load
 
     model = load(args.model, device=args.device)
-    cache = args.embeddings or cache_path(args.out.parent, model)
+    store = args.embeddings or args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
-        found = embed_rows(manifest, model, rows, cache=cache, batch_size=args.batch_size, progress=progress)
+        found = embed_rows(manifest, model, rows, store=store, batch_size=args.batch_size, progress=progress)
     if found.problems:
         names = manifest.column("id")
         take_out({names[r]: reason for r, reason in found.problems.items()}, args.on_error)

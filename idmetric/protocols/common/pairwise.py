@@ -26,10 +26,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.read import ImageReadError, Outside, read_image
 from idmetric.io.output import replacing, writing
-from idmetric.protocols.common.embeddings import Look, UnreadableError, content_keys
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

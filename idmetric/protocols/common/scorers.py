@@ -19,20 +19,17 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.images.read import Outside
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
 from idmetric.models.load import load
 from idmetric.protocols.common import baselines, dual_encoder, pairwise
-from idmetric.protocols.common.embeddings import Look, Stored, UnreadableError, embed, folder_name
-from idmetric.store.fingerprint import settings_digest
 
 Array = NDArray[np.float64]
 Rows = Sequence[int] | NDArray[np.integer]
@@ -136,40 +133,6 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     return IDSim(metric.settings, device=metric.device)
 
 
-class EmbedderModel:
-    """An `Embedder` as a `VectorModel`."""
-
-    has_patches = True
-
-    def __init__(self, metric: Embedder) -> None:
-        self.metric = metric
-        self.background, self.preprocessing = metric.background, metric.preprocessing
-        self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
-
-    def signature(self) -> dict[str, str]:
-        """See `VectorModel`."""
-        facts = self.metric.about()
-        return {
-            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
-            "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
-        }  # fmt: skip
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
-        """See `VectorModel`."""
-        return *self.metric.load_image(image, mask, outside), words
-
-    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
-        """See `VectorModel`."""
-        pixels, covers, words = zip(*prepared, strict=True)
-        masks = None if all(c is None for c in covers) else list(covers)
-        # load_image has painted what is outside
-        options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
-        if self.reads_words and any(w is not None for w in words):
-            default = self.metric.config()["instruction"]
-            options |= {"texts": [default if w is None else w for w in words], "instruction": ""}
-        return self.metric.embed(list(pixels), **options)
-
-
 def bind(
     manifest: Manifest,
     models: Mapping[str, Any],
@@ -182,7 +145,7 @@ def bind(
 
     Args:
         models: name -> an `Embedder`, or what `open_model` gives.
-        words: row -> all that is said beside its image, for models that read; see `embeddings.embed`.
+        words: row -> all that is said beside its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:
         UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip": then they and what
@@ -253,7 +216,7 @@ def _bind(
         else:
             bound[name] = pairwise.PairScorer(
                 model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
-                store=None if settings.store is None else settings.store / folder_name(model, settings.look),
+                store=None if settings.store is None else settings.store / settings.look.folder(model),
                 progress=settings.pair_progress,
             )  # fmt: skip
     return bound

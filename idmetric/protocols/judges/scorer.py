@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import cut_out
 from idmetric.images.read import ImageReadError, describe, read_image
-from idmetric.protocols.common.embeddings import Look, UnreadableError
 from idmetric.protocols.common.scorers import Progress, Settings
 from idmetric.protocols.judges.judge import Judge
 

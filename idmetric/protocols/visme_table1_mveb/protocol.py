@@ -38,11 +38,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.common.embeddings import UnreadableError
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_mveb import (
     ALL,

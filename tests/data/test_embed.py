@@ -16,12 +16,13 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
+from idmetric.data import embed as embeddings
+from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
-from idmetric.protocols.common import baselines, embeddings, scorers
-from idmetric.protocols.common.embeddings import Look, UnreadableError, embed, folder_name
-from idmetric.protocols.common.scorers import EmbedderModel, Settings, bind, open_model
+from idmetric.protocols.common import baselines, scorers
+from idmetric.protocols.common.scorers import Settings, bind, open_model
 from idmetric.store.fingerprint import weights_digest
 from tests.conftest import random_model
 
@@ -133,11 +134,11 @@ def test_other_weights_of_one_name_are_another_model(pictures: Manifest, tmp_pat
 
 def test_a_model_trained_further_in_memory_is_another_model() -> None:
     metric = random_model("dinov3")
-    before = folder_name(EmbedderModel(metric))
+    before = Look().folder(EmbedderModel(metric))
     with torch.no_grad():
         metric.mlp_cls.fc1.weight[0, 0] += 1e-6
-    assert folder_name(EmbedderModel(metric)) != before
-    assert folder_name(EmbedderModel(random_model("dinov3"))) == before
+    assert Look().folder(EmbedderModel(metric)) != before
+    assert Look().folder(EmbedderModel(random_model("dinov3"))) == before
 
 
 def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_path: Path) -> None:
@@ -218,13 +219,13 @@ def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, 
 import os, sys
 from idmetric.data.manifest.table import read
 from idmetric.store import store
-from idmetric.protocols.common import embeddings
+from idmetric.data import embed as embeddings
 from tests.conftest import random_model
 store._SAVE_IMAGES = 4
 def progress(done, total):
     if done == 8:
         {"os._exit(9)" if stop == "kill" else "raise KeyboardInterrupt"}
-from idmetric.protocols.common.scorers import EmbedderModel
+from idmetric.data.embed import EmbedderModel
 embeddings.embed(read(sys.argv[1]), {{"m": EmbedderModel(random_model("dinov3"))}}, store=embeddings.Path(sys.argv[2]),
                  batch_size=2, progress=progress)
 """

@@ -1,0 +1,384 @@
+"""Embed the images of a manifest by one or several models; each image is read once and shown to all of them.
+
+    stored = embed(manifest, {"tiny": EmbedderModel(tiny)}, store=Path("results/embeddings"))
+    stored["tiny"].vectors([0, 5, 7])  # global features of rows 0, 5 and 7
+
+Embeddings are kept in a `store.Store` for each model and way of looking, by the content of the image, of its mask, and
+of the words beside it. So a changed file, another model or other weights never meet an old embedding, and a run after
+a kill embeds only the images that are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.distance.finite import NonFiniteError, reason
+from idmetric.images.masks import MaskId, labelled
+from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+from idmetric.store.fingerprint import MASK_RULES, folder_name, key_of, settings_digest
+from idmetric.store.store import Store
+
+Rows = Sequence[int] | NDArray[np.integer]
+Progress = Callable[[int, int], None]
+_SHOWN = 20  # unreadable images that an error lists
+
+
+# Models
+
+
+class VectorModel(Protocol):
+    """A model of this package (`EmbedderModel`), or another that gives vectors."""
+
+    background: tuple[int, int, int]  # behind transparent images
+    reads_words: bool  # whether words beside the image change its embedding
+
+    def signature(self) -> dict[str, str]:
+        """Everything that its embeddings depend on."""
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
+        """Turn an image into the model's input, in a thread; ImageReadError if that is impossible."""
+
+    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+        """Embed a batch of inputs from `prepare`."""
+
+
+class EmbedderModel:
+    """An `Embedder` as a `VectorModel`."""
+
+    has_patches = True
+
+    def __init__(self, metric: Embedder) -> None:
+        self.metric = metric
+        self.background, self.preprocessing = metric.background, metric.preprocessing
+        self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        facts = self.metric.about()
+        return {
+            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
+            "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
+        }  # fmt: skip
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
+        """See `VectorModel`."""
+        return *self.metric.load_image(image, mask, outside), words
+
+    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        pixels, covers, words = zip(*prepared, strict=True)
+        masks = None if all(c is None for c in covers) else list(covers)
+        # load_image has painted what is outside
+        options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
+        if self.reads_words and any(w is not None for w in words):
+            default = self.metric.config()["instruction"]
+            options |= {"texts": [default if w is None else w for w in words], "instruction": ""}
+        return self.metric.embed(list(pixels), **options)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Which part of each image the models see.
+
+    Attributes:
+        masked: only the subject, by the manifest's masks; rows without a mask are refused.
+        outside: how pixels outside the mask are replaced, see `Embedder.embed`.
+        mask_id: the subject's label, if the masks hold several.
+    """
+
+    masked: bool = False
+    outside: Outside = "black"
+    mask_id: MaskId | None = None
+
+    def mask_of(self, manifest: Manifest, row: int) -> Any:
+        """The mask to apply to a row; None if whole images are embedded."""
+        return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
+
+    def folder(self, model: Any) -> str:
+        """The folder of a model's embeddings: its name, and a digest of all that they depend on."""
+        facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
+        if self.masked:
+            facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
+        return folder_name({"model": "model", **facts})
+
+
+_WHOLE = Look()
+
+
+class UnreadableError(ValueError):
+    """Images cannot be used; `problems` maps each row to the reason."""
+
+    def __init__(self, manifest: Manifest, problems: Mapping[int, str]) -> None:
+        names = manifest.column("id")
+        lines = [f"{names[row]}: {reason}" for row, reason in problems.items()]
+        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        listed = "\n  ".join([*lines[:_SHOWN], *more])
+        super().__init__(
+            f"{len(lines)} images cannot be used; mend them, or leave them out (--on-error skip):\n  {listed}"
+        )
+        self.problems = dict(problems)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The embeddings of a manifest's images by one model. Rows are the manifest's."""
+
+    store: Store
+    keys: Mapping[int, str]
+    _folder: Any = field(default=None, repr=False)  # keeps a temporary folder alive
+
+    def vectors(self, rows: Rows) -> NDArray[np.float32]:
+        """Global features (N, D) of rows."""
+        return self.store.vectors([self.keys[int(row)] for row in rows])
+
+    def embedding(self, rows: Rows) -> Embedding:
+        """Embeddings of rows, with patches if they were asked for."""
+        return self.store.embedding([self.keys[int(row)] for row in rows])
+
+
+def embed(
+    manifest: Manifest,
+    models: Mapping[str, VectorModel],
+    rows: Rows | None = None,
+    *,
+    store: Path | None = None,
+    patches: bool = False,
+    look: Look = _WHOLE,
+    words: Mapping[int, str] | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Stored]:
+    """Embed rows (default all) with each model, except images that the store holds already.
+
+    Args:
+        store: folder that keeps the embeddings; None: a temporary one.
+        patches: keep patch tokens too; they stay on disk, and are read on demand.
+        words: row -> all text beside its image, instruction included, for models that read; rows without an entry get
+            the model's default.
+        batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
+        progress: called with (images done, images to do), counting images that some model has not embedded yet.
+
+    Raises:
+        UnreadableError: naming all images that are missing (before anything is embedded), or that cannot be read or
+            embedded (all others are kept).
+        ValueError: if `store` is a file.
+    """
+    if store is not None and store.is_file():
+        raise ValueError(f"{store} is a file, and embeddings are kept in a folder: name another place, or delete it")
+    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
+    temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
+    folder = Path(temporary.name) if temporary is not None else Path(store or "")
+    stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
+
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        content = content_keys(manifest, chosen, look, pool)
+        keys = {name: _with_words(content, words if model.reads_words else None) for name, model in models.items()}
+        work = _Work(manifest, models, stores, content, keys, look, words or {}, patches, batch_size)
+        work.run(pool, progress)
+    return {name: Stored(stores[name], keys[name], temporary) for name in models}
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Global features of a manifest's images.
+
+    Attributes:
+        vectors: (N, D), float32; NaN in rows that were not asked for or cannot be used.
+        problems: row -> why it cannot be used.
+    """
+
+    vectors: NDArray[np.float32]
+    problems: dict[int, str]
+
+
+def embed_rows(
+    manifest: Manifest,
+    model: Embedder,
+    rows: Rows | None = None,
+    *,
+    store: Path | None = None,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Embedded:
+    """Embed rows (default all) with one model, leaving out images that cannot be used; arguments as for `embed`."""
+    wanted = list(range(len(manifest))) if rows is None else [int(row) for row in rows]
+    problems: dict[int, str] = {}
+
+    with tempfile.TemporaryDirectory(prefix="idmetric-") as temporary:
+        while True:
+            try:
+                stored = embed(manifest, {model.label: EmbedderModel(model)}, wanted, store=store or Path(temporary),
+                               batch_size=batch_size, progress=progress)[model.label]  # fmt: skip
+                break
+            except UnreadableError as error:
+                problems |= error.problems
+                wanted = [row for row in wanted if row not in problems]
+        found = stored.vectors(wanted)
+
+    vectors = np.full((len(manifest), found.shape[1]), np.nan, dtype=np.float32)
+    vectors[wanted] = found
+    return Embedded(vectors, dict(sorted(problems.items())))
+
+
+# Keys
+
+
+def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
+    """Return a key of each row, equal for rows with the same bytes of image (and mask).
+
+    Raises:
+        UnreadableError: naming all files that are missing.
+    """
+    sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
+    different = list(dict.fromkeys(sources.values()))
+    found = dict(zip(different, pool.map(lambda pair: _key(pair, look.masked), different), strict=True))
+    problems = {row: str(found[pair]) for row, pair in sources.items() if isinstance(found[pair], Exception)}
+    if problems:
+        raise UnreadableError(manifest, problems)
+    return {row: str(found[pair]) for row, pair in sources.items()}
+
+
+def _key(pair: tuple[str | bytes | None, str | bytes | None], masked: bool) -> str | Exception:
+    """Return the key of an image and its mask, or the reason why there is none."""
+    image, mask = pair
+    if masked and mask is None:
+        return ValueError(f"{describe(image)}: it has no mask in the manifest, and the subject alone is to be seen")
+    try:
+        return key_of(image or b"", mask)
+    except OSError as error:
+        return ValueError(f"{error.filename or describe(image)}: {error.strerror or error}")
+
+
+def _with_words(keys: Mapping[int, str], words: Mapping[int, str] | None) -> dict[int, str]:
+    if not words:
+        return dict(keys)
+    return {
+        row: f"{key}-{settings_digest({'words': words[row]})}" if row in words else key for row, key in keys.items()
+    }
+
+
+# Embedding
+
+
+@dataclass
+class _Work:
+    """One call of `embed`."""
+
+    manifest: Manifest
+    models: Mapping[str, VectorModel]
+    stores: Mapping[str, Store]
+    content: Mapping[int, str]  # row -> key of its files
+    keys: Mapping[str, Mapping[int, str]]  # model -> row -> key in its store
+    look: Look
+    words: Mapping[int, str]
+    patches: bool
+    batch_size: int
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def run(self, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
+        todo = self._missing()
+        try:
+            for done, batch in self._batches(list(todo), todo, pool):
+                for name, model in self.models.items():
+                    self._embed(name, model, batch)
+                if progress is not None:
+                    progress(done, len(todo))
+        finally:  # also where the run is stopped
+            for store in self.stores.values():
+                store.save()
+        if self.problems:
+            raise UnreadableError(self.manifest, self._of_all_rows())
+
+    def _missing(self) -> dict[int, list[str]]:
+        """Row -> the models that have not embedded its image; one row for each different image."""
+        todo: dict[int, list[str]] = {}
+        for name, keys in self.keys.items():
+            first: dict[str, int] = {}
+            for row, key in keys.items():
+                if key not in self.stores[name]:
+                    first.setdefault(key, row)
+            for row in first.values():
+                todo.setdefault(row, []).append(name)
+        return dict(sorted(todo.items()))
+
+    def _batches(
+        self, rows: Sequence[int], wanted: Mapping[int, list[str]], pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, dict[int, dict[str, Any]]]]:
+        """Images done and what was prepared of a batch; the next batch is read while one is embedded."""
+
+        def start(at: int) -> dict[int, Future[dict[str, Any]]]:
+            return {row: pool.submit(self._read, row, wanted[row]) for row in rows[at : at + self.batch_size]}
+
+        ahead = start(0)
+        for at in range(0, len(rows), self.batch_size):
+            now, ahead = ahead, start(at + self.batch_size)
+            batch: dict[int, dict[str, Any]] = {}
+            for row, future in now.items():
+                try:
+                    batch[row] = future.result()
+                except (ValueError, OSError) as error:
+                    self.problems[row] = str(error)
+            yield min(at + self.batch_size, len(rows)), batch
+
+    def _read(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """Return the image as each model takes it."""
+        source, mask = self.manifest.source(row), self.look.mask_of(self.manifest, row)
+        decoded: dict[Any, Image.Image] = {}
+        found = {}
+        for name in names:
+            color = self.models[name].background
+            reading: Preprocessing = getattr(self.models[name], "preprocessing", "standard")
+            if (color, reading) not in decoded:
+                decoded[color, reading] = read_image(source or b"", background=color, preprocessing=reading)
+            try:
+                found[name] = self.models[name].prepare(
+                    decoded[color, reading], mask, self.look.outside, self.words.get(row)
+                )
+            except ImageReadError as error:  # of the decoded image it knows no name
+                named = describe(source) if error.source.startswith("<PIL") else error.source
+                raise ImageReadError(named, error.reason) from error
+
+        mask_source = self.manifest.source(row, "mask") if self.look.masked else None
+        if key_of(source or b"", mask_source) != self.content[row]:
+            raise ValueError(f"{describe(source)}: it changed while it was read: run again")
+        return found
+
+    def _embed(self, name: str, model: VectorModel, batch: Mapping[int, Mapping[str, Any]]) -> None:
+        rows = [row for row, prepared in batch.items() if name in prepared]
+        if not rows:
+            return
+        try:
+            embedding = model.embed([batch[row][name] for row in rows], self.patches).cpu()
+        except NonFiniteError as error:
+            if error.embedding is None:
+                raise
+            embedding = error.embedding.cpu()
+        finite = embedding.finite()
+        usable = finite & embedding.cls.any(1)
+        for k in (~usable).nonzero().flatten().tolist():
+            source = describe(self.manifest.source(rows[k]))
+            why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"], name)
+            self.problems[rows[k]] = f"{source}: {why}"
+        good = usable.nonzero().flatten()
+        if len(good):
+            self.stores[name].add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])
+
+    def _of_all_rows(self) -> dict[int, str]:
+        """Problems of all rows that show an image that has one."""
+        bad = {keys[row]: reason for keys in self.keys.values() for row, reason in self.problems.items()}
+        found = {row: bad[key] for keys in self.keys.values() for row, key in keys.items() if key in bad}
+        return dict(sorted(found.items()))
