@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from idmetric import __version__
+from idmetric.checkpoints.fingerprint import Marks, weights_digest
 from idmetric.checkpoints.hub import Files
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside, Preprocessing
-from idmetric.store.fingerprint import Marks, short_name, weights_digest
 
 Self = TypeVar("Self", bound="IdentifiedModel")
 
@@ -46,7 +46,8 @@ class IdentifiedModel(nn.Module):
         super().__init__()
         self.name = name
         self.revision = revision
-        self._named = (name, short_name(name, files is None or files.local))
+        is_folder = (files is None or files.local) and os.path.isdir(name)
+        self._named = (name, os.path.basename(os.path.realpath(name)) or name if is_folder else name)
         self._files = files
         self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
         self._new_digest = ""  # of weights without a revision, when they were first asked for

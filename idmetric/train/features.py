@@ -8,17 +8,19 @@
 
 A picture's key is the hash of its file's bytes, and of its mask's where its background is painted black; the folder's
 is the hash of the trunk's weights, its preprocessing and the precision. So files that change, move or are renamed are
-never taken for one another, and several runs can share a folder. Files are written whole or not at all.
+never taken for one another, and several runs can share a folder. Files are written atomically.
+
+It is no `store.Store`, for training reads single pictures at random, at full speed: their files stay open, in the
+trunk's precision, without a checksum for each read, and all of them together stay within a limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from idmetric.checkpoints.fingerprint import tensors_digest
 from idmetric.data.manifest.table import Manifest
 from idmetric.io.output import replacing
 from idmetric.models.embedder import Embedder
-from idmetric.store.fingerprint import MASKED, tensors_digest
+from idmetric.store.fingerprint import key_of, settings_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
@@ -172,42 +175,25 @@ def _damaged(path: Path, error: Exception) -> str:
 
 
 def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> str:
-    """Names a trunk's features: 32 hex digits of a hash of its weights, of the model's settings and of the precision.
+    """Name a trunk's features by a digest of its weights, of the model's settings and of the precision.
 
     Args:
-        model: whose preprocessing counts. trunk: its frozen tensors by name.
+        model: the model with the preprocessing. trunk: its frozen tensors by name.
     """
     settings = {**model.config(), "background": model.background, "precision": precision}
-    text = json.dumps({"settings": settings, "weights": tensors_digest(sorted(trunk.items()))}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return settings_digest({"settings": settings, "weights": tensors_digest(sorted(trunk.items()))})
 
 
 def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
-    """The key of each picture: a row, and whether its background is painted black by the row's mask.
+    """Return the key of each picture: a row, and whether its background is painted black by the row's mask.
 
     Raises:
         TrainError: if a file cannot be read.
     """
-    content = {row: _hash(data.source(row)) for row in sorted({row for row, _ in pictures})}
-    masks = {row: _hash(data.source(row, "mask")) for row in sorted({row for row, masked in pictures if masked})}
-    keys = {row: f"{content[row]}-{mask}{MASKED}" for row, mask in masks.items()}
-    return {(row, masked): keys[row] if masked else content[row] for row, masked in set(pictures)}
-
-
-def _hash(source: str | bytes | None) -> str:
-    digest = hashlib.sha256()
-    if isinstance(source, bytes):
-        digest.update(source)
-    else:
-        try:
-            for block in _blocks(str(source)):
-                digest.update(block)
-        except OSError as error:
-            raise TrainError(f"{source} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()[:32]
-
-
-def _blocks(path: str) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            yield block
+    try:
+        return {
+            (row, masked): key_of(data.source(row) or b"", (data.source(row, "mask") or b"") if masked else None)
+            for row, masked in dict.fromkeys(pictures)
+        }
+    except OSError as error:
+        raise TrainError(f"{error.filename} cannot be read: {error.strerror or error}") from error

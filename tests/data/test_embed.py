@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
+from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data import embed as embeddings
 from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
 from idmetric.data.manifest.table import Manifest, Row
@@ -23,7 +24,6 @@ from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import baselines, scorers
 from idmetric.protocols.common.scorers import Settings, bind, open_model
-from idmetric.store.fingerprint import weights_digest
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}

@@ -31,7 +31,7 @@ from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.store.fingerprint import weights_digest
+from idmetric.checkpoints.fingerprint import weights_digest
 
 Array = NDArray[np.float64]
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels

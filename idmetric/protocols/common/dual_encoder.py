@@ -27,7 +27,7 @@ from idmetric.images.read import Outside, read_image
 from idmetric.io.hints import install
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.store.fingerprint import weights_digest
+from idmetric.checkpoints.fingerprint import weights_digest
 
 PREFIX = "dual:"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
