@@ -26,12 +26,12 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric import __version__
+from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.images.kinds import Colour
 from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.checkpoints.fingerprint import weights_digest
 
 Array = NDArray[np.float64]
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from idmetric import __version__
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.checkpoints.format import CONFIG, read_json
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.images.masks import cut_out
@@ -27,7 +28,6 @@ from idmetric.images.read import Outside, read_image
 from idmetric.io.hints import install
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.checkpoints.fingerprint import weights_digest
 
 PREFIX = "dual:"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
