@@ -11,6 +11,29 @@ import torch
 
 from idmetric.models.idsim import IDSim, IDSimConfig
 
+TESTS = Path(__file__).parent
+# what `pytest -m core` runs: formulas, images, models; the other files are not even imported
+CORE = [
+    TESTS / name
+    for name in (
+        "calibration", "distance", "evaluate", "images", "losses", "models", "scoring", "store", "test_public_api.py",
+        "test_structure.py",
+    )
+]  # fmt: skip
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr != "core" or collection_path == TESTS:
+        return None
+    inside = any(collection_path == core or core in collection_path.parents for core in CORE)
+    return None if inside or TESTS not in collection_path.parents else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") is None and any(c == item.path or c in item.path.parents for c in CORE):
+            item.add_marker(pytest.mark.core)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
