@@ -296,7 +296,7 @@ def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "world")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "a rendering process died; what is finished is kept" in done.stderr
+    assert "a rendering process died; finished identities are kept" in done.stderr
 
 
 def test_mixed_strengths_give_the_pictures_of_a_group(tmp_path: Path) -> None:

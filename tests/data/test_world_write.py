@@ -232,7 +232,10 @@ DAMAGES = {
     "no row": (lambda t: b"[1]\n" + t, "line 1 is not a row"),
     "no path": (lambda t: b'{"identity": "a", "id": "b-000001/c"}\n', "line 1 is not a row"),
     "column": (lambda t: edited(t.splitlines()[0], colour="red"), "line 1 holds unknown columns"),
-    "mask": (lambda t: edited(t.splitlines()[0], mask=[1]), "line 1 holds unknown columns, or masks that are no files"),
+    "mask": (
+        lambda t: edited(t.splitlines()[0], mask=[1]),
+        "line 1 holds unknown columns, or masks that are not file names",
+    ),
     "of another": (lambda t: t.replace(b"-000001", b"-000002"), "line 1 is a row of another identity"),
 }
 

@@ -36,7 +36,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 def add_on_error(parser: argparse.ArgumentParser) -> None:
     """What becomes of images that cannot be read."""
     text = "an unreadable image or mask: stop with the list of all (default), or leave it out"
-    parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
+    parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help=text)
 
 
 def natural(text: str) -> int:

@@ -194,7 +194,7 @@ def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argp
         f"{counts['frames']} frames, {counts['candidates']} of them to look at, at most one from each of "
         f"{counts['windows']} windows for each object; into {folder}, manifest {args.out}"
     )
-    return 1 if problems and args.on_error == "stop" else 4 if problems else 0
+    return 1 if problems and args.on_error == "fail" else 4 if problems else 0
 
 
 def _summary(records: Sequence[Mapping[str, Any]], least: int) -> list[str]:

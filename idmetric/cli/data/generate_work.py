@@ -98,7 +98,7 @@ class Work:
             return self.status if self.args.on_error == "skip" or not self.left_out else 1
         found = self.collected(task)
         if found.missing:
-            if self.args.on_error == "stop":
+            if self.args.on_error == "fail":
                 raise GenerateError(
                     f"{len(found.missing)} of {len(task.jobs)} images are not finished, first {found.missing[0]}: run "
                     "the shards that make them, or this command without --merge; or leave them out with --on-error skip"

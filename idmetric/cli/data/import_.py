@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if not (args.no_check or args.dry_run):
         kept, faults = _checked(manifest, args)
         bad += faults
-    if bad and args.on_error == "stop":
+    if bad and args.on_error == "fail":
         raise ValueError(listed(bad, "images cannot be imported"))
     for line in bad:
         print(f"skipped {line}", file=sys.stderr)

@@ -59,7 +59,7 @@ class Collected:
 
 def run(
     task: Task, folder: str | os.PathLike[str], shard: tuple[int, int] = (1, 1),
-    on_error: Literal["stop", "skip"] = "stop", progress: Progress = lambda items, total, what: items,
+    on_error: Literal["fail", "skip"] = "fail", progress: Progress = lambda items, total, what: items,
     without: Collection[str] = (), verify: bool = False,
 ) -> Outcome:  # fmt: skip
     """Do the jobs that are not done yet.
@@ -67,7 +67,7 @@ def run(
     Args:
         folder: of the images and journals; made if absent.
         shard: this worker's number, from 1, and the number of workers. Blocks of jobs are dealt out in turn.
-        on_error: what becomes of sources that cannot be read or composed. "stop" reads all sources first and refuses
+        on_error: what becomes of sources that cannot be read or composed. "fail" reads all sources first and refuses
             to begin if one cannot be read; one that turns out unusable later is listed at the end. "skip" leaves them
             out.
         progress: wraps what is iterated over: (items, total, what) -> items.
@@ -75,7 +75,7 @@ def run(
         verify: compare the SHA-256 of all finished files, whether or not size and time tell of a change.
 
     Raises:
-        GenerateError: listing unusable sources, if `on_error` is "stop" (what could be made has been made); if another
+        GenerateError: listing unusable sources, if `on_error` is "fail" (what could be made has been made); if another
             process works on this shard in this folder; or if the first images are all flat.
     """
     root = Path(folder)
@@ -84,10 +84,10 @@ def run(
     with open_journal(root, shard) as journal:
         done = finished(task, root, mine, verify)
         todo = [job for job in mine if job.name not in done]
-        if on_error == "stop" and (problems := unusable_sources(task, todo, progress)):
+        if on_error == "fail" and (problems := unusable_sources(task, todo, progress)):
             raise GenerateError(listing(problems))
         unusable, rejected = _do(task, root, todo, journal, progress) if todo else ([], [])
-    if unusable and on_error == "stop":
+    if unusable and on_error == "fail":
         raise GenerateError(listing(unusable))
     return Outcome(len(todo) - len(unusable) - len(rejected), len(mine) - len(todo), tuple(unusable), tuple(rejected))
 

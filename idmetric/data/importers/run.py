@@ -139,7 +139,7 @@ def import_dataset(
     columns: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     limit: int | None = None,
-    on_error: str = "stop",
+    on_error: str = "fail",
 ) -> Manifest:
     """A published dataset or folder as a manifest; its paths are absolute until it is written.
 
@@ -150,20 +150,20 @@ def import_dataset(
             bytes in the manifest, and so in memory: for small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's).
         revision, files, columns, options, limit: as in `Job`.
-        on_error: "stop" at rows without an image and the like, with the list of all; "skip" leaves them out.
+        on_error: "fail" at rows without an image and the like, with the list of all; "skip" leaves them out.
 
     Raises:
         SourceError: if the source does not fit; with the columns or folders found.
         ManifestError: if its values don't.
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error={on_error!r}: stop or skip")
+    if on_error not in ("fail", "skip"):
+        raise ValueError(f"on_error={on_error!r}: fail or skip")
     job = make_job(
         kind, sources, images=images, name=name, revision=revision, files=files, columns=columns, options=options,
         limit=limit,
     )  # fmt: skip
     manifest = run(job)
-    if job.rejected and on_error == "stop":
+    if job.rejected and on_error == "fail":
         raise SourceError(listed(job.rejected, "rows cannot be imported"))
     return manifest
 

@@ -1,12 +1,12 @@
-"""A procedural world of identities: the same thing in many contexts, and things that are almost the same.
+"""A procedural world of identities: one object in many contexts, and other objects that look almost the same.
 
-An identity is shape, materials, parts and markings; a context is camera, light, background, what is in front, and
-sensor noise. Rendered by VTK from a seed, without weights or downloads.
+An identity is a shape with materials, parts and markings. A context is a camera, light, background, occluders and
+sensor noise. VTK renders both from a seed, without weights or downloads.
 
     from idmetric.data.world import World
     world = World(seed=0)
-    views = list(world.views(7, 4))  # thing number 7, four times
-    decoys = world.near(views, strength=0.5)  # another thing in the same four contexts
+    views = list(world.views(7, 4))  # object number 7 in four contexts
+    decoys = world.near(views, strength=0.5)  # another object in the same four contexts
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contexts: everything about a picture that is not the thing in it."""
+"""Contexts: everything in a picture except the object."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from PIL import Image, ImageFilter
 
 from idmetric.data.world.dice import Dice, stream
 from idmetric.data.world.identity import Assets, Identity
-from idmetric.data.world.materials import MATERIALS, Texture, colour, cut, smooth_noise
+from idmetric.data.world.materials import MATERIALS, Texture, color, cut, smooth_noise
 from idmetric.data.world.render import Floats, Light, Picture, Pose, renderer
 
-BACKGROUNDS = ("studio", "photo", "room", "clutter")
 _FRONTAL = ("box", "carton", "book", "can", "bottle", "pouch", "mesh", "shape", "bag", "robot", "bear")
 
 
 @dataclass(frozen=True)
 class Background:
-    """What is behind the thing.
+    """The background of a picture.
 
     Attributes:
         kind: "studio" (plain, shaded), "photo" (a cut-out of a photo), "room" (a wall and a floor or table in
-            perspective), "clutter" (a room with other things about). seed: which one.
+            perspective), or "clutter" (a room with other objects in it).
+        seed: selects one background of the kind.
     """
 
     kind: str
@@ -33,13 +33,13 @@ class Background:
 
     @property
     def id(self) -> str:
-        """Names the background."""
+        """The name of the background, for the manifest."""
         return f"{self.kind}-{self.seed:08x}"
 
 
 @dataclass(frozen=True)
 class Occluder:
-    """Something in front: a strip or a disc of a texture. Fractions of the frame."""
+    """A textured strip or disc in front of the object; lengths are fractions of the frame."""
 
     left: float
     top: float
@@ -51,14 +51,18 @@ class Occluder:
 
 @dataclass(frozen=True)
 class Context:
-    """A view: camera, light, background, what is in front, and what the sensor adds.
+    """A view: camera, light, background, occluders, and the blur and noise of the sensor.
 
     Attributes:
-        yaw, pitch, roll: of the thing, radians; yaw 0 = from the front. scale, centre, angle: see `Pose`.
-        light: of thing and background. shadow: 0..1, darkness of the shadow it casts.
-        repeat: distance of copies beside it (a shelf), fractions of the frame; 0 = none.
-        figure: for garments: worn by the figure of this number; None = laid flat.
-        blur: pixels of a picture of 224. noise: standard deviation, 8-bit values. seed: of the noise.
+        yaw, pitch, roll: rotation of the object in radians; at yaw 0 it faces the viewer.
+        scale, centre, angle: see `Pose`.
+        light: shines on the object and the background.
+        shadow: darkness of the object's shadow, 0..1.
+        repeat: distance between copies of the object (as on a shelf), in fractions of the frame; 0 = one object.
+        figure: number of the figure that wears a garment; None = the garment lies flat.
+        blur: radius in pixels, for a picture of 224 pixels.
+        noise: standard deviation in 8-bit values.
+        seed: of the noise.
     """
 
     background: Background
@@ -79,12 +83,12 @@ class Context:
 
     @property
     def pose(self) -> Pose:
-        """How the thing stands."""
+        """Rotation, size and place of the object."""
         return Pose(turn(self.yaw, self.pitch, self.roll), self.scale, self.centre, self.angle)
 
 
 def turn(yaw: float, pitch: float, roll: float) -> Floats:
-    """Rotation (3, 3): first about the vertical axis, then nodding, then in the picture's plane."""
+    """Rotation (3, 3): about the vertical axis, then about the horizontal axis, then in the picture's plane."""
     cy, sy, cp, sp, cr, sr = (f(a) for a in (yaw, pitch, roll) for f in (np.cos, np.sin))
     about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
     about_x = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
@@ -94,7 +98,7 @@ def turn(yaw: float, pitch: float, roll: float) -> Floats:
 
 
 def sample_light(rng: Generator) -> Light:
-    """Daylight, lamps, side light, dusk."""
+    """A random light: daylight, a lamp, side light or dusk."""
     toward = rng.normal(0, 0.7, 3) + np.array([0, 0.7, 1.1])
     toward[2] = max(toward[2], 0.15)
     warm = rng.normal(0, 0.07)
@@ -106,7 +110,7 @@ def sample_light(rng: Generator) -> Light:
 
 
 def sample_background(rng: Generator, kind: str, assets: Assets) -> Background:
-    """A background that suits a kind of thing."""
+    """A random background that suits a kind of object."""
     odds = {"studio": 0.5, "photo": 0.25, "room": 0.2, "clutter": 0.05} if kind == "garment" else {
         "studio": 0.2, "photo": 0.3, "room": 0.25, "clutter": 0.25}  # fmt: skip
     if not assets.photos:
@@ -115,7 +119,7 @@ def sample_background(rng: Generator, kind: str, assets: Assets) -> Background:
 
 
 def sample_context(rng: Generator, kind: str, assets: Assets) -> Context:
-    """A random context for a thing of this kind."""
+    """A random context for an object of this kind."""
     figure = None
     if kind == "garment":
         yaw, pitch, roll = rng.uniform(-0.6, 0.6) + (np.pi if rng.random() < 0.3 else 0), rng.uniform(-0.1, 0.3), 0.1
@@ -143,7 +147,7 @@ def sample_context(rng: Generator, kind: str, assets: Assets) -> Context:
 
 
 def _occluder(rng: Generator) -> Occluder:
-    """At the rim, so that most of the thing stays in sight."""
+    """A random occluder near the edge of the frame, which leaves most of the object visible."""
     width, height = rng.uniform(0.1, 0.4, 2)
     if rng.random() < 0.5:
         left, top = rng.choice([rng.uniform(-0.15, 0.05), rng.uniform(0.75, 0.95)]), rng.uniform(-0.1, 0.9)
@@ -155,7 +159,7 @@ def _occluder(rng: Generator) -> Occluder:
 
 
 def draw_background(background: Background, assets: Assets, size: int) -> Picture:
-    """The background as a picture (size, size, 3); drawn once, then remembered."""
+    """The background as a picture (size, size, 3), from a cache."""
     return _drawn(background, assets, size)
 
 
@@ -166,9 +170,7 @@ def _drawn(background: Background, assets: Assets, size: int) -> Picture:
         pool = assets.scenes if assets.scenes and rng.random() < 0.6 else assets.photos
         return _resized(cut(rng, pool), size)
     if background.kind == "studio":
-        base = np.array(
-            ((246,) * 3, (int(rng.integers(80, 235)),) * 3, colour(rng))[rng.choice(3, p=[0.45, 0.3, 0.25])]
-        )
+        base = np.array(((246,) * 3, (int(rng.integers(80, 235)),) * 3, color(rng))[rng.choice(3, p=[0.45, 0.3, 0.25])])
         slope = np.linspace(1 - rng.uniform(0, 0.25), 1, size)[:, None, None]
         return (base * slope * np.ones((size, size, 1))).clip(0, 255).astype(np.uint8)
     picture = _room(rng, assets, size)
@@ -186,7 +188,7 @@ def _drawn(background: Background, assets: Assets, size: int) -> Picture:
 
 
 def _room(rng: Generator, assets: Assets, size: int) -> Picture:
-    """A wall above a floor or table top that runs into the distance."""
+    """A picture of a wall above a floor or table top in perspective."""
     wall, floor = (_resized(_cover(rng, assets), size) for _ in range(2))
     edge = int(size * rng.uniform(0.25, 0.75))
     picture = wall.copy()
@@ -209,12 +211,12 @@ def _cover(rng: Generator, assets: Assets) -> Texture:
 
 @lru_cache(maxsize=64)
 def _sprite(number: int, assets: Assets, size: int) -> tuple[Picture, Picture]:
-    """One of 64 things that lie about in cluttered rooms."""
+    """Color and coverage of one of the 64 objects that lie in cluttered rooms."""
     rng = stream(number, "sprite")
     kinds = [k for k in assets.kinds if k not in ("garment", "compound")]
-    thing = Identity(kinds[int(rng.integers(len(kinds)))], int(rng.integers(1 << 31)))
+    identity = Identity(kinds[int(rng.integers(len(kinds)))], int(rng.integers(1 << 31)))
     pose = Pose(turn(rng.uniform(-3, 3), rng.uniform(0, 0.7), rng.normal(0, 0.3)), 0.9, angle=25)
-    rendered, alpha = renderer(size).draw(assets.build(thing), pose, sample_light(rng))
+    rendered, alpha = renderer(size).draw(assets.build(identity), pose, sample_light(rng))
     return (rendered * 255).astype(np.uint8), (alpha * 255).astype(np.uint8)
 
 
@@ -229,7 +231,7 @@ def _paste(picture: Picture, sprite: Picture, alpha: Picture, left: int, top: in
 
 
 def occlude(picture: Floats, masks: Sequence[Floats], occluders: Sequence[Occluder], assets: Assets) -> None:
-    """Draw what is in front into a picture (H, W, 3), and take it out of the masks (H, W), in place."""
+    """Draw the occluders into a picture (H, W, 3) and clear the masks (H, W) there, in place."""
     height, width = picture.shape[:2]
     for o in occluders:
         rng = stream(o.seed, "occluder")

@@ -1,4 +1,4 @@
-"""Random numbers with names, so that an edit can redraw some choices of a design and leave all others."""
+"""Named random streams: an edit redraws some choices of a design and leaves the others as they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.random import Generator
 
 
 def stream(seed: int, *names: str | int) -> Generator:
-    """A generator of its own for a seed and names."""
+    """The random generator of a seed and names."""
     return np.random.default_rng([seed, *(zlib.crc32(n.encode()) if isinstance(n, str) else n for n in names)])
 
 
@@ -19,11 +19,12 @@ def stream(seed: int, *names: str | int) -> Generator:
 class Dice:
     """The choices of one design, each drawn from a stream named after it.
 
-    An edit (seed, share) redraws the names whose lot falls within its share. Lots are fixed by edit and name, so edits
-    of growing share are nested: what a small one redraws, a larger one redraws to the same value.
+    An edit (seed, share) redraws a choice if the choice's lot falls within the share. The edit's seed and the choice's
+    name fix the lot, so edits of growing share are nested: a larger one repeats every change of a smaller one.
 
     Attributes:
-        seed: of the design. edits: (seed, share in 0..1), the last that redraws a name decides.
+        seed: of the design.
+        edits: (seed, share in 0..1); the last edit that redraws a choice decides its value.
     """
 
     seed: int
@@ -33,7 +34,8 @@ class Dice:
         """The stream of a choice.
 
         Args:
-            weight: 0..1, how much of the look hangs on it: small edits leave the heavy choices. 0 = always redrawn.
+            weight: importance of the choice for the look, 0..1: small edits keep choices of large weight. Every edit
+                redraws a choice of weight 0.
         """
         seed = self.seed
         for other, share in self.edits:
@@ -44,9 +46,9 @@ class Dice:
 
 
 class Blend:
-    """Draws like a Generator, every real number part of the way from one seed's value to another's.
+    """A generator that interpolates every real number between the draws of two seeds.
 
-    Discrete choices stay the first seed's, so that a shape keeps its topology while its proportions move.
+    Discrete choices follow the first seed: a shape keeps its topology while its proportions change.
     """
 
     def __init__(self, first: int, second: int, amount: float) -> None:
@@ -54,21 +56,21 @@ class Blend:
         self.amount = amount
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: int | None = None) -> Any:
-        """Between two uniform draws."""
+        """A number, or an array of `size` numbers, between the uniform draws of the two seeds."""
         a, b = self._first.uniform(low, high, size), self._second.uniform(low, high, size)
         return (1 - self.amount) * a + self.amount * b
 
     def random(self) -> float:
-        """A uniform draw in [0, 1) for a decision: the first seed's."""
+        """The first seed's uniform draw in [0, 1), for a decision."""
         self._second.random()
         return float(self._first.random())
 
     def integers(self, low: int, high: int | None = None) -> int:
-        """A whole number: the first seed's."""
+        """The first seed's whole number in [low, high), or in [0, low)."""
         self._second.integers(low, high)
         return int(self._first.integers(low, high))
 
     def choice(self, options: Any) -> Any:
-        """One of several: the first seed's."""
+        """The option that the first seed draws."""
         self._second.choice(options)
         return self._first.choice(options)

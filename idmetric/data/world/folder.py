@@ -1,7 +1,7 @@
-"""A world's folder: who may write to it, which plan it holds, which identities are finished, and its manifest.
+"""A world's folder: its lock, its plan, its finished identities and its manifest.
 
-world.json notes the plan. An identity of number N is finished where N/1000/N/rows.jsonl is; those in the making, and
-what killed runs left of them, have hidden names.
+world.json holds the plan. Identity number N is finished once N/1000/N/rows.jsonl exists. Identities in progress, and
+remains of killed runs, have hidden names.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Values = dict[str, Any]
 
 @contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
-    """Keep other runs out of the folder, and clear away what killed ones left.
+    """Lock the folder against other runs, and remove what killed runs left behind.
 
-    Where the file system has no locks, nobody is kept out, and nothing is cleared away: its maker may be alive.
+    On a file system without locks, other runs are not kept out, and nothing is removed: another run may still use it.
 
     Raises:
         ValueError: if another run is using the folder.
@@ -57,9 +57,9 @@ def own_folder(folder: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder; what cannot be removed stays under a hidden name.
+    """Remove a file or folder; if part of it cannot be removed, that part stays under a hidden name.
 
-    The name goes first, at once: a process of a killed run that hasn't ended yet cannot finish half of a folder.
+    Renaming comes first and is atomic: a process of a killed run that is still alive cannot complete half a folder.
     """
     gone = path.with_name(f".{path.name.lstrip('.')}-{os.getpid()}-gone")
     try:
@@ -73,19 +73,19 @@ def remove(path: Path) -> None:
 
 
 def place_of(number: int) -> str:
-    """The folder of an identity, from the world's."""
+    """The folder of an identity, relative to the world's folder."""
     return f"{number // 1000:03d}/{number:06d}"
 
 
 def finished(folder: Path) -> list[int]:
-    """Numbers of the identities that are finished, in order."""
+    """The numbers of the finished identities, in ascending order."""
     found = folder.glob(f"[0-9]*/[0-9]*/{ROWS}")
     names = [(path.parent.parent.name, path.parent.name) for path in found]
     return sorted(int(n) for group, n in names if n.isdecimal() and place_of(int(n)) == f"{group}/{n}")
 
 
 def read_rows(folder: Path, number: int) -> list[Values]:
-    """The rows of a finished identity, paths relative to its own folder.
+    """The rows of a finished identity, with paths relative to its own folder.
 
     Raises:
         ValueError: naming the file that is damaged or missing.
@@ -113,7 +113,7 @@ def _row(line: str, where: str, number: int) -> Values:
     if not isinstance(row, dict) or not all(isinstance(row.get(c), str) for c in ("identity", "id", "path")):
         raise ValueError(f"{where} is not a row with identity, id and path")
     if not set(row) <= set(COLUMNS) or not all(isinstance(row[c], str) for c in PATHS if c in row):
-        raise ValueError(f"{where} holds unknown columns, or masks that are no files")
+        raise ValueError(f"{where} holds unknown columns, or masks that are not file names")
     if not line.endswith("\n"):
         raise ValueError(f"{where} is cut off")
     if not row["id"].partition("/")[0].endswith(f"-{number:06d}"):
@@ -122,20 +122,20 @@ def _row(line: str, where: str, number: int) -> Values:
 
 
 def refuse_damaged(problems: Sequence[str]) -> None:
-    """Raise a ValueError that lists damaged files, if there are any."""
+    """Raise a ValueError that lists the damaged files, if there are any."""
     if problems:
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise ValueError(
-            "files of finished identities are damaged; delete the numbered folders that they are in, and run the same "
-            "command again, which renders them anew:" + "".join(f"\n  {p}" for p in [*problems[:_SHOWN], *more])
+            "files of finished identities are damaged; delete the numbered folders that contain them and run the same "
+            "command again to render them:" + "".join(f"\n  {p}" for p in [*problems[:_SHOWN], *more])
         )
 
 
 def claim(folder: Path, plan: Mapping[str, Any], assets: Path | None) -> None:
-    """Note the plan and the assets in the folder, or compare them with the note.
+    """Write the plan and the hashes of the assets to world.json, or compare them with an existing world.json.
 
     Raises:
-        ValueError: if the folder holds another world, or its note is unreadable.
+        ValueError: if the folder holds another world, or its world.json is unreadable.
     """
     settings = json.loads(json.dumps({"plan": plan, "assets": _digests(assets)}))
     note = folder / _SETTINGS
@@ -159,12 +159,12 @@ def _read_settings(note: Path) -> Values:
             raise TypeError
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         way = "restore it, or take another folder" if finished(note.parent) else "delete it and run again"
-        raise ValueError(f"{note} is damaged, it doesn't hold the settings of a world: {way}") from error
+        raise ValueError(f"{note} is damaged and doesn't hold the settings of a world: {way}") from error
     return dict(noted)
 
 
 def _digests(assets: Path | None) -> dict[str, str]:
-    """SHA-256 of the files in the folders of the assets, as deep as they are read."""
+    """SHA-256 of every file that is read as an asset, by its path."""
     if assets is None:
         return {}
     found = [p for pattern in ("*/*", "*/*/*") for p in assets.glob(pattern)]
@@ -173,7 +173,7 @@ def _digests(assets: Path | None) -> dict[str, str]:
 
 
 def _changed(noted: Values, settings: Values) -> str:
-    """Names of the settings that differ, and of the first such asset."""
+    """The names of the settings that differ, and of the first asset that differs."""
     plans, assets = ((noted[k], settings[k]) for k in ("plan", "assets"))
     names, files = (
         sorted(k for k in {*old, *new} if old.get(k) != new.get(k) or (k in old) != (k in new))
@@ -184,13 +184,13 @@ def _changed(noted: Values, settings: Values) -> str:
 
 
 def write_manifest(folder: Path) -> tuple[int, int]:
-    """Write manifest.parquet, of all finished identities in order of their numbers, chunk by chunk.
+    """Write manifest.parquet with the rows of all finished identities by ascending number, chunk by chunk.
 
     Returns:
-        Numbers of its images and of its identities, edited ones among them.
+        The number of images, and the number of identities including edited ones.
 
     Raises:
-        ValueError: naming what is damaged.
+        ValueError: naming the damaged file.
     """
     images = identities = 0
     with replacing(folder / MANIFEST) as making, pyarrow.parquet.ParquetWriter(making, SCHEMA) as file:
@@ -202,7 +202,7 @@ def write_manifest(folder: Path) -> tuple[int, int]:
 
 
 def _chunks(folder: Path) -> Iterator[dict[int, list[Row]]]:
-    """Rows of finished identities by number, some thousands at once, paths relative to the world's folder."""
+    """Rows of finished identities by number, thousands at a time, with paths relative to the world's folder."""
     chunk: dict[int, list[Row]] = {}
     held = 0
     for number in finished(folder):
@@ -224,7 +224,7 @@ def _table(chunk: Mapping[int, list[Row]], folder: Path) -> pa.Table:
     try:
         return Manifest.from_rows((row for rows in chunk.values() for row in rows), folder).table
     except ManifestError:
-        for number, rows in chunk.items():  # whose is it?
+        for number, rows in chunk.items():  # find the identity at fault
             try:
                 Manifest.from_rows(rows, folder, str(folder / place_of(number) / ROWS))
             except ManifestError as error:

@@ -1,4 +1,4 @@
-"""Garments: the same shirt, dress, skirt or trousers laid flat, and worn by a figure that isn't part of the identity.
+"""Garments: a shirt, dress, skirt or trousers, laid flat or worn by a figure that isn't part of the identity.
 
 Their texture holds the front in its left half and the back, without prints, in its right half.
 """
@@ -25,7 +25,7 @@ _WIDTHS = np.array([0.165, 0.17, 0.138, 0.155, 0.178, 0.17, 0.065])  # half the 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a garment is cut; lengths as shares.
+    """The cut of a garment; lengths are shares.
 
     Attributes:
         kind: top, dress, trousers or skirt. length: 0 short .. 1 long. sleeve: 0 none .. 1 to the wrist.
@@ -42,7 +42,7 @@ class Cut:
 
 
 def cut(rng: Rng) -> Cut:
-    """A random cut."""
+    """Draw a random cut."""
     kind = ("top", "top", "top", "dress", "trousers", "trousers", "skirt")[rng.integers(7)]
     sleeveless = rng.random() < (0.25 if kind == "top" else 0.6)
     sleeve = float(rng.uniform(0.2, 1.0))
@@ -67,7 +67,7 @@ def _hem(c: Cut) -> float:
 
 
 def flat(c: Cut) -> list[Solid]:
-    """Laid out flat with folds, front and back."""
+    """The solids of a garment that lies flat, with folds, front and back."""
     low, high = _hem(c), (0.575 if c.kind in ("top", "dress") else 0.17)
     strips = []
     if c.kind == "trousers":
@@ -115,7 +115,7 @@ def flat(c: Cut) -> list[Solid]:
 
 
 def _flat_width(y: Array, c: Cut) -> Array:
-    """Half the width of the body of a garment lying flat: half the way round the body."""
+    """Half the width of a garment's body when it lies flat."""
     width = _body_width(np.minimum(y, SHOULDER)) * c.loose * 1.3
     if c.kind in ("dress", "skirt"):
         width = width + np.clip((0.08 - y) / 0.6, 0, 1) * (0.06 + 0.34 * c.flare)
@@ -144,7 +144,7 @@ def _sleeve(start: Array, stop: Array, wide: float, narrow: float, side: int) ->
 
 
 def worn(c: Cut, pose: Generator) -> tuple[list[Solid], list[Solid]]:
-    """The garment on a figure, and the figure: skin, hair, other clothes."""
+    """The solids of a garment that is worn, and those of the figure: skin, hair and other clothes."""
     arms, legs = _limbs(pose)
     low = _hem(c)
     pieces: list[Mesh] = []
@@ -207,7 +207,7 @@ def _around(y: Array, c: Cut) -> Mesh:
 
 
 def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> list[Solid]:
-    """Head, hair, limbs, and clothes of its own where the garment leaves it bare; slots: skin, hair, other, dark."""
+    """Head, hair and limbs of the figure, and its own clothes; slots are skin, hair, other and dark."""
     solid = ball()
     neck = np.array([[0, 0.5, 0], [0, NECK, 0], [0, HEAD - 0.05, 0.01]])
     parts = [Solid("figure", "skin", place(solid, (0.15, 0.21, 0.18), (0, HEAD, 0.01))),

@@ -1,4 +1,4 @@
-"""Things of a house."""
+"""Household objects."""
 
 from __future__ import annotations
 

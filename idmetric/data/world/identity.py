@@ -1,4 +1,4 @@
-"""Identities: what makes a thing that thing, and edits of it, from hardly another to wholly another."""
+"""Identities: the recipe of an object, and edits that turn it, a little or entirely, into another object."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from PIL import Image, ImageDraw
 
 from idmetric.data.world import garments
 from idmetric.data.world.dice import Blend, Dice, stream
-from idmetric.data.world.materials import MATERIALS, SURFACES, Texture, colour, cut, earthy, paint, shift_hue
+from idmetric.data.world.materials import MATERIALS, SURFACES, Texture, color, cut, earthy, paint, shift_hue
 from idmetric.data.world.meshes import Mesh, fit, load_obj, load_texture, place, simplify
 from idmetric.data.world.render import Part
 from idmetric.data.world.shapes import SHAPES
 from idmetric.data.world.solids import Solid
 
-# how often each kind of thing occurs: things of the shop and the house, clothes, animals, toys
+# how often each kind of object occurs
 ODDS: Mapping[str, float] = {
     "box": 6, "carton": 4, "book": 2, "can": 3, "bottle": 5, "vase": 2, "pouch": 4, "fruit": 4, "bananas": 1, "cup": 2,
     "teapot": 1, "pan": 1, "lamp": 1, "chair": 1.5, "bag": 2, "soap": 1, "animal": 4, "bear": 2, "robot": 1.5, "car": 3,
@@ -33,7 +33,7 @@ DOMAINS: Mapping[str, str] = {
     **dict.fromkeys(("animal", "bear"), "animals"),
     **dict.fromkeys(("robot", "car"), "toys"),
 }
-# which materials suit a kind's main surface, and its second
+# materials that suit the main surface of a kind, and its second surface
 _MAIN: Mapping[str, tuple[str, ...]] = {
     "box": ("package", "package", "package", "photo", "wood"), "carton": ("package",),
     "book": ("package", "photo", "cloth"), "can": ("package", "package", "paint"),
@@ -51,7 +51,7 @@ _SECOND: Mapping[str, tuple[str, ...]] = {
     "cup": ("paint", "glaze"), "bag": ("cloth", "paint"), "shoe": ("paint", "cloth"),
 }  # fmt: skip
 _FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # others would be drawn too: what a seed gives would change
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # more extensions would change the pictures of existing seeds
 _ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
 _LOADED = 512  # photos kept in memory
 _LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
@@ -62,10 +62,12 @@ class Edit:
     """A change of identity.
 
     Attributes:
-        what: "colour" (hues or brightness turned), "print" (some choices of the main material's design drawn anew),
-            "shape" (proportions moved towards another's), "part" (one part made of something else; "label": a label
-            stuck on), "all" (the first three together; at strength 1 every material is another too).
-        strength: 0..1, 0 = none. seed: of what replaces it. part: name, for "part".
+        what: "colour" (other hues or brightness), "print" (some choices of the main material's design are redrawn),
+            "shape" (proportions move towards another object's), "part" (one part gets another material; part "label":
+            a label is stuck on), "all" (the first three together; at strength 1 every material changes too).
+        strength: 0..1; 0 = no change.
+        seed: of the replacement.
+        part: name of the part, for "part".
     """
 
     what: str
@@ -76,11 +78,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class Identity:
-    """A thing, as the numbers it is made from; `Assets.build` gives its parts.
+    """The recipe of an object, from which `Assets.build` builds its parts.
 
     Attributes:
-        kind: a key of `ODDS`. seed: of its shape and materials. edits: applied in order; they keep the kind and the
-            way the shape is put together, so that an edited thing has a silhouette of the same family.
+        kind: a key of `ODDS`.
+        seed: of shape and materials.
+        edits: applied in order. They keep the kind and the topology of the shape, so the edited object has a
+            silhouette of the same family.
     """
 
     kind: str
@@ -88,12 +92,12 @@ class Identity:
     edits: tuple[Edit, ...] = ()
 
     def edited(self, *edits: Edit) -> Identity:
-        """The thing after further edits."""
+        """The identity after further edits."""
         return replace(self, edits=(*self.edits, *edits))
 
 
 class Photos(Sequence[Texture]):
-    """Image files as textures of at most `size` pixels a side, loaded when they are needed."""
+    """Image files as textures of at most `size` pixels a side, loaded on demand."""
 
     def __init__(self, paths: Sequence[Path], size: int = 256) -> None:
         self.paths, self.size = tuple(paths), size
@@ -109,9 +113,11 @@ class Photos(Sequence[Texture]):
 
 
 class Assets:
-    """What things are built from: a folder with meshes/, shapes/, backgrounds/, textures/ and produce/, or nothing.
+    """Meshes and photos that objects are built from, loaded on demand.
 
-    Files are loaded when they are first needed. Kinds "mesh" and "shape" need the folder.
+    Args:
+        folder: holds any of meshes/, shapes/, backgrounds/, textures/ and produce/. Without it, objects are purely
+            procedural, and the kinds "mesh" and "shape" do not occur.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -120,7 +126,7 @@ class Assets:
         self.folder = folder
         self._built = lru_cache(maxsize=24)(self._build)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without what is loaded
+    def __reduce__(self) -> tuple[Any, ...]:  # pickles the folder, not the loaded files
         return shared_assets, (self.folder,)
 
     def __eq__(self, other: object) -> bool:
@@ -131,7 +137,7 @@ class Assets:
 
     @property
     def kinds(self) -> dict[str, float]:
-        """Kinds of things that can be built, and how often each occurs (shares)."""
+        """The kinds of objects that can be built, and the probability of each."""
         found = {k: v for k, v in ODDS.items() if (k != "mesh" or self.meshes) and (k != "shape" or self.shapes)}
         total = sum(found.values())
         return {k: v / total for k, v in found.items()}
@@ -144,7 +150,7 @@ class Assets:
 
     @cached_property
     def photos(self) -> Photos:
-        """Backgrounds, textures and every fourth produce photo, at most 256 pixels a side."""
+        """All backgrounds and textures and every fourth produce photo, at most 256 pixels a side."""
         return Photos([*self.scenes.paths, *self.surfaces.paths, *self._images("produce/*/*")[::4]])
 
     @cached_property
@@ -154,12 +160,12 @@ class Assets:
 
     @cached_property
     def surfaces(self) -> Photos:
-        """Photos of wood, tiles, plaster, cloth."""
+        """Photos of surfaces such as wood, tiles, plaster and cloth."""
         return Photos(self._images("textures/*"))
 
     @cached_property
     def meshes(self) -> list[tuple[Mesh, Texture]]:
-        """Textured objects: the first OBJ file of a folder that has a texture image."""
+        """Textured objects: the first OBJ file with faces of every folder that has a texture image."""
         found = []
         for folder in filter(Path.is_dir, self._files("meshes/*")):
             images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
@@ -172,15 +178,15 @@ class Assets:
 
     @cached_property
     def shapes(self) -> list[Mesh]:
-        """Shapes with texture coordinates but no texture."""
+        """Meshes without a texture of their own."""
         loaded = (load_obj(p) for p in self._files("shapes/*.obj"))
         return [simplify(m) for m in loaded if m is not None]
 
     def build(self, identity: Identity, figure: int | None = None) -> list[Part]:
-        """The parts of a thing, together fitting a unit cube.
+        """The parts of an object, which together fit a unit cube.
 
         Args:
-            figure: for garments: worn by the figure of this number, whose own parts are named "figure".
+            figure: number of the figure that wears a garment; the figure's own parts are named "figure".
         """
         return list(self._built(identity, figure if identity.kind == "garment" else None))
 
@@ -216,12 +222,12 @@ class Assets:
 
 @lru_cache(maxsize=4)
 def shared_assets(folder: Path | None) -> Assets:
-    """The assets of a folder, loaded once in a process."""
+    """The assets of a folder, loaded once per process."""
     return Assets(folder)
 
 
 class _Surfaces:
-    """Textures of a thing's material slots, edits applied."""
+    """The textures of an object's material slots after its edits."""
 
     def __init__(self, identity: Identity, assets: Assets) -> None:
         self.identity, self.assets = identity, assets
@@ -236,7 +242,7 @@ class _Surfaces:
             texture, rough, metallic = self._slot(solid.slot, remade[-1].seed if remade else self.identity.seed)
             for edit in self.identity.edits:
                 if edit.what in ("colour", "all") and edit.strength:
-                    texture = _recolour(texture, edit)
+                    texture = _recolor(texture, edit)
             self._made[key] = texture, rough, metallic
             if solid.slot == "main" and self.main is None:
                 self.main = texture
@@ -244,7 +250,7 @@ class _Surfaces:
 
     @property
     def _owner(self) -> int:
-        """The seed of the materials: that of the last edit that made every one another, else the thing's."""
+        """The seed of the materials: that of the last edit that replaced all of them, else the identity's."""
         edits = reversed(self.identity.edits)
         return next((e.seed for e in edits if e.what == "all" and e.strength >= 1), self.identity.seed)
 
@@ -270,7 +276,7 @@ class _Surfaces:
         return texture, float(rng.uniform(low, high)), float(rng.random() < 0.3) * metal
 
     def _photographed(self, seed: int) -> Texture:
-        """The mesh's own texture, which alone fits it, in hues of the seed, edits stuck on."""
+        """The mesh's own texture, the only one that fits it, with hues drawn from the seed and with edits stuck on."""
         pool = self.assets.meshes
         texture = pool[int(stream(self.identity.seed, "mesh").integers(len(pool)))][1]
         pick = stream(seed, "hue")
@@ -282,7 +288,7 @@ class _Surfaces:
         return texture
 
     def _labelled(self, texture: Texture) -> Texture:
-        """With a label stuck on, for kinds that may bear one, or by an edit of the part "label"."""
+        """The texture with a label, if the kind may bear one or an edit of the part "label" adds one."""
         seed = self._owner
         own = stream(seed, "label")
         bears = self.identity.kind in _LABELLED and own.random() < 0.5
@@ -312,7 +318,7 @@ class _Surfaces:
 def _plain(slot: str, seed: int) -> Texture:
     rng = stream(seed, slot)
     if slot == "accent":
-        return _flat(colour(rng))
+        return _flat(color(rng))
     ranges = {"metal": (150, 215), "glass": (25, 70), "pale": (205, 245), "dark": (15, 70)}
     if slot == "green":
         return _flat((int(rng.integers(30, 90)), int(rng.integers(90, 150)), int(rng.integers(20, 70))))
@@ -327,7 +333,7 @@ def _flat(c: Sequence[int]) -> Texture:
 
 
 def _dress(slot: str, figure: int) -> Texture:
-    """Skin, hair and other clothes of a figure."""
+    """The texture of a figure's skin, hair or own clothes."""
     rng = stream(figure, slot)
     if slot == "skin":
         tone = np.array([(238, 200, 175), (215, 168, 135), (175, 122, 88), (120, 80, 56), (78, 52, 38)])
@@ -337,13 +343,13 @@ def _dress(slot: str, figure: int) -> Texture:
     return _flat((int(rng.integers(15, 60)),) * 3) if slot == "dark" else paint(Dice(figure))
 
 
-def _recolour(texture: Texture, edit: Edit) -> Texture:
-    """Hues turned by up to half the circle; what is grey gets lighter or darker instead."""
+def _recolor(texture: Texture, edit: Edit) -> Texture:
+    """The texture with hues shifted by up to half the circle; gray pixels get lighter or darker instead."""
     rng = stream(edit.seed, "hue")
     sign = 1 if rng.random() < 0.5 else -1
     turned = shift_hue(texture, sign * 0.5 * edit.strength).astype(np.float32)
     spread = np.ptp(texture.astype(np.int16), axis=2)[..., None]
-    grey = np.clip(1 - spread / 50, 0, 1)  # turning its hue would show nothing
+    grey = np.clip(1 - spread / 50, 0, 1)  # a shift of hue would not change it visibly
     bright = float(texture.mean()) > 127
     shift = (-1 if bright else 1) * 130 * edit.strength
     changed: Texture = (turned + grey * shift).clip(0, 255).astype(np.uint8)
@@ -351,7 +357,7 @@ def _recolour(texture: Texture, edit: Edit) -> Texture:
 
 
 def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture:
-    """A share of the texture covered by pieces of other designs."""
+    """The texture with a share of it covered by pieces of other designs."""
     image = Image.fromarray(np.ascontiguousarray(texture))
     rng = stream(edit.seed, "patches")
     w, h = image.size
@@ -361,7 +367,7 @@ def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture
             if k % 2
             else cut(rng, photos)
             if photos
-            else _flat(colour(rng))
+            else _flat(color(rng))
         )
         left, top = rng.uniform(0, 0.75, 2)
         if k < max(1, round(12 * edit.strength)):

@@ -15,12 +15,12 @@ from PIL import Image, ImageDraw, ImageFont
 from idmetric.data.world.dice import Dice
 
 Texture = NDArray[np.uint8]
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 SIZE = 256
 
 
-def colour(rng: Generator) -> Colour:
-    """A colour of the whole range, greys, black and white included."""
+def color(rng: Generator) -> Color:
+    """A random color of the whole range, including grays, black and white."""
     if rng.random() < 0.25:
         value = int(rng.choice([rng.integers(15, 60), rng.integers(60, 200), rng.integers(200, 256)]))
         return (value, value, value)
@@ -28,8 +28,8 @@ def colour(rng: Generator) -> Colour:
     return (int(r * 255), int(g * 255), int(b * 255))
 
 
-def earthy(rng: Generator) -> Colour:
-    """A colour of coats, wood and leather."""
+def earthy(rng: Generator) -> Color:
+    """A random color of coats, wood or leather."""
     r, g, b = colorsys.hsv_to_rgb(rng.uniform(0.02, 0.13), rng.uniform(0.05, 0.65), rng.uniform(0.12, 0.95))
     return (int(r * 255), int(g * 255), int(b * 255))
 
@@ -42,7 +42,7 @@ def smooth_noise(rng: Generator, size: int, cells: int) -> NDArray[np.float32]:
     return soft
 
 
-def _mix(a: Colour, b: Colour, amount: NDArray[np.floating]) -> NDArray[np.float32]:
+def _mix(a: Color, b: Color, amount: NDArray[np.floating]) -> NDArray[np.float32]:
     start, step = np.array(a, np.float32), np.array(b, np.float32) - np.array(a, np.float32)
     mixed: NDArray[np.float32] = start + step * amount[..., None].astype(np.float32)
     return mixed
@@ -53,7 +53,7 @@ def _grain(rng: Generator, base: NDArray[np.float32], cells: int, strength: floa
 
 
 def _word(rng: Generator, low: int, high: int) -> str:
-    """Letters that can be read aloud."""
+    """A random pronounceable word."""
     pair = [str(rng.choice(list("bcdfghklmnprstvz"))) + str(rng.choice(list("aeiouy"))) for _ in range(5)]
     word = "".join(pair)[: int(rng.integers(low, high))]
     return (word.upper(), word.capitalize(), word)[rng.integers(3)]
@@ -65,18 +65,18 @@ def _font(size: int) -> Any:
 
 
 def _text(
-    draw: ImageDraw.ImageDraw, rng: Generator, at: tuple[float, float], size: float, fill: Colour, word: str
+    draw: ImageDraw.ImageDraw, rng: Generator, at: tuple[float, float], size: float, fill: Color, word: str
 ) -> None:
     draw.text(at, word, fill=fill, font=_font(max(6, round(size))), anchor="mm")
 
 
-def _contrast(against: Colour, options: Sequence[Colour]) -> Colour:
+def _contrast(against: Color, options: Sequence[Color]) -> Color:
     return max(options, key=lambda k: sum(abs(p - q) for p, q in zip(k, against, strict=True)))
 
 
 def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """A printed package: bands, a brand name, shapes, a picture, small print."""
-    a, b, c, d = (colour(dice(f"colour {k}", w)) for k, w in enumerate((0.9, 0.7, 0.6, 0.5)))
+    a, b, c, d = (color(dice(f"colour {k}", w)) for k, w in enumerate((0.9, 0.7, 0.6, 0.5)))
     layout = dice("layout", 0.8)
     ramp = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE)
     image = Image.fromarray(_mix(a, b if layout.random() < 0.3 else a, ramp).astype(np.uint8))
@@ -119,11 +119,11 @@ def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     return np.asarray(image)
 
 
-def _emblem(draw: ImageDraw.ImageDraw, rng: Generator, colours: Sequence[Colour]) -> None:
+def _emblem(draw: ImageDraw.ImageDraw, rng: Generator, colors: Sequence[Color]) -> None:
     x, y = rng.uniform(0, SIZE, 2)
     rx, ry = rng.uniform(0.04, 0.3) * SIZE, rng.uniform(0.04, 0.2) * SIZE
     box = (x - rx, y - ry, x + rx, y + ry)
-    fill = colours[int(rng.integers(len(colours)))]
+    fill = colors[int(rng.integers(len(colors)))]
     choice = rng.integers(4)
     if choice == 0:
         draw.ellipse(box, fill=fill)
@@ -136,13 +136,13 @@ def _emblem(draw: ImageDraw.ImageDraw, rng: Generator, colours: Sequence[Colour]
 
 
 def garment(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
-    """Cloth twice side by side: the front with its print, the back without."""
+    """Two pieces of cloth side by side: the front with a print, the back without."""
     return np.concatenate([cloth(dice, photos), cloth(dice, photos, printed=False)], 1)
 
 
 def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> Texture:
     """Cloth: plain, striped, checked, dotted, flowered or heather; with a print, a zip, buttons, a pocket or none."""
-    a, b = colour(dice("colour 0", 0.6)), colour(dice("colour 1", 0.4))
+    a, b = color(dice("colour 0", 0.6)), color(dice("colour 1", 0.4))
     weave = dice("weave", 0.8)
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     kind = weave.integers(8)
@@ -177,9 +177,9 @@ def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> T
     return np.asarray(image)
 
 
-def _print(draw: ImageDraw.ImageDraw, rng: Generator, cloth_colour: Colour) -> None:
-    """What is on the chest; the texture is seen the way round it is drawn."""
-    c = _contrast(cloth_colour, [colour(rng) for _ in range(3)])
+def _print(draw: ImageDraw.ImageDraw, rng: Generator, cloth_color: Color) -> None:
+    """Draw a print on the chest; the texture is not mirrored when it is seen."""
+    c = _contrast(cloth_color, [color(rng) for _ in range(3)])
     extra = rng.random()
     if extra < 0.2:
         _text(draw, rng, (SIZE / 2, SIZE * 0.35), rng.uniform(0.1, 0.24) * SIZE, c, _word(rng, 2, 6))
@@ -204,7 +204,7 @@ def _print(draw: ImageDraw.ImageDraw, rng: Generator, cloth_colour: Colour) -> N
 def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """A coat with patches, spots, stripes, or of one colour."""
     tone = dice("natural", 0.9).random() < 0.75
-    a, b = ((earthy if tone else colour)(dice(f"colour {k}", w)) for k, w in enumerate((0.7, 0.5)))
+    a, b = ((earthy if tone else color)(dice(f"colour {k}", w)) for k, w in enumerate((0.7, 0.5)))
     rng = dice("pattern")
     kind = rng.integers(4)
     if kind == 0:
@@ -221,8 +221,8 @@ def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 
 def paint(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
-    """One colour, or a gradual change between two, a little uneven."""
-    a, b = colour(dice("colour 0")), colour(dice("colour 1", 0.5))
+    """One color, or a slightly uneven gradient between two."""
+    a, b = color(dice("colour 0")), color(dice("colour 1", 0.5))
     rng = dice("wear", 0.6)
     amount = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE) if rng.random() < 0.4 else smooth_noise(rng, SIZE, 4)
     return _grain(rng, _mix(a, b, amount * rng.choice([0.0, 0.3, 0.8])), 40, float(rng.uniform(0, 35)))
@@ -259,12 +259,12 @@ def wood(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 def glaze(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """Painted ceramics: a ground with rings, dots, waves or a motif."""
     ground = dice("ground", 0.6)
-    a = colour(ground) if ground.random() < 0.5 else (int(ground.integers(215, 250)),) * 3
+    a = color(ground) if ground.random() < 0.5 else (int(ground.integers(215, 250)),) * 3
     image = Image.fromarray(_grain(ground, _mix(a, a, np.zeros((SIZE, SIZE))), 20, 8))
     draw = ImageDraw.Draw(image)
     for k in range(dice("count", 0.4).integers(1, 4)):
         rng = dice(f"motif {k}", 0.3 * k)
-        c = _contrast(a, [colour(rng), colour(rng)])
+        c = _contrast(a, [color(rng), color(rng)])
         y, kind = rng.uniform(0.1, 0.9) * SIZE, rng.integers(4)
         n, r = int(rng.integers(3, 12)), rng.uniform(4, 20)
         if kind == 0:
@@ -299,7 +299,7 @@ def cut(rng: Generator, photos: Sequence[Texture]) -> Texture:
 
 
 def shift_hue(texture: Texture, turn: float) -> Texture:
-    """Turn all hues by `turn` of the colour circle."""
+    """The texture with all hues shifted by `turn` of the color circle."""
     hsv = np.array(Image.fromarray(np.ascontiguousarray(texture)).convert("HSV"))
     hsv[..., 0] = (hsv[..., 0].astype(np.int64) + round(turn * 256)) % 256
     return np.asarray(Image.fromarray(hsv, "HSV").convert("RGB"))
@@ -309,7 +309,7 @@ MATERIALS: dict[str, Callable[[Dice, Sequence[Texture]], Texture]] = {
     "package": package, "cloth": cloth, "garment": garment, "fur": fur, "paint": paint, "skin": skin, "wood": wood,
     "glaze": glaze, "photo": photo,
 }  # fmt: skip
-# roughness: lowest and highest, and metallic: highest
+# material -> lowest and highest roughness, highest metallic value
 SURFACES = {
     "package": (0.35, 0.7, 0.0), "cloth": (0.8, 1.0, 0.0), "garment": (0.8, 1.0, 0.0), "fur": (0.85, 1.0, 0.0),
     "paint": (0.2, 0.7, 0.5), "skin": (0.35, 0.7, 0.0), "wood": (0.45, 0.8, 0.0), "glaze": (0.15, 0.4, 0.0),

@@ -62,7 +62,7 @@ def _normals(vertices: Floats, faces: NDArray[np.int64]) -> Floats:
 
 
 def fit(meshes: Sequence[Mesh]) -> list[Mesh]:
-    """The meshes moved and scaled together, so that all of them just fit a unit cube around the origin."""
+    """The meshes, moved and scaled together to just fit a unit cube around the origin."""
     used = np.concatenate([m.vertices[m.faces.ravel()] for m in meshes])
     low, high = used.min(0), used.max(0)
     middle, extent = (low + high) / 2, max(float((high - low).max()), 1e-9)
@@ -70,7 +70,7 @@ def fit(meshes: Sequence[Mesh]) -> list[Mesh]:
 
 
 def place(mesh: Mesh, scale: ArrayLike = 1.0, shift: ArrayLike = 0.0, turn: Floats | None = None) -> Mesh:
-    """A mesh scaled along its axes, turned by a (3, 3) rotation, then moved."""
+    """The mesh, scaled along its axes, rotated by a (3, 3) matrix, then moved."""
     vertices = mesh.vertices * np.asarray(scale, dtype=np.float32)
     if turn is not None:
         vertices = vertices @ turn.T
@@ -111,7 +111,7 @@ def load_obj(path: Path) -> Mesh | None:
 
 
 def simplify(mesh: Mesh, cells: int = 40) -> Mesh:
-    """Fewer triangles: vertices of one cell of a grid become one; corners keep their texture coordinates."""
+    """The mesh with fewer triangles: vertices in one cell of a grid become one, texture coordinates stay."""
     if len(mesh.faces) <= 4000:
         return mesh
     keys = np.floor((mesh.vertices + 0.5) * cells).astype(np.int64)
@@ -127,7 +127,7 @@ def load_texture(path: Path, size: int = 256) -> NDArray[np.uint8]:
     Raises:
         ImageReadError: if it can't be read.
     """
-    from idmetric.images.read import read_image  # loads torch, which the world otherwise does without
+    from idmetric.images.read import read_image  # imports torch, which nothing else here needs
 
     rgb = read_image(path)
     rgb.thumbnail((size, size))

@@ -1,9 +1,9 @@
-"""Pictures of textured meshes, off screen, by VTK: physically based shading, several lights, exact masks.
+"""Off-screen rendering of textured meshes with VTK: physically based shading, several lights, exact masks.
 
-VTK was chosen by measurement (benchmarks/world.py): with Mesa's software OpenGL one core shades a picture of 448 x 448
-samples in 13 ms, four times as fast as casting rays for it. It needs no screen; on Linux it takes EGL (Debian: libegl1)
-or OSMesa. Importing this module asks for Mesa's software renderer in the environment, unless variables say otherwise:
-it gives the same pixels on any machine, which graphics cards' drivers do not.
+With Mesa's software OpenGL, one core shades a picture of 448 x 448 samples in 13 ms, four times as fast as ray casting
+(benchmarks/world.py). VTK needs no screen; on Linux it uses EGL (Debian: libegl1) or OSMesa. Importing this module
+selects Mesa's software renderer through environment variables that are not yet set: it gives the same pixels on any
+machine, unlike drivers of graphics cards.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")
 
 
 def _choose_opengl() -> None:
-    """Set the environment so that VTK renders off screen, in software; before VTK opens its first window."""
+    """Make VTK render off screen and in software; to be called before VTK opens its first window."""
     os.environ.setdefault("LIBGL_ALWAYS_SOFTWARE", "1")
-    os.environ.setdefault("LP_NUM_THREADS", "0")  # of Mesa: work is shared out by processes instead
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa's threads: processes share the work instead
     if sys.platform != "linux" or "VTK_DEFAULT_OPENGL_WINDOW" in os.environ:
         return
     if find_library("EGL"):
         os.environ["VTK_DEFAULT_OPENGL_WINDOW"] = "vtkEGLRenderWindow"
-        if _MESA.is_file():  # rather than a graphics card's
+        if _MESA.is_file():  # Mesa instead of a graphics card's driver
             os.environ.setdefault("__EGL_VENDOR_LIBRARY_FILENAMES", str(_MESA))
     elif find_library("OSMesa"):
         os.environ["VTK_DEFAULT_OPENGL_WINDOW"] = "vtkOSOpenGLRenderWindow"
@@ -61,19 +61,19 @@ except ImportError as error:  # pragma: no cover
 
 Floats = NDArray[np.float32]
 Picture = NDArray[np.uint8]
-FINER = 2  # pixels are rendered at twice the size a side and averaged
+FINER = 2  # pictures are rendered at twice their size and averaged down
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a thing.
+    """A piece of an object.
 
     Attributes:
-        name: such as body, handle; pieces that count as one share it.
-        mesh: in the frame of the thing: x right, y up, z towards the viewer, the whole within about [-0.5, 0.5].
-        texture: (H, W, 3), v = 0 at its bottom row.
-        roughness, metallic: 0..1, of the surface.
-        region: (H, W) bool, where the texture shows a label, which is a part of its own; None = nowhere.
+        name: such as body or handle; pieces with one name count as one part.
+        mesh: in the frame of the object: x right, y up, z towards the viewer, all of it within about [-0.5, 0.5].
+        texture: (H, W, 3), with v = 0 at the bottom row.
+        roughness, metallic: of the surface, 0..1.
+        region: (H, W) bool, true where the texture shows a label, which is a part of its own; None = no label.
     """
 
     name: str
@@ -90,7 +90,9 @@ class Light:
 
     Attributes:
         direction: towards the main light, (x, y, z) as seen by the viewer.
-        colour: RGB factors around 1. strength: of the main light. ambient: 0..1, share that comes from everywhere.
+        colour: RGB factors around 1.
+        strength: of the main light.
+        ambient: share of the light that comes from everywhere, 0..1.
     """
 
     direction: tuple[float, float, float]
@@ -101,11 +103,13 @@ class Light:
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a thing stands in the frame.
+    """Rotation, size and place of an object in the frame.
 
     Attributes:
-        rotation: (3, 3). scale: size of the unit cube in fractions of the frame. centre: where the origin falls,
-            fractions of the frame from the top left. angle: the lens's vertical angle in degrees; small = flat.
+        rotation: (3, 3).
+        scale: size of the unit cube in fractions of the frame.
+        centre: image of the origin, in fractions of the frame from the top left.
+        angle: vertical angle of view in degrees; a small one flattens perspective.
     """
 
     rotation: Floats
@@ -115,7 +119,7 @@ class Pose:
 
 
 class Renderer:
-    """Draws square pictures of one size; holds an OpenGL context, so one per process will do (`renderer`)."""
+    """Draws square pictures of one size with an OpenGL context of its own; `renderer` shares one per process."""
 
     def __init__(self, size: int) -> None:
         self.size, self.fine = size, size * FINER
@@ -137,7 +141,7 @@ class Renderer:
         self._pixels = vtkUnsignedCharArray()
 
     def draw(self, parts: Sequence[Part], pose: Pose, light: Light) -> tuple[Floats, Floats]:
-        """Colour (size, size, 3) in [0, 1], meaningful where covered, and coverage (size, size) in [0, 1]."""
+        """Color (size, size, 3) in [0, 1], meaningful where covered, and coverage (size, size) in [0, 1]."""
         self._place(pose)
         self._shine(light)
         actors = [self._actor(part, pose, _texture(part.texture), light) for part in parts]
@@ -147,7 +151,7 @@ class Renderer:
         return coarse[..., :3], coarse[..., 3]
 
     def regions(self, parts: Sequence[Part], pose: Pose, names: Sequence[str]) -> Floats:
-        """Share of each pixel that shows the parts of these names ("label": the label), (size, size) in [0, 1]."""
+        """Share (size, size) in [0, 1] of each pixel that shows the named parts; "label" selects the label."""
         self._place(pose)
         actors = []
         for part in parts:
@@ -214,7 +218,7 @@ class Renderer:
 
 
 def renderer(size: int) -> Renderer:
-    """The process's renderer of this size; for one thread at a time.
+    """The renderer of this size that the process shares, for one thread at a time.
 
     Raises:
         RuntimeError: if there is no OpenGL to render with.

@@ -1,4 +1,4 @@
-"""A picture of a thing in a context, with exact masks of the thing and of its parts."""
+"""Pictures of an object in a context, with exact masks of the object and of its parts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Shot:
     """A rendered picture.
 
     Attributes:
-        picture: (size, size, 3) uint8. mask: (size, size) uint8, 255 = the visible thing (all of its copies).
-        part_mask: the visible part that was asked for; None if none was.
+        picture: (size, size, 3) uint8.
+        mask: (size, size) uint8, 255 where the object or one of its copies is visible.
+        part_mask: (size, size) uint8, 255 where the requested part is visible; None without a request.
     """
 
     picture: Picture
@@ -29,26 +30,26 @@ class Shot:
 
     @property
     def coverage(self) -> float:
-        """Share of the picture that shows the thing."""
+        """Share of the picture that shows the object, 0..1."""
         return float((self.mask > 127).mean())
 
     @property
     def oracle(self) -> float:
-        """1 - |part| / |object|, in pixels (NearID, section 3.4); 1 where no part was asked for."""
+        """1 - |part| / |object|, in pixels (NearID, section 3.4); 1 if no part was requested."""
         if self.part_mask is None:
             return 1.0
         return 1.0 - float((self.part_mask > 127).sum()) / max(int((self.mask > 127).sum()), 1)
 
 
 def render_scene(identity: Identity, context: Context, assets: Assets, size: int, part: str | None = None) -> Shot:
-    """The thing in the context.
+    """Render the object in the context.
 
     Args:
-        part: name of a part whose mask is wanted.
+        part: name of a part to return a mask of.
     """
     parts = assets.build(identity, context.figure)
     drawn = renderer(size)
-    colour, alpha = drawn.draw(parts, context.pose, context.light)
+    color, alpha = drawn.draw(parts, context.pose, context.light)
     own = names(parts)
     whole = drawn.regions(parts, context.pose, own) if len(own) < len({p.name for p in parts}) else alpha
     masks = [whole.copy()] if part is None else [whole.copy(), drawn.regions(parts, context.pose, (part,))]
@@ -56,8 +57,8 @@ def render_scene(identity: Identity, context: Context, assets: Assets, size: int
     picture *= np.array(context.light.colour, np.float32) * (0.55 + 0.45 * context.light.strength)
     _shade(picture, alpha, context)
     if context.repeat:
-        picture = _beside(picture, colour, alpha, masks, round(context.repeat * size))
-    picture = picture * (1 - alpha[..., None]) + colour * alpha[..., None]
+        picture = _beside(picture, color, alpha, masks, round(context.repeat * size))
+    picture = picture * (1 - alpha[..., None]) + color * alpha[..., None]
     occlude(picture, masks, context.occluders, assets)
     image = Image.fromarray((picture.clip(0, 1) * 255).astype(np.uint8))
     if context.blur:
@@ -70,18 +71,18 @@ def render_scene(identity: Identity, context: Context, assets: Assets, size: int
 
 
 def names(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Names of the parts that belong to the thing, in order."""
+    """The names of the parts that belong to the object, in order."""
     return tuple(dict.fromkeys(p.name for p in parts if p.name != "figure"))
 
 
 def _solid(mask: Floats) -> Picture:
-    """Sharp: a pixel shows the thing or doesn't."""
+    """The mask with sharp edges: 255 where the coverage exceeds one half."""
     solid: Picture = np.where(mask > 0.5, np.uint8(255), np.uint8(0))
     return solid
 
 
 def _shade(picture: Floats, alpha: Floats, context: Context) -> None:
-    """A soft shadow on what is behind, away from the light."""
+    """Darken the background by a soft shadow away from the light, in place."""
     if not context.shadow:
         return
     size = len(picture)
@@ -95,14 +96,14 @@ def _shade(picture: Floats, alpha: Floats, context: Context) -> None:
     picture *= 1 - context.shadow * 0.6 * (np.asarray(moved, dtype=np.float32) / 255)[..., None]
 
 
-def _beside(picture: Floats, colour: Floats, alpha: Floats, masks: Sequence[Floats], step: int) -> NDArray[np.float32]:
-    """Copies to the left and right, behind the thing; they count as the thing."""
+def _beside(picture: Floats, color: Floats, alpha: Floats, masks: Sequence[Floats], step: int) -> NDArray[np.float32]:
+    """The picture with copies to the left and right, behind the object; the masks, changed in place, include them."""
     size = len(picture)
     originals = [m.copy() for m in masks]
     for shift in range(-2 * step, 2 * step + 1, max(step, 1)):
         if shift and abs(shift) < size:
             moved = _shift(alpha, shift)
-            picture = picture * (1 - moved[..., None]) + _shift(colour, shift) * moved[..., None]
+            picture = picture * (1 - moved[..., None]) + _shift(color, shift) * moved[..., None]
             for k in range(1, len(masks)):  # a part is hidden where a later copy's other parts cover it
                 masks[k][:] = np.where(moved > 0.5, _shift(originals[k], shift), masks[k])
             masks[0][:] = np.maximum(masks[0], _shift(originals[0], shift))

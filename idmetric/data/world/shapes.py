@@ -1,4 +1,4 @@
-"""Procedural shapes by kind; their proportions are part of an identity."""
+"""The functions that draw a shape of each kind; proportions are part of an identity."""
 
 from __future__ import annotations
 

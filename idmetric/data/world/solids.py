@@ -1,4 +1,4 @@
-"""Solids that shapes are put together from."""
+"""Solids that shapes are assembled from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rng = Any  # numpy.random.Generator or idmetric.data.world.dice.Blend
 
 
 class Solid(NamedTuple):
-    """A piece of a shape: its name, which of the thing's materials it is made of (main, second, dark), its mesh."""
+    """A piece of a shape: its name, its material slot (main, second, dark, ...) and its mesh."""
 
     name: str
     slot: str
@@ -29,7 +29,7 @@ def grid(rows: int, columns: int) -> NDArray[np.int64]:
 
 
 def block(w: float, h: float, d: float, gable: float = 0.0) -> Mesh:
-    """A box: front and back show the whole texture, the sides a strip of it; with a gable like a milk carton's."""
+    """A box, optionally with the gable of a milk carton; front and back show the whole texture, the sides a strip."""
     x, y, z = w / 2, h / 2, d / 2
     strip = min(0.25, d / w / 2)
     sides: list[tuple[list[tuple[float, float, float]], tuple[float, float, float, float]]] = [
@@ -114,7 +114,7 @@ def rounded(e: float, n: float) -> Mesh:
 def sweep(
     path: ArrayLike, radius: ArrayLike, around: int = 10, uv: tuple[float, float, float, float] = (0, 0, 1, 1)
 ) -> Mesh:
-    """A tube along a path (N, 3) with a radius, or one at each point; `uv` is the rectangle of the texture it shows."""
+    """A tube along a path (N, 3), with one radius or one per point; `uv` is the rectangle of the texture it shows."""
     points = np.asarray(path, float)
     r = np.broadcast_to(np.asarray(radius, float), len(points))
     along = np.gradient(points, axis=0)

@@ -1,7 +1,7 @@
-"""What the papers train and test on, rendered: views, matched distractors, part edits, context edits, edit grids.
+"""Rendered counterparts of the papers' data: views, matched distractors, part edits, context edits, edit grids.
 
-Every picture follows from (seed, number, place in the structure, assets), and a distractor also from the views that it
-is to be seen in: not from what else was rendered, in which order or by how many processes.
+A picture depends on (seed, number, place in the structure, assets) alone, and a distractor also on the views that it is
+matched to. Other renderings, their order and the number of processes do not change it.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ from idmetric.data.world.identity import DOMAINS, Edit, Identity, shared_assets
 from idmetric.data.world.render import Light, Picture
 from idmetric.data.world.scene import Shot, names, render_scene
 
-VERSION = 2  # of what a seed gives: changes when pictures do
+VERSION = 2  # increases when the pictures of a seed change
 FACTORS = ("background", "viewpoint", "light")
 STRENGTHS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)  # identity changes of the edit grid
-TWINS = (0.3, 0.5, 0.75, 1.0)  # of the distractors of `World.group`
+TWINS = (0.3, 0.5, 0.75, 1.0)  # strengths of the distractors of `World.group`
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # context changes of the edit grid
 _TRIES = 12
-_STEP = 16  # 8-bit values by which a pixel must change for the change to be seen
-_SEEN = 0.1  # share of the thing's pixels that an edit must change so
-_COVERAGE = (0.02, 0.85)  # share of a picture that shows the thing
+_STEP = 16  # smallest visible change of a pixel, in 8-bit values
+_SEEN = 0.1  # share of the object's pixels that an edit must change visibly
+_COVERAGE = (0.02, 0.85)  # share of a picture that shows the object
 _TURN = float(np.radians(75))  # viewpoint change of level 1
 
 
 @dataclass(frozen=True)
 class Take:
-    """One picture of a structure and what it shows.
+    """One picture of a structure, with everything that made it.
 
     Attributes:
-        number: of the thing that it is or was made from. name: within the number, such as view-0, view-1-near-0.50.
-        identity, context: what was rendered. key: whose identity it is: equal for views of one thing.
+        number: of the object, or of the object that was edited.
+        name: unique within the number, such as view-0 or view-1-near-0.50.
+        identity, context: the rendered object and its context.
+        key: name of the identity, equal for all views of one object.
         role, parent, oracle: as in a manifest's `Row`.
-        change: of an edit of the identity, mean absolute change of the thing's pixels, 0..255, from the thing as it was
-            in the same context. None for other pictures.
+        change: for edits of the identity, the mean absolute change of the object's pixels in the same context, 0..255;
+            None for other pictures.
         about: further parameters.
     """
 
@@ -69,7 +71,7 @@ class Take:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that made the picture, as JSON values."""
+        """Everything that made the picture, as JSON values."""
         made = {"thing": asdict(self.identity), "context": asdict(self.context), **(self.about or {})}
         if self.change is not None:
             made["change"] = round(self.change, 3)
@@ -78,10 +80,11 @@ class Take:
 
 
 class World:
-    """Things numbered 0, 1, 2, ...; everything about one follows from (seed, number, assets).
+    """Objects numbered 0, 1, 2, ..., each determined by (seed, number, assets).
 
     Args:
-        seed: which world. assets: folder of meshes and photos (see `Assets`), or None for procedural things alone.
+        seed: of the world.
+        assets: folder of meshes and photos (see `Assets`), or None for procedural objects only.
         size: side of the pictures in pixels.
     """
 
@@ -90,11 +93,11 @@ class World:
         self.assets = shared_assets(assets)
         self._graded = lru_cache(maxsize=16)(self._find_graded)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without what it remembers
+    def __reduce__(self) -> tuple[Any, ...]:  # pickles the arguments, not the cache
         return World, (self.seed, self.assets.folder, self.size)
 
     def identity(self, number: int) -> Identity:
-        """The thing of this number."""
+        """The identity of this number."""
         rng = np.random.default_rng([self.seed, number, 0])
         odds = self.assets.kinds
         return Identity(str(rng.choice(list(odds), p=list(odds.values()))), int(rng.integers(1 << 31)))
@@ -104,7 +107,7 @@ class World:
         return f"world-{self.seed}-{number:06d}"
 
     def domain(self, number: int) -> str:
-        """Products, household, produce, fashion, animals or toys."""
+        """The object's domain: products, household, produce, fashion, animals or toys."""
         return DOMAINS[self.identity(number).kind]
 
     def context(self, number: int, view: int) -> Context:
@@ -113,23 +116,23 @@ class World:
         return sample_context(rng, self.identity(number).kind, self.assets)
 
     def strength(self, number: int, strengths: Sequence[float]) -> float:
-        """One of the strengths, for things that have one distractor."""
+        """One of the strengths, drawn at random for this number."""
         return float(stream(self.seed, number, "strength").choice(sorted(strengths)))
 
     def render(self, identity: Identity, context: Context, part: str | None = None) -> Shot:
-        """A picture."""
+        """Render an identity in a context."""
         return render_scene(identity, context, self.assets, self.size, part)
 
     def views(self, number: int, count: int) -> Iterator[Take]:
-        """The thing in different contexts (multi-view positives); it shows on 2 to 85 % of each picture."""
+        """The object in different contexts (multi-view positives); it covers 2 to 85 % of each picture."""
         identity, key = self.identity(number), self.key(number)
         for view in range(count):
             context = self.context(number, view)
             shot = self.render(identity, context)
             for again in range(_TRIES):
-                if shot.coverage < _COVERAGE[0]:  # hidden or out of the frame: in the middle
+                if shot.coverage < _COVERAGE[0]:  # hidden or out of the frame: move it to the middle
                     context = replace(context, occluders=(), centre=(0.5, 0.5), scale=0.6 + 0.02 * again, figure=None)
-                elif shot.coverage > _COVERAGE[1]:  # one side of it fills the frame: from further away
+                elif shot.coverage > _COVERAGE[1]:  # it fills the frame: move it away
                     context = replace(context, scale=0.75 * context.scale, repeat=0.75 * context.repeat)
                 else:
                     break
@@ -137,14 +140,14 @@ class World:
             yield Take(number, f"view-{view}", identity, context, shot, key)
 
     def near(self, views: Sequence[Take], strength: float, copy: int = 0) -> list[Take]:
-        """Distractors: one other thing in the very contexts of the views, where it can be told apart in each.
+        """Distractors: one other object in the contexts of the views, visibly different in each of them.
 
-        As NearID's (section 3.3), which however may be another thing in each view; for that, give views one by one.
+        NearID's distractors (section 3.3) may show another object in every view; for that, pass views one by one.
 
         Args:
-            strength: 1 = another thing of the same kind and silhouette family; less = the thing itself with its
-                colours, print or proportions, or all of them, changed that much.
-            copy: several distractors of the same views differ by it.
+            strength: 1 = another object of the same kind and silhouette family; less = the same object with its colors,
+                print or proportions, or all of them, changed by that amount.
+            copy: number that distinguishes several distractors of the same views.
         """
         level = round(strength * 1000)
         tail = f"near-{strength:.2f}" + (f"-{copy}" if copy else "")
@@ -158,7 +161,7 @@ class World:
     def _alike(
         self, views: Sequence[Take], strength: float, seed: list[int]
     ) -> tuple[Identity, list[Shot], list[float]]:
-        """An edited thing that shows in each view, or of some tries that which shows best where it shows least."""
+        """An edit that is visible in each view, or the best of some tries by the view where it is least visible."""
         best, least = None, -1.0
         for again in range(_TRIES):
             thing = edit(views[0].identity, strength, np.random.default_rng([*seed, again]))
@@ -173,9 +176,9 @@ class World:
         return *best, [_change(v.shot, shot) for v, shot in zip(views, best[1], strict=True)]
 
     def part_edit(self, views: Sequence[Take], copy: int = 0) -> list[Take]:
-        """One part of the thing made of something else, in each view, with the part's mask and the oracle score.
+        """The views with one part made of another material, with the part's mask and the oracle score.
 
-        As in MTG: views 1 and 2 of a thing, each with its edit. A view in which the part doesn't show has none.
+        As in MTG: views 1 and 2 of an object, each with its edit. A view that doesn't show the part gets no edit.
         """
         rng = np.random.default_rng([self.seed, views[0].number, 3, copy])
         identity = views[0].identity
@@ -183,7 +186,7 @@ class World:
         options = rng.permutation([n for n in names(parts) if n not in ("body", "cloth")]).tolist()
         if any(p.region is not None for p in parts):
             options.insert(int(rng.integers(len(options) + 1)), "label")
-        for name in [*options, *["label"] * _TRIES]:  # what bears no label, or shows no part, gets a label stuck on
+        for name in [*options, *["label"] * _TRIES]:  # in the end, stick a label on
             changed = identity.edited(Edit("part", 1.0, int(rng.integers(1 << 31)), name))
             takes = [take for view in views if (take := self._part(view, changed, name, copy))]
             if takes:
@@ -201,7 +204,7 @@ class World:
                     {"part": part})  # fmt: skip
 
     def context_edit(self, view: Take, copy: int = 0) -> Take:
-        """The same thing in the same pose before another background in another light (ID-Sim, subset 2a)."""
+        """The same object in the same pose, with another background and light (ID-Sim, subset 2a)."""
         rng = np.random.default_rng([self.seed, view.number, 4, _place(view), copy])
         context = replace(
             view.context, background=sample_background(rng, view.identity.kind, self.assets), light=sample_light(rng),
@@ -212,7 +215,7 @@ class World:
                     view.name)  # fmt: skip
 
     def identity_edit(self, view: Take, strength: float, copy: int = 0) -> Take:
-        """The thing changed in the same context (ID-Sim, subset 2b): like `near`, another change for each view."""
+        """The object changed, in the same context (ID-Sim, subset 2b): as `near`, with another change for each view."""
         place = [self.seed, view.number, 5, _place(view), round(strength * 1000), copy]
         other, [shot], [change] = self._alike([view], strength, place)
         name = f"{view.name}-edit-{strength:.2f}-{copy}"
@@ -222,9 +225,9 @@ class World:
     def grid(self, number: int, factors: Sequence[str] = FACTORS) -> Iterator[Take]:
         """Identity changes crossed with changes of context factors, one at a time (ID-Sim, 4.4 and supplement F).
 
-        Each picture's parameters hold factor, factor_change and identity_change in 0..1. The pictures without a change
-        of context come first and count for every factor (theirs is "none"); the first of all, unchanged, is the anchor
-        and every other's parent. Backgrounds are ordered by how far they are from the anchor's.
+        The parameters of each picture hold factor, factor_change and identity_change in 0..1. The pictures with an
+        unchanged context come first and count for every factor (their factor is "none"). The first of them, unchanged,
+        is the anchor and the parent of all others. Backgrounds are ordered by their distance from the anchor's.
         """
         identity, base = self.identity(number), self._base(number)
         other = self._graded(number)
@@ -250,12 +253,12 @@ class World:
                 )  # fmt: skip
 
     def _base(self, number: int) -> Context:
-        """A grid's context without changes: the thing whole, in the middle, from near the front."""
+        """The unchanged context of a grid: the whole object, centered, seen nearly from the front."""
         base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
         return replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
 
     def _find_graded(self, number: int) -> int:
-        """The seed of a grid's identity changes: one whose smallest change shows, or the best of some tries."""
+        """The seed of a grid's identity changes, of which even the smallest is visible, or the best of some tries."""
         identity, context = self.identity(number), self._base(number)
         plain = self.render(identity, context)
         best, least = 0, -1.0
@@ -269,7 +272,7 @@ class World:
         return best
 
     def _steps(self, base: Context, factor: str, kind: str, rng: Generator) -> list[Context]:
-        """The contexts of a factor's levels above 0."""
+        """The contexts of a factor at its levels above 0."""
         if factor == "background":
             own = draw_background(base.background, self.assets, self.size).astype(np.float32)
             others = [sample_background(rng, kind, self.assets) for _ in LEVELS[1:]]
@@ -287,7 +290,7 @@ class World:
         raise ValueError(f"no factor {factor!r}; there are {', '.join(FACTORS)}")
 
     def group(self, number: int, views: int = 3, distractors: int = 1) -> tuple[Picture, Picture, Picture]:
-        """Pictures for training: of one thing, and of another almost like it.
+        """Pictures for training: of one object, and of another that looks almost like it.
 
         Returns:
             Views (V, size, size, 3) in different contexts, their masks (V, size, size), and distractors
@@ -306,7 +309,10 @@ class World:
 
 
 def edit(identity: Identity, strength: float, rng: Generator) -> Identity:
-    """The thing with its colours, print or proportions, or all of them, changed by a strength in (0, 1]; 1 = all."""
+    """The identity with colors, print or proportions, or all of them, changed by a strength in (0, 1].
+
+    At strength 1, all of them change.
+    """
     what = str(rng.choice(["colour", "print", "shape", "all"], p=[0.3, 0.35, 0.15, 0.2])) if strength < 1 else "all"
     return identity.edited(Edit(what, strength, int(rng.integers(1 << 31))))
 
@@ -319,12 +325,12 @@ def _between(a: Light, b: Light, amount: float) -> Light:
 
 
 def _inside(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.bool_]:
-    """Where either picture shows the thing, or within a mask."""
+    """Where either picture shows the object, or within a mask."""
     return (before.mask | after.mask) > 127 if where is None else where > 127
 
 
 def _change(before: Shot, after: Shot, where: Picture | None = None) -> float:
-    """Mean absolute difference of pixels (0..255) where either picture shows the thing, or within a mask."""
+    """Mean absolute difference of pixels (0..255) where either picture shows the object, or within a mask."""
     inside = _inside(before, after, where)
     if not inside.any():
         return 0.0
@@ -332,7 +338,7 @@ def _change(before: Shot, after: Shot, where: Picture | None = None) -> float:
 
 
 def _shown(before: Shot, after: Shot, where: Picture | None = None) -> float:
-    """Share of those pixels that change by at least `_STEP` in some channel."""
+    """Share of the same pixels that change by at least `_STEP` in some channel."""
     inside = _inside(before, after, where)
     if not inside.any():
         return 0.0
@@ -341,7 +347,7 @@ def _shown(before: Shot, after: Shot, where: Picture | None = None) -> float:
 
 
 def _reshaped(before: Shot, after: Shot) -> float:
-    """Share of the two silhouettes that only one has: a print that merely shifts makes no other thing."""
+    """Share of the two silhouettes that only one covers; a print that merely shifts leaves it at 0."""
     either = ((before.mask | after.mask) > 127).sum()
     return float(((before.mask ^ after.mask) > 127).sum() / max(int(either), 1))
 

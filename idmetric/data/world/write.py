@@ -1,4 +1,4 @@
-"""Worlds as files: images, masks and a manifest, by several processes, picked up where a run stopped."""
+"""Worlds as files: several processes write images, masks and a manifest, and a new run resumes a stopped one."""
 
 from __future__ import annotations
 
@@ -37,15 +37,19 @@ from idmetric.io.output import OutputError, writing
 
 @dataclass(frozen=True)
 class Plan:
-    """What is rendered of each identity.
+    """The pictures to render of each identity.
 
     Attributes:
-        views: pictures in different contexts. distractors: of each view, at each strength.
+        seed: of the world.
+        size: side of the pictures in pixels.
+        views: number of pictures in different contexts.
+        distractors: number for each view, at each strength.
         strengths: of distractors and identity edits, 0..1; see `World.near`.
-        mixed: one of the strengths for each thing, drawn at random, instead of all.
-        parts: part edits of the first two views. context_edits, identity_edits: of each view.
-        grids: context factors whose edit grid is rendered: background, viewpoint, light.
-        size: side in pixels. quality: of JPEG files; 100 writes PNG, without loss.
+        mixed: use one of the strengths for each identity, drawn at random, instead of all.
+        parts: number of part edits of the first two views.
+        context_edits, identity_edits: number for each view.
+        grids: context factors to render an edit grid for: background, viewpoint, light.
+        quality: of JPEG files; 100 writes PNG, which is lossless.
     """
 
     seed: int = 0
@@ -80,14 +84,14 @@ class Plan:
 
     @property
     def pictures(self) -> int:
-        """Pictures of one identity, where every part edit can be seen."""
+        """Number of pictures of one identity, if every part edit is visible."""
         grid = len(STRENGTHS) * (1 + (len(LEVELS) - 1) * len(self.grids)) if self.grids else 0
         edits = self.distractors * (1 if self.mixed else len(self.strengths)) + self.context_edits + self.identity_edits
         return self.views * (1 + edits) + self.parts * min(2, self.views) + grid
 
 
 def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
-    """All pictures of one identity."""
+    """All pictures of one identity, as the plan asks for."""
     views = list(world.views(number, plan.views))
     yield from views
     strengths = (world.strength(number, plan.strengths),) if plan.mixed else plan.strengths
@@ -116,8 +120,8 @@ def write_world(
 ) -> Manifest:
     """Render identities as `render_world` does, and read the manifest of the whole folder.
 
-    What earlier runs rendered into the folder with the same plan counts too. A manifest of millions of rows takes
-    gigabytes of memory; `render_world` writes it without holding it.
+    The manifest includes identities that earlier runs rendered with the same plan. With millions of rows it takes
+    gigabytes of memory; `render_world` writes it without reading it back.
     """
     render_world(folder, plan, count, assets, start, workers, done)
     return read(folder / MANIFEST)
@@ -134,26 +138,26 @@ def render_world(
 ) -> tuple[int, int]:
     """Render identities `start` .. `start + count - 1` into a folder and write its manifest.parquet.
 
-    Identities that an earlier run finished are kept; a stopped run loses at most those in the making.
+    Identities that an earlier run finished are kept; a stopped run loses at most the identities in progress.
 
     Args:
         assets: see `idmetric.data.world.Assets`.
-        workers: processes; 0 = one for each core. The files are the same for any number of them. With several, a
-            script must start under `if __name__ == "__main__":`, since each process imports it.
-        done: called with the number of pictures of each identity, as they are finished or found.
+        workers: number of processes, which doesn't change the files; 0 = one per core. With several, a script must
+            start under `if __name__ == "__main__":`, because each process imports it.
+        done: called with the number of pictures of each identity that is finished or found.
 
     Returns:
-        Numbers of images and of identities (edited ones among them) in the manifest.
+        The number of images and the number of identities (including edited ones) in the manifest.
 
     Raises:
         ValueError: if the folder holds a world of another plan, or damaged files, or if another run is using it.
         ChildProcessError: if a process died.
     """
     if count < 1 or start < 0 or workers < 0:
-        raise ValueError("a world has at least 1 identity, its first number and the number of workers are 0 or more")
+        raise ValueError("a world has at least 1 identity; its first number and the number of workers are 0 or more")
     if assets is not None and not assets.is_dir():
         raise ValueError(f"{assets} is not a folder of assets")
-    World(plan.seed, assets, plan.size)  # refuses assets before anything is written
+    World(plan.seed, assets, plan.size)  # checks the assets before anything is written
     workers = workers or cores()
     with own_folder(folder):
         claim(folder, {**asdict(plan), "version": VERSION}, assets)
@@ -173,7 +177,7 @@ def cores() -> int:
 
 
 def _missing(folder: Path, numbers: range, done: Callable[[int], None]) -> list[int]:
-    """Those of the identities that are not finished; the files of the others are looked through."""
+    """The numbers of unfinished identities; the files of finished ones are checked."""
     missing, damaged = [], []
     for number in numbers:
         if not (folder / place_of(number) / ROWS).exists():
@@ -187,7 +191,7 @@ def _missing(folder: Path, numbers: range, done: Callable[[int], None]) -> list[
     return missing
 
 
-_job: dict[str, Any] = {}  # of this process
+_job: dict[str, Any] = {}  # the world that this process renders
 
 
 def _prepare(folder: Path, plan: Plan, assets: Path | None) -> None:
@@ -197,7 +201,7 @@ def _prepare(folder: Path, plan: Plan, assets: Path | None) -> None:
 def _in_processes(
     numbers: Sequence[int], workers: int, job: tuple[Path, Plan, Path | None], done: Callable[[int], None]
 ) -> None:
-    """Render identities in several processes, a few more of them waiting than are at work."""
+    """Render identities in several processes, with a short queue."""
     context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
     left = iter(numbers)
     with ProcessPoolExecutor(workers, context, _prepare_worker, job) as pool:
@@ -209,7 +213,7 @@ def _in_processes(
                     done(future.result())
                 waiting |= {pool.submit(_render, number) for number in islice(left, len(ready))}
         except BrokenProcessPool as error:
-            text = "a rendering process died; what is finished is kept: run again, perhaps with fewer workers"
+            text = "a rendering process died; finished identities are kept: run again, perhaps with fewer workers"
             raise ChildProcessError(text) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -217,7 +221,7 @@ def _in_processes(
 
 
 def _prepare_worker(folder: Path, plan: Plan, assets: Path | None) -> None:
-    """A worker ends with the run that started it, however that ends; on Ctrl-C it finishes its identity first."""
+    """Prepare a worker that ends with its parent process and finishes its identity on Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _prepare(folder, plan, assets)
@@ -231,7 +235,7 @@ def _end_with_parent() -> None:
 
 
 def _render(number: int) -> int:
-    """One identity's files; the folder appears under its name when it is whole."""
+    """Render one identity; its folder gets its final name once it is complete. Returns the number of pictures."""
     folder, plan, world = _job["folder"], _job["plan"], _job["world"]
     final = folder / place_of(number)
     making = final.with_name(f".{final.name}-{os.getpid()}-{secrets.token_hex(4)}")
@@ -243,7 +247,7 @@ def _render(number: int) -> int:
                 file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
             _publish(making, final)
     except OutputError as error:
-        kept = "finished identities are kept, and the same command renders the others"
+        kept = "finished identities are kept, and the same command renders the rest"
         raise OutputError(error.errno, f"{error}; {kept}", error.filename) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -251,7 +255,7 @@ def _render(number: int) -> int:
 
 
 def _publish(making: Path, final: Path) -> None:
-    """Give the folder its name, in place of an unfinished one; a finished one has the same files and is kept."""
+    """Give the folder its final name. It replaces an unfinished folder; a finished one has the same files and stays."""
     if final.exists() and not (final / ROWS).exists():
         remove(final)
     try:
