@@ -47,7 +47,7 @@ HELD_OUT = 100_000  # number of the first thing that is tested on
 # half of the picture or more, hardly another hue, no grey: colours tell these things apart
 MILD = {"crop": (0.5, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "grey": 0.0}
 
-MEASURES = (Measure("map", "mAP"), Measure("sides", "mAP, other side"), Measure("fit", "mAP, trained things"))
+MEASURES = (Measure("map", "mAP"), Measure("sides", "mAP, other side"), Measure("fit", "mAP, trained objects"))
 
 
 def row(name: str, average: float, loss: str, rate: float, **settings: object) -> Row:

@@ -72,7 +72,7 @@ MEASURES = (
     Measure("ind_edits", "IND among edits"),
     Measure("ood_edits", "OOD among edits"),
     Measure("general", "general, IND"),
-    Measure("fit", "mAP, trained things"),
+    Measure("fit", "mAP, trained objects"),
     Measure("map", "mAP, IND"),
 )
 
