@@ -19,14 +19,13 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from torch import Tensor
 
 from idmetric.checkpoints import config as configs
@@ -34,105 +33,30 @@ from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
-from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite
 from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place, resize_pixels
-from idmetric.io.hints import install
 from idmetric.io.output import replacing
-from idmetric.io.quiet import quiet
 from idmetric.models.batches import in_batches, names_of
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
+from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
+from idmetric.models.visid_files import (
+    CLASSES,
+    FILES,
+    SETTINGS,
+    check_sizes,
+    folder_revision,
+    import_transformers,
+    open_model,
+    read_normalization,
+    read_settings,
+)
+from idmetric.models.visid_tokens import patchify, prompt_tokens, vision_positions
 
-# the paper's four meta-tasks, in our own words
-TASKS = {
-    "recognition": "Find other images of the same object as in this image.",
-    "reidentification": "Find other photos of the same individual as in this photo.",
-    "grounding": "Find the images in which the subject of this image appears.",
-    "editing": "Find the image that this edit of the image leads to:",
-}
-CANDIDATE = "Represent the image"  # the example the paper gives
-
-SETTINGS = "visid.json"
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
-_IMAGE, _STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
-MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
-_MOST_PIXELS = 2**25  # 42,799 tokens; Qwen2.5-VL's processor takes 16,384
-
-# of whole numbers in config.json, far above those of any published model
-_BOUNDS = {
-    **dict.fromkeys(("num_hidden_layers", "depth"), 1000),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size", "vocab_size"), 2**20),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads"), 2**12),
-}
-
-# model_type -> transformers' class; the paper trains both (Table 1)
-_CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
-
-# what stands before, with an image after that, and at the end
-_STYLES = {
-    "vlm2vec": ("", _IMAGE, ""),
-    "chat": (
-        "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n",
-        f"<|vision_start|>{_IMAGE}<|vision_end|>",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class VisIDConfig:
-    """How images and words become tokens; saved in visid.json.
-
-    Args:
-        prompt_style: "vlm2vec": image, a space, the words, nothing else; "chat": Qwen's chat template, with the
-            embedding read after the assistant's header.
-        positions: "vision": an image's tokens get rows and columns as rotary positions; "sequential": they are counted
-            like words; "auto": "sequential" for vlm2vec, "vision" for chat. It matters because transformers 4.52,
-            which VLM2Vec pins, finds images by the token <|vision_start|>, which the vlm2vec style lacks, and so
-            counted them like words, whereas transformers 5 gives the same prompt rows and columns.
-        instruction: what `embed` says of an image where no other instruction is given.
-        text_instruction: the same for texts alone.
-        min_pixels, max_pixels: an image is scaled, keeping its shape, to lie between; sides are multiples of 28.
-        max_length: tokens, image included; longer texts are cut, with a warning.
-        separator: between image and words; default a space for vlm2vec, nothing for chat. VLM2Vec itself uses a line
-            break in its evaluation.
-        joiner: between instruction and text.
-        suffix: after the words, where there are any. VLM2Vec's evaluation ends queries with a line break.
-        system: the system's words of the chat template.
-        pooling: "last": the hidden state at the last token; "mean": the mean over all tokens.
-    """
-
-    prompt_style: Literal["vlm2vec", "chat"] = "vlm2vec"
-    positions: Literal["auto", "vision", "sequential"] = "auto"
-    instruction: str = CANDIDATE
-    min_pixels: int = 4 * _STEP * _STEP
-    max_pixels: int = 256 * _STEP * _STEP  # paper: 200,704, 256 tokens
-    max_length: int = 768
-    text_instruction: str = ""
-    separator: str | None = None
-    joiner: str = " "
-    suffix: str = ""
-    system: str = "You are a helpful assistant."
-    pooling: Literal["last", "mean"] = "last"
-
-    def __post_init__(self) -> None:
-        if self.prompt_style not in _STYLES:
-            raise ValueError(f"unknown prompt_style {self.prompt_style!r}: choose {', '.join(_STYLES)}")
-        if self.positions not in ("auto", "vision", "sequential"):
-            raise ValueError(f"unknown positions {self.positions!r}: choose auto, vision, sequential")
-        if self.pooling not in ("last", "mean"):
-            raise ValueError(f"unknown pooling {self.pooling!r}: choose last, mean")
-        if self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
-        if self.max_pixels > _MOST_PIXELS:
-            raise ValueError(f"max_pixels = {self.max_pixels}: at most {_MOST_PIXELS} are possible")
-        if not _STEP**2 <= self.min_pixels <= self.max_pixels:
-            raise ValueError(f"need {_STEP**2} <= min_pixels <= max_pixels, got {self.min_pixels}, {self.max_pixels}")
+__all__ = ["CANDIDATE", "MOST_RATIO", "TASKS", "VisIDConfig", "VisIDEmbed"]
 
 
 class VisIDEmbed(Embedder):
@@ -175,28 +99,26 @@ class VisIDEmbed(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        transformers = _transformers()
+        transformers = import_transformers()
         name = os.fspath(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
-        folder = fetch_folder(
-            released.files_of(known if known in released.VISID else name, released.VISID, hub), _FILES
-        )
+        folder = fetch_folder(released.files_of(known if known in released.VISID else name, released.VISID, hub), FILES)
         architecture = checkpoint.read_json(Files(folder)[checkpoint.CONFIG])
         kind = architecture.get("model_type")
-        if kind not in list(_CLASSES):
+        if kind not in list(CLASSES):
             raise CheckpointError(
-                f"{name!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}: use idmetric.load"
+                f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
             )
-        _check_sizes(architecture, str(folder / checkpoint.CONFIG))
+        check_sizes(architecture, str(folder / checkpoint.CONFIG))
         with understanding(folder):
-            mean, std = _normalisation(folder)
+            mean, std = read_normalization(folder)
             configs.check_view(1, mean, std)
-        settings = config or _settings(folder)
+        settings = config or read_settings(folder)
         side = math.isqrt(settings.max_pixels)
         super().__init__(
             name=name,
-            revision=_revision(folder),
+            revision=folder_revision(folder),
             image_size=(side, side),
             mean=mean,
             std=std,
@@ -205,11 +127,11 @@ class VisIDEmbed(Embedder):
         )
         self.settings = settings
         self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
-        self.backbone, self.tokenizer = _open(getattr(transformers, _CLASSES[kind]), transformers, folder, dtype)
+        self.backbone, self.tokenizer = open_model(getattr(transformers, CLASSES[kind]), transformers, folder, dtype)
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
-        self._image_token = int(self.tokenizer.convert_tokens_to_ids(_IMAGE))
+        self._image_token = int(self.tokenizer.convert_tokens_to_ids(IMAGE))
         self._control = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
         self._finish(device, None)
 
@@ -228,38 +150,16 @@ class VisIDEmbed(Embedder):
 
     @property
     def positions(self) -> str:
-        """The kind of positions that "auto" means."""
-        if self.settings.positions != "auto":
-            return self.settings.positions
-        return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
+        """The kind of positions: "vision" or "sequential"."""
+        return self.settings.position_kind
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         return asdict(self.settings)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.
-
-        In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
-        """
-        low, high = self.settings.min_pixels, self.settings.max_pixels
-        if max(height, width) > MOST_RATIO * min(height, width):
-            raise ValueError(
-                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
-            )
-        if self.settings.prompt_style == "vlm2vec" and min(height, width) < _STEP and low <= 4 * _STEP**2 <= high:
-            return 2 * _STEP, 2 * _STEP
-        rows, columns = (round(side / _STEP) * _STEP for side in (height, width))
-        if rows * columns > high:
-            scale = math.sqrt(height * width / high)
-            rows, columns = (max(_STEP, math.floor(side / scale / _STEP) * _STEP) for side in (height, width))
-        elif rows * columns < low:
-            scale = math.sqrt(low / (height * width))
-            rows, columns = (math.ceil(side * scale / _STEP) * _STEP for side in (height, width))
-        if rows * columns > high:  # a narrow limit and a long image: the processor would exceed it
-            short, long = min(rows, columns), max(_STEP, high // (min(rows, columns) * _STEP) * _STEP)
-            rows, columns = (long, short) if rows > columns else (short, long)
-        return rows, columns
+        """See `VisIDConfig.size_for`."""
+        return self.settings.size_for(height, width)
 
     def forward(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, H, W) in [0, 1] under the default instruction, differentiably."""
@@ -383,10 +283,28 @@ class VisIDEmbed(Embedder):
         covers: Sequence[Tensor | None] | None = None,
         patches: bool = True,
     ) -> Embedding:
-        """One pass: pixels at their final size (or None) and words, of each item."""
+        """One forward pass over items: their pixels at the final size (or None) and words."""
+        inputs, last = self._inputs(pixels, words)
+        hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
+
+        if self.settings.pooling == "mean":
+            weight = inputs["attention_mask"].to(hidden.device)[..., None]
+            pooled = (_wide(hidden) * weight).sum(1) / weight.sum(1)
+        else:
+            pooled = _wide(hidden[torch.arange(len(last)), last])
+        features = F.normalize(pooled, dim=-1)
+
+        if not patches or any(x is None for x in pixels):  # a text alone has no patches
+            return Embedding(features, model=self._maker())
+        tokens, weights = self._patches(hidden, inputs["input_ids"] == self._image_token, covers)
+        return Embedding(features, tokens, None, weights, self._maker())
+
+    def _inputs(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> tuple[dict[str, Tensor], list[int]]:
+        """The backbone's arguments, padded to one length, and the place of each item's last token."""
         shown = [place(x, self.device) for x in pixels if x is not None]
-        grids = [None if x is None else (x.shape[1] // _STEP, x.shape[2] // _STEP) for x in pixels]
+        grids = [None if x is None else (x.shape[1] // STEP, x.shape[2] // STEP) for x in pixels]
         ids = [self._tokens(text, grid) for text, grid in zip(words, grids, strict=True)]
+
         length = max(len(x) for x in ids)
         tokens = torch.full((len(ids), length), self.tokenizer.pad_token_id or 0)
         attended = torch.zeros(len(ids), length, dtype=torch.long)
@@ -396,34 +314,27 @@ class VisIDEmbed(Embedder):
             start = 0 if self.padding_side == "right" else length - len(own)
             span = slice(start, start + len(own))
             tokens[i, span], attended[i, span] = torch.tensor(own), 1
-            positions[:, i, span] = self._positions(torch.tensor(own), grid)
+            if grid is None or self.positions == "sequential":
+                positions[:, i, span] = torch.arange(len(own))
+            else:
+                positions[:, i, span] = vision_positions(torch.tensor(own), grid, self._image_token)
             last.append(start + len(own) - 1)
+
         inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
         if shown:
-            inputs["pixel_values"] = torch.cat([self._patchify(x) for x in shown])
+            inputs["pixel_values"] = torch.cat([patchify(self.normalise(x).to(self.dtype)) for x in shown])
             inputs["image_grid_thw"] = torch.tensor([[1, 2 * g[0], 2 * g[1]] for g in grids if g is not None])
-        inputs = {key: value.to(self.device) for key, value in inputs.items()}
-        hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
-        if self.settings.pooling == "mean":
-            weight = attended.to(hidden.device)[..., None]
-            pooled = (_wide(hidden) * weight).sum(1) / weight.sum(1)
-        else:
-            pooled = _wide(hidden[torch.arange(len(ids)), last])
-        features = F.normalize(pooled, dim=-1)
-        if len(shown) < len(ids) or not patches:  # a text alone has no patches
-            return Embedding(features, model=self._maker())
-        tokens_of, weights = self._patches(hidden, tokens == self._image_token, covers)
-        return Embedding(features, tokens_of, None, weights, self._maker())
+        return {key: value.to(self.device) for key, value in inputs.items()}, last
 
     def _patches(self, hidden: Tensor, where: Tensor, covers: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor]:
-        room = self.settings.max_pixels // _STEP**2
+        room = self.settings.max_pixels // STEP**2
         patches, weights = [], []
         for i, own in enumerate(where.to(hidden.device)):
             found = F.normalize(_wide(hidden[i][own]), dim=-1)
             cover = None if covers is None else covers[i]
             weight = found.new_ones(len(found))
             if cover is not None:
-                weight = F.avg_pool2d(cover[None, None].to(found), _STEP).flatten()
+                weight = F.avg_pool2d(cover[None, None].to(found), STEP).flatten()
             patches.append(F.pad(found, (0, 0, 0, room - len(found))))
             weights.append(F.pad(weight, (0, room - len(found))))
         return torch.stack(patches), torch.stack(weights)
@@ -437,53 +348,11 @@ class VisIDEmbed(Embedder):
         """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of words that are cut
-            self._tokens(self.settings.instruction, (self.settings.max_pixels // _STEP**2, 1))
+            self._tokens(self.settings.instruction, (self.settings.max_pixels // STEP**2, 1))
 
     def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
-        """Token ids of one item, cut to max_length."""
         self.check_words(words)
-        before, image, after = _STYLES[self.settings.prompt_style]
-        prompt = before.format(system=self.settings.system)
-        if grid is not None:
-            separator = self.settings.separator
-            if separator is None:
-                separator = " " if self.settings.prompt_style == "vlm2vec" else ""
-            prompt += image.replace(_IMAGE, _IMAGE * (grid[0] * grid[1])) + (separator if words else "")
-        prompt += words.strip(" ") + (self.settings.suffix if words else "") + after
-        ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if not ids:
-            raise ValueError("an item without image and without words cannot be embedded")
-        limit = self.settings.max_length
-        if len(ids) > limit:
-            tail: list[int] = self.tokenizer(after, add_special_tokens=False)["input_ids"] if after else []
-            ids, lost = ids[: max(0, limit - len(tail))] + tail, len(ids) - limit
-            if len(ids) > limit:
-                raise ValueError(f"max_length={limit} tokens do not hold the chat template: raise it")
-            if grid is not None and ids.count(self._image_token) < grid[0] * grid[1]:
-                raise ValueError(f"max_length={limit} tokens do not hold an image of {grid[0] * grid[1]}: raise it")
-            warnings.warn(f"a text was cut by {lost} tokens to fit max_length={limit}", UserWarning, stacklevel=2)
-        return ids
-
-    def _positions(self, ids: Tensor, grid: tuple[int, int] | None) -> Tensor:
-        """Rotary positions (3, L): of time, row and column."""
-        count = torch.arange(len(ids)).expand(3, -1)
-        if grid is None or self.positions == "sequential":
-            return count
-        first = int((ids == self._image_token).nonzero()[0])
-        rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-        image = first + torch.stack([torch.zeros_like(rows), rows, columns]).flatten(1)
-        rest = len(ids) - first - image.shape[1]
-        after = first + max(grid) + torch.arange(rest).expand(3, -1)
-        return torch.cat([count[:, :first], image, after], 1)
-
-    def _patchify(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels (3, H, W) in the order and form of Qwen2-VL's processor: (patches, 3 * 2 * 14 * 14)."""
-        half = _STEP // 2
-        x = self.normalise(pixels).to(self.dtype)
-        rows, columns = x.shape[1] // _STEP, x.shape[2] // _STEP
-        x = x.reshape(3, rows, 2, half, columns, 2, half).permute(1, 4, 2, 5, 0, 3, 6)
-        # a still image counts as two equal frames
-        return x.flatten(0, 3)[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1)
+        return prompt_tokens(words, grid, self.settings, self.tokenizer)
 
     # Files
 
@@ -499,74 +368,5 @@ class VisIDEmbed(Embedder):
             path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(f"VisIDEmbed needs transformers: {install('visid')}") from error
-    return transformers
-
-
-def _revision(folder: Path) -> str:
-    files = [path for pattern in _FILES for path in folder.glob(pattern)]
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise CheckpointError(f"{str(folder)!r} has no safetensors file")
-    return revision_of(*sorted(files))
-
-
-def _open(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
-    try:
-        # with its language head, so that transformers finds the names of either class; the head is dropped
-        with quiet("transformers"):  # what is missing is told below; the language head may be
-            loaded: Any = architecture.from_pretrained(
-                folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
-                output_loading_info=True,
-            )  # fmt: skip
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
-    whole, report = loaded
-    missing = [key for key in sorted(report["missing_keys"]) if not key.startswith("lm_head.")]
-    unfit = [*missing, *map(str, report["mismatched_keys"])]
-    if unfit:
-        raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
-    check_finite(whole.model.state_dict(), folder)
-    return whole.model, tokenizer
-
-
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
-
-
-def _settings(folder: Path) -> VisIDConfig:
-    if not (folder / SETTINGS).is_file():
-        return VisIDConfig()
-    values = checkpoint.read_json(folder / SETTINGS)
-    if unknown := values.keys() - {f.name for f in fields(VisIDConfig)}:
-        raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
-    try:
-        settings = replace(VisIDConfig(), **values)
-        configs.check(VisIDConfig, values, numbers=False)
-        return settings
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error
-
-
-def _check_sizes(config: Any, name: str) -> None:
-    """Refuse an architecture beyond all bounds before transformers lays it out."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            _check_sizes(value, name)
-        elif key in _BOUNDS and not (isinstance(value, int) and 1 <= value <= _BOUNDS[key]):
-            raise CheckpointError(f"{name!r}: {key} = {configs.shown(value)}: 1 to {_BOUNDS[key]} are possible")
-
-
-def _normalisation(folder: Path) -> tuple[list[float], list[float]]:
-    """Mean and deviation of the image processor's file, whichever name transformers gave it."""
-    for name in (released.PROCESSOR, "processor_config.json"):
-        if (folder / name).is_file():
-            found = checkpoint.read_json(folder / name)
-            found = found.get("image_processor", found)
-            if "image_mean" in found and "image_std" in found:
-                return list(found["image_mean"]), list(found["image_std"])
-    raise CheckpointError(f"{str(folder)!r} has no {released.PROCESSOR} with image_mean and image_std")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
 from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.models.visid_tokens import patchify, prompt_tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -160,7 +161,7 @@ def test_pixels_become_the_processors_patches(folder: Path, metric: VisIDEmbed) 
     pixels = torch.rand(3, 56, 84)
     expected = processor(pixels[None], do_rescale=False, do_resize=False, return_tensors="pt")
     assert expected["image_grid_thw"].tolist() == [[1, 4, 6]]
-    assert metric._patchify(pixels).sub(expected["pixel_values"]).abs().max() < 1e-5
+    assert patchify(metric.normalise(pixels)).sub(expected["pixel_values"]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("height", [1, 20, 28, 41, 100, 448, 1000])
@@ -228,7 +229,7 @@ def test_long_texts_are_cut_with_a_warning_and_images_never(folder: Path, metric
     assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.999
     chat = VisIDEmbed(folder, config=VisIDConfig("chat", max_length=150), device="cpu")
     with pytest.warns(UserWarning, match="cut by"):
-        ids = chat._tokens(text, (2, 2))
+        ids = prompt_tokens(text, (2, 2), chat.settings, chat.tokenizer)
     assert len(ids) == 150
     assert chat.tokenizer.decode(ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
     short = VisIDEmbed(folder, config=VisIDConfig(max_length=3), device="cpu")

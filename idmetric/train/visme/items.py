@@ -26,7 +26,7 @@ class Sizes:
     settings: VisIDConfig
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
-        return VisIDEmbed.size_for(self, height, width)  # type: ignore[arg-type]  # it reads the settings alone
+        return self.settings.size_for(height, width)
 
 
 class Packed(NamedTuple):

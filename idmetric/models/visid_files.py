@@ -1,0 +1,100 @@
+"""Folders of Qwen2-VL and Qwen2.5-VL models in transformers' format, with settings in visid.json."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from idmetric.checkpoints import config as configs
+from idmetric.checkpoints import released
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.format import read_json
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import check_finite
+from idmetric.io.hints import install
+from idmetric.io.quiet import quiet
+from idmetric.models.visid_config import VisIDConfig
+
+SETTINGS = "visid.json"
+FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
+# of whole numbers in config.json, far above those of any published model
+_BOUNDS = {
+    **dict.fromkeys(("num_hidden_layers", "depth"), 1000),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size", "vocab_size"), 2**20),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads"), 2**12),
+}
+# model_type -> transformers' class; the paper trains both (Table 1)
+CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
+
+
+def import_transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f"VisIDEmbed needs transformers: {install('visid')}") from error
+    return transformers
+
+
+def folder_revision(folder: Path) -> str:
+    files = [path for pattern in FILES for path in folder.glob(pattern)]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise CheckpointError(f"{str(folder)!r} has no safetensors file")
+    return revision_of(*sorted(files))
+
+
+def open_model(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    try:
+        # with its language head, so that transformers finds the names of either class; the head is dropped
+        with quiet("transformers"):  # what is missing is told below; the language head may be
+            loaded: Any = architecture.from_pretrained(
+                folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
+    whole, report = loaded
+    missing = [key for key in sorted(report["missing_keys"]) if not key.startswith("lm_head.")]
+    unfit = [*missing, *map(str, report["mismatched_keys"])]
+    if unfit:
+        raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
+    check_finite(whole.model.state_dict(), folder)
+    return whole.model, tokenizer
+
+
+def check_sizes(config: Any, name: str) -> None:
+    """Refuse an architecture beyond all bounds before transformers lays it out."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            check_sizes(value, name)
+        elif key in _BOUNDS and not (isinstance(value, int) and 1 <= value <= _BOUNDS[key]):
+            raise CheckpointError(f"{name!r}: {key} = {configs.shown(value)}: 1 to {_BOUNDS[key]} are possible")
+
+
+def read_normalization(folder: Path) -> tuple[list[float], list[float]]:
+    """Mean and deviation of the image processor's file, whichever name transformers gave it."""
+    for name in (released.PROCESSOR, "processor_config.json"):
+        if (folder / name).is_file():
+            found = read_json(folder / name)
+            found = found.get("image_processor", found)
+            if "image_mean" in found and "image_std" in found:
+                return list(found["image_mean"]), list(found["image_std"])
+    raise CheckpointError(f"{str(folder)!r} has no {released.PROCESSOR} with image_mean and image_std")
+
+
+def read_settings(folder: Path) -> VisIDConfig:
+    if not (folder / SETTINGS).is_file():
+        return VisIDConfig()
+    values = read_json(folder / SETTINGS)
+    if unknown := values.keys() - {f.name for f in fields(VisIDConfig)}:
+        raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
+    try:
+        settings = replace(VisIDConfig(), **values)
+        configs.check(VisIDConfig, values, numbers=False)
+        return settings
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error
