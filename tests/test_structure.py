@@ -18,10 +18,16 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 
 # a module may import modules of its own rank or lower; the longest name that fits counts
 RANK = {
-    "io": 0, "evaluate": 1, "images": 1, "distance": 1, "models.embedding": 2, "distance.matrix": 3, "checkpoints": 3,
-    "calibration": 3, "models": 4, "checkpoints.released": 4, "checkpoints.released_idsim": 4,
-    "checkpoints.released_nearid": 4, "store": 5, "scoring": 5,
-    "losses": 5, "data": 6, "gallery": 6, "adapters": 6, "protocols": 7, "train": 8, "report": 8, "scale": 8, "cli": 9,
+    "io": 0,
+    "evaluate": 1, "images": 1, "distance": 1,
+    "models.embedding": 2,
+    "distance.matrix": 3, "distance.patches": 3, "checkpoints": 3, "calibration": 3,
+    "models": 4, "checkpoints.released": 4, "checkpoints.released_idsim": 4, "checkpoints.released_nearid": 4,
+    "store": 5, "scoring": 5, "losses": 5,
+    "data": 6, "gallery": 6, "adapters": 6,
+    "protocols": 7,
+    "train": 8, "report": 8, "scale": 8,
+    "cli": 9,
 }  # fmt: skip
 ENTRIES = 20  # files and folders at the top of the package, at most
 ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below

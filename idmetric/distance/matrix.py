@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.distance.sinkhorn import product, self_potential, sinkhorn_distance, sinkhorn_matrix
+from idmetric.distance.cosine import cosine_distance, cosine_matrix, unit
+from idmetric.distance.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
 from idmetric.models.embedding import Embedding, same_model
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
@@ -68,34 +67,6 @@ def check_mode(mode: object) -> None:
         f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
         "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
     )
-
-
-def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
-    """1 - cos(a, b) along the last axis.
-
-    Args:
-        a, b: features, shape (..., D), broadcast against each other. Computed in float32 or better.
-
-    Returns:
-        Shape (...), range [0, 2]; 0 = same direction, 1 where one of them is zero.
-    """
-    # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
-    x, y = _unit(a), _unit(b)
-    return (x - y).square().sum(-1) / 2 + _lost(x) + _lost(y)
-
-
-def _lost(unit: Tensor) -> Tensor:
-    """What a vector of zeros lacks of |a - b|^2 / 2 = 1 - a.b: half of the square that its length should have."""
-    lost = (1 - unit.square().sum(-1)) / 2
-    return lost.where(lost > 0.25, 0)  # of all others it is rounding
-
-
-def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
-    if torch.compiler.is_compiling():  # which cannot ask how precise products are
-        return cosine_distance(a[:, None], b[None])
-    with torch.autocast(a.device.type, enabled=False):
-        return (1 - product(_unit(a), _unit(b).T)).clamp_min(0)  # rounding may leave -1e-7
 
 
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
@@ -165,23 +136,23 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     if check_name(name) not in ("patch", "joint"):
         return None
     options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
-    return self_potential(_unit(_patches(embedding)), embedding.weights, **options)
+    return self_potential(unit(_patches(embedding)), embedding.weights, **options)
 
 
 def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
     # a single image against many is broadcast by the solver, its own term computed once
-    x, y = _unit(_patches(a)), _unit(_patches(b))
+    x, y = unit(_patches(a)), unit(_patches(b))
     return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
 
 
 def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str, self_b: Tensor | None = None) -> Tensor:
-    x = _unit(_patches(a))
-    y = x if b is a else _unit(_patches(b))
+    x = unit(_patches(a))
+    y = x if b is a else unit(_patches(b))
     return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, self_b=self_b, **_SINKHORN[kind])
 
 
 def _pooled(embedding: Embedding) -> Tensor:
-    tokens = _unit(_patches(embedding))
+    tokens = unit(_patches(embedding))
     if embedding.weights is None:
         return tokens.mean(1)
     weights = embedding.weights.to(tokens.dtype)
@@ -192,11 +163,6 @@ def _patches(embedding: Embedding) -> Tensor:
     if embedding.patches is None:
         raise ValueError("this distance compares patch tokens, which the embedding lacks: embed with patches=True")
     return embedding.patches
-
-
-def _unit(x: Tensor) -> Tensor:
-    with torch.autocast(x.device.type, enabled=False):
-        return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
 
 
 def _check_comparable(a: Embedding, b: Embedding) -> None:

@@ -37,14 +37,23 @@ divergences".
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from idmetric.distance.annealing import (
+    Chunk,
+    Cloud,
+    cross_potentials,
+    flipped,
+    no_autocast,
+    self_potentials,
+    wants_graph,
+)
+
 MAX_ELEMENTS = 2**24
 _CACHED = 2**20  # elements of a chunk that a CPU's cache holds: larger ones were half as quick
-_LOG2E = math.log2(math.e)
 
 
 def sinkhorn_distance(
@@ -83,7 +92,7 @@ def sinkhorn_distance(
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
     options = _options(blur, scaling, diameter, debias, max_elements)
-    with _no_autocast(a):
+    with no_autocast(a):
         left, right = _cloud(a, b, weights_a, self_a, options), _cloud(b, a, weights_b, self_b, options)
         size = max(len(a), len(b)) if len(a) and len(b) else 0
         rows, cols = (torch.arange(len(x), device=x.device).expand(size) for x in (a, b))
@@ -115,7 +124,7 @@ def sinkhorn_matrix(
     """
     options = _options(blur, scaling, diameter, debias, max_elements)
     symmetric = a is b and weights_a is weights_b
-    with _no_autocast(a):
+    with no_autocast(a):
         left = _cloud(a, b, weights_a, self_a, options)
         right = left if symmetric else _cloud(b, a, weights_b, self_b, options)
         if symmetric:
@@ -152,7 +161,7 @@ def self_potential(
         Potentials (N, P); those of tokens of weight zero mean nothing.
     """
     options = _options(blur, scaling, diameter, True, max_elements)
-    with _no_autocast(x):
+    with no_autocast(x):
         return _self_potential(_cloud(x, x, weights, None, options), options)
 
 
@@ -164,29 +173,10 @@ class _Options(NamedTuple):
     max_elements: int
 
 
-class _Cloud(NamedTuple):
-    tokens: Tensor  # (n, P, D), zeros where the weight is zero
-    weights: Tensor  # (n, P), rows sum to 1
-    log_weights: Tensor  # (n, P), detached, -inf where the weight is zero
-    potential: Tensor | None  # (n, P), what debiasing subtracts, when it is at hand
-
-
-class _Chunk(NamedTuple):
-    """Pairs (rows[k], cols[k]) solved together, and their temperatures."""
-
-    rows: Tensor
-    cols: Tensor
-    schedule: list[float]
-
-
 def _options(blur: float, scaling: float, diameter: float | None, debias: bool, max_elements: int) -> _Options:
     if not blur > 0 or not 0 < scaling < 1 or (diameter is not None and not 0 < diameter < math.inf):
         raise ValueError(f"need blur > 0, 0 < scaling < 1, diameter > 0 or None: got {blur=}, {scaling=}, {diameter=}")
     return _Options(blur, scaling, diameter, debias, max_elements)
-
-
-def _no_autocast(x: Tensor) -> torch.autocast:
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def _saveable(x: Tensor) -> Tensor:
@@ -194,7 +184,7 @@ def _saveable(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
 
-def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor | None, options: _Options) -> _Cloud:
+def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor | None, options: _Options) -> Cloud:
     if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != other.shape[-1]:
         raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(other.shape)}")
     dtype = torch.promote_types(torch.promote_types(x.dtype, other.dtype), torch.float32)
@@ -207,11 +197,11 @@ def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor |
         potential = _saveable(potential.to(dtype))
     if weights is None:
         uniform = x.new_full(x.shape[:2], 1 / x.shape[1])
-        return _Cloud(x, uniform, uniform.log(), potential)
+        return Cloud(x, uniform, uniform.log(), potential)
     weights = _normalised(weights, x)
     # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
     x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
-    return _Cloud(x, weights, weights.detach().log(), potential)
+    return Cloud(x, weights, weights.detach().log(), potential)
 
 
 def _normalised(weights: Tensor, x: Tensor) -> Tensor:
@@ -225,7 +215,7 @@ def _normalised(weights: Tensor, x: Tensor) -> Tensor:
     return weights / total.unsqueeze(1)
 
 
-def _scores(a: _Cloud, b: _Cloud, rows: Tensor, cols: Tensor, options: _Options) -> Tensor:
+def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -> Tensor:
     """Distances (K,) of the pairs (rows[k], cols[k])."""
     chunks = _chunks(a, b, rows, cols, options)
     if options.debias and options.diameter is not None:
@@ -233,35 +223,31 @@ def _scores(a: _Cloud, b: _Cloud, rows: Tensor, cols: Tensor, options: _Options)
         a = a if a.potential is not None else a._replace(potential=_self_potential(a, options))
         b = a if same else b if b.potential is not None else b._replace(potential=_self_potential(b, options))
     # Without a graph each chunk shrinks to its scores at once; with one, a single node sums the chunks' gradients.
-    groups = [chunks] if _wants_graph(*a, *b) else [[chunk] for chunk in chunks]
+    groups = [chunks] if wants_graph(*a, *b) else [[chunk] for chunk in chunks]
     return torch.cat([_transport(a, b, group, options.debias) for group in groups])
 
 
-def _wants_graph(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _transport(a: _Cloud, b: _Cloud, chunks: list[_Chunk], debias: bool) -> Tensor:
+def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
     rows, cols = torch.cat([c.rows for c in chunks]), torch.cat([c.cols for c in chunks])
-    f, g = _cross_potentials(a, b, chunks)
+    f, g = cross_potentials(a, b, chunks)
     if debias:
         # Potential minus potential, then the sum: the sums alone would cancel to few digits.
-        f = f - (_self_potentials(a, chunks) if a.potential is None else a.potential[rows])
-        g = g - (_self_potentials(b, _flipped(chunks)) if b.potential is None else b.potential[cols])
+        f = f - (self_potentials(a, chunks) if a.potential is None else a.potential[rows])
+        g = g - (self_potentials(b, flipped(chunks)) if b.potential is None else b.potential[cols])
     return (a.weights[rows] * f).sum(1) + (b.weights[cols] * g).sum(1)
 
 
-def _chunks(a: _Cloud, b: _Cloud, rows: Tensor, cols: Tensor, options: _Options) -> list[_Chunk]:
+def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -> list[Chunk]:
     if options.diameter is None and len(rows):
         pairs = zip(torch.split(rows, 1), torch.split(cols, 1), strict=True)
-        return [_Chunk(i, j, _schedule(_diameter(a, b, i, j, options.blur), options)) for i, j in pairs]
+        return [Chunk(i, j, _schedule(_diameter(a, b, i, j, options.blur), options)) for i, j in pairs]
     tokens_a, tokens_b, channels = a.tokens.shape[1], b.tokens.shape[1], a.tokens.shape[2]
     elements = max(tokens_a * tokens_b, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
     limit = min(options.max_elements, _CACHED) if rows.device.type == "cpu" else options.max_elements
     size = max(1, limit // elements)
     schedule = _schedule(options.diameter or 1.0, options)
     pairs = zip(torch.split(rows, size), torch.split(cols, size), strict=True)
-    return [_Chunk(i, j, schedule) for i, j in pairs]
+    return [Chunk(i, j, schedule) for i, j in pairs]
 
 
 def _schedule(diameter: float, options: _Options) -> list[float]:
@@ -271,7 +257,7 @@ def _schedule(diameter: float, options: _Options) -> list[float]:
     return [diameter**2, *(math.exp(first + i * step) for i in range(steps)), options.blur**2]
 
 
-def _diameter(a: _Cloud, b: _Cloud, i: Tensor, j: Tensor, blur: float) -> float:
+def _diameter(a: Cloud, b: Cloud, i: Tensor, j: Tensor, blur: float) -> float:
     """Bounding-box diagonal of a pair; a floor keeps the first temperature positive for constant sets."""
     kept = [c.tokens[k].detach()[c.weights[k] > 0] for c, k in ((a, i), (b, j))]
     low, high = torch.aminmax(torch.cat(kept), dim=0)
@@ -279,125 +265,6 @@ def _diameter(a: _Cloud, b: _Cloud, i: Tensor, j: Tensor, blur: float) -> float:
     return max(diameter, 1e-3 * blur) if math.isfinite(diameter) else 1.0  # such a score is NaN anyway
 
 
-@torch.no_grad()
-def _kernel(x: Tensor, y: Tensor) -> Tensor:
-    """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
-    kernel = product(x, y.mT)
-    kernel -= x.square().sum(2).unsqueeze(2) / 2
-    kernel -= y.square().sum(2).unsqueeze(1) / 2
-    return kernel
-
-
-def product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y, in float64 where products of float32 are taken with less precision."""
-    # TF32 keeps 3 digits of a product, which eps = 0.0025 would amplify. MPS has neither TF32 nor float64.
-    if x.dtype == torch.float32 and x.device.type != "mps" and _reduced_products():
-        return torch.matmul(x.double(), y.double()).float()
-    return torch.matmul(x, y)
-
-
-def _reduced_products() -> bool:
-    try:
-        return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # raised when precision was set per backend: some backend is not at its highest
-        return True
-
-
-def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
-    """-eps * log sum exp(h + kernel / eps) over `dim`; `h` lives on that dimension."""
-    torch.add(h.unsqueeze(3 - dim), kernel, alpha=1 / eps, out=buffer)
-    peak = buffer.amax(dim, keepdim=True)
-    # Beside the peak's 1, exp(-80) counts for nothing; less than exp(-87) would take CPUs twenty times as long.
-    # Powers of two take them a quarter of the time of those of e.
-    total = buffer.sub_(peak).clamp_min_(-80).mul_(_LOG2E).exp2_().sum(dim)
-    return total.log_().add_(peak.squeeze(dim)).mul_(-eps)
-
-
-def _cross_potentials(a: _Cloud, b: _Cloud, chunks: list[_Chunk]) -> tuple[Tensor, Tensor]:
-    """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
-    with torch.no_grad():
-        parts = [_anneal(a, b, chunk) for chunk in chunks]
-        f, g, h_f, h_g = (torch.cat(column) for column in zip(*parts, strict=True))
-    f = _attach(a.tokens, b.tokens, f, h_f, chunks)
-    return f, _attach(b.tokens, a.tokens, g, h_g, _flipped(chunks))
-
-
-def _flipped(chunks: list[_Chunk]) -> list[_Chunk]:
-    return [_Chunk(chunk.cols, chunk.rows, chunk.schedule) for chunk in chunks]
-
-
-def _self_potential(x: _Cloud, options: _Options) -> Tensor:
+def _self_potential(x: Cloud, options: _Options) -> Tensor:
     images = torch.arange(len(x.tokens), device=x.tokens.device)
-    return _self_potentials(x, _chunks(x, x, images, images, options))
-
-
-def _self_potentials(x: _Cloud, chunks: list[_Chunk]) -> Tensor:
-    """Potentials (K, P) of OT between the images `rows` and themselves, with the gradient of the last update."""
-    chunks = [_Chunk(chunk.rows, chunk.rows, chunk.schedule) for chunk in chunks]
-    with torch.no_grad():
-        parts = [_anneal_self(x, chunk) for chunk in chunks]
-        f, h = (torch.cat(column) for column in zip(*parts, strict=True))
-    return _attach(x.tokens, x.tokens, f, h, chunks)
-
-
-def _anneal(a: _Cloud, b: _Cloud, chunk: _Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Potentials of a chunk of pairs after the last update, and what that update started from."""
-    log_a, log_b = a.log_weights[chunk.rows], b.log_weights[chunk.cols]
-    kernel = _kernel(a.tokens[chunk.rows], b.tokens[chunk.cols])
-    buffer = torch.empty_like(kernel)
-    eps = chunk.schedule[0]
-    f, g = _softmin(kernel, log_b, eps, 2, buffer), _softmin(kernel, log_a, eps, 1, buffer)
-    for eps in chunk.schedule:
-        new_f = _softmin(kernel, log_b + g / eps, eps, 2, buffer)
-        new_g = _softmin(kernel, log_a + f / eps, eps, 1, buffer)
-        f, g = (f + new_f) / 2, (g + new_g) / 2
-    h_f, h_g = log_b + g / eps, log_a + f / eps
-    return _softmin(kernel, h_f, eps, 2, buffer), _softmin(kernel, h_g, eps, 1, buffer), h_f, h_g
-
-
-def _anneal_self(x: _Cloud, chunk: _Chunk) -> tuple[Tensor, Tensor]:
-    """`_anneal` of images against themselves, where both potentials are one."""
-    log_x = x.log_weights[chunk.rows]
-    tokens = x.tokens[chunk.rows]
-    kernel = _kernel(tokens, tokens)
-    buffer = torch.empty_like(kernel)
-    f = _softmin(kernel, log_x, chunk.schedule[0], 2, buffer)
-    for eps in chunk.schedule:
-        f = (f + _softmin(kernel, log_x + f / eps, eps, 2, buffer)) / 2
-    h = log_x + f / chunk.schedule[-1]
-    return _softmin(kernel, h, chunk.schedule[-1], 2, buffer), h
-
-
-def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[_Chunk]) -> Tensor:
-    if not _wants_graph(x):
-        return f
-    attached: Tensor = _LastUpdate.apply(x, y, f, h, chunks)
-    return attached
-
-
-class _LastUpdate(torch.autograd.Function):
-    """Gradient in x of f = softmin(C(x, y), h), y and h held: df_i = x_i - sum_j T_ij y_j with T the row softmax.
-
-    T is made again from h chunk by chunk, so no cost matrix outlives the forward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[_Chunk]) -> Tensor:
-        ctx.save_for_backward(x, y, h)
-        ctx.chunks = chunks
-        return f.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad_f: Tensor) -> tuple[Tensor, None, None, None, None]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("the Sinkhorn distance has no second derivative: call it without create_graph")
-        x, y, h = ctx.saved_tensors
-        grad_x, start = torch.zeros_like(x), 0
-        with _no_autocast(x):
-            for rows, cols, schedule in ctx.chunks:
-                pairs, start = slice(start, start + len(rows)), start + len(rows)
-                sources, targets, eps = x[rows], y[cols], schedule[-1]
-                plan = _kernel(sources, targets).div_(eps).add_(h[pairs].unsqueeze(1)).softmax(2)
-                slope = sources - product(plan, targets)
-                grad_x.index_add_(0, rows, slope.mul_(grad_f[pairs].unsqueeze(2)))
-        return grad_x, None, None, None, None
+    return self_potentials(x, _chunks(x, x, images, images, options))

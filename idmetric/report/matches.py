@@ -3,7 +3,7 @@
     own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
     matches_of(own, other)  # for each patch of the one the best of the other, with their cosine
 
-A patch outside a subject's mask (see `idmetric.scoring.heatmaps.covered`) has no partner and is nobody's.
+A patch outside a subject's mask (see `idmetric.distance.patches.covered`) has no partner and is nobody's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.distance.patches import Layout, covered
 from idmetric.models.embedding import Embedding
-from idmetric.scoring.heatmaps import Layout, covered
 
 NOBODY = 65535  # as a patch's partner: it has none
 

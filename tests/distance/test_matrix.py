@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from idmetric.distance.matrix import DISTANCES, cosine_distance, distance, distance_matrix
+from idmetric.distance.cosine import cosine_distance
+from idmetric.distance.matrix import DISTANCES, distance, distance_matrix
 from idmetric.models.embedding import Embedding
 from tests.reference.sinkhorn_loop import sinkhorn
 

@@ -23,6 +23,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration import apply as calibrations
 from idmetric.cli import eval as eval_cli
+from idmetric.distance.patches import Layout
 from idmetric.images.masks import read_mask
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
@@ -30,7 +31,7 @@ from idmetric.report.album import Album
 from idmetric.report.html import _axis, score_page
 from idmetric.report.matches import NOBODY, matches_of, tokens_of
 from idmetric.report.pictures import compressed, room
-from idmetric.scoring.heatmaps import Layout, coverage
+from idmetric.scoring.heatmaps import coverage
 from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, picture, score
 
 pytest.importorskip("jinja2")

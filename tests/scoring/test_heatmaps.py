@@ -11,19 +11,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, IDSim
+from idmetric.distance.patches import MATCHES, Layout, Match, compete, patch_similarity, spread
 from idmetric.models.embedding import Embedding
-from idmetric.scoring.heatmaps import (
-    MATCHES,
-    Layout,
-    Match,
-    compete,
-    coverage,
-    heatmaps,
-    layout,
-    patch_similarity,
-    spread,
-    subject_maps,
-)
+from idmetric.scoring.heatmaps import coverage, heatmaps, layout, subject_maps
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:

@@ -145,7 +145,7 @@ def metrics(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 
 def _other(name: str, device: torch.device, first: Any, second: Any) -> Callable[[], Any]:
-    from idmetric.distance.matrix import cosine_distance
+    from idmetric.distance.cosine import cosine_distance
     from idmetric.protocols.common.baselines import DreamSim, Lpips
 
     if name == "dreamsim":

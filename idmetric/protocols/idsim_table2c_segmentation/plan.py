@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.patches import MATCHES, Match
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
-from idmetric.scoring.heatmaps import MATCHES, Match
 
 _REFERENCES, _TARGETS = ("train",), ("test_dense", "test")  # PODS's parts
 

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.patches import MATCHES
 from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
@@ -50,7 +51,6 @@ from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
 from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
 from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search
-from idmetric.scoring.heatmaps import MATCHES
 
 OPTIONAL = ("data",)
 

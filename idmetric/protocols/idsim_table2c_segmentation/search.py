@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.images.read import read_image
@@ -22,7 +23,7 @@ from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.scorers import Progress, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import box_of
 from idmetric.protocols.idsim_table2c_segmentation.plan import Options, Task
-from idmetric.scoring.heatmaps import Layout, coverage, layout, on_grid, patch_similarity, prototypes, spread
+from idmetric.scoring.heatmaps import coverage, layout
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
