@@ -38,11 +38,11 @@ TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size
 class Config:
     seed: int = option(0, "of everything")
     steps: int = option(12, "steps of the optimiser")
-    batch: int = option(8, "pairs per step (section 4.1)")
+    batch_size: int = option(8, "pairs per step (section 4.1)")
     chunk: int = option(3, "pairs embedded at once")
     dropout: float = option(0.1, "in the encoder, 10% of it")
     noise: float = option(1e-3, "change of the first views")
-    rate: float = option(3e-3, "peak learning rate")
+    lr: float = option(3e-3, "peak learning rate")
     pause: float = option(0.0, "seconds that loading takes")
     poison: int = option(-1, "step whose batch holds a NaN")
     missing: int = option(-1, "step whose batch cannot be loaded")
@@ -132,12 +132,12 @@ class PairRecipe:
 
     def optimizer(self) -> torch.optim.Optimizer:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        slow = {"params": self.loss.parameters(), "lr": self.config.rate / 10}
+        slow = {"params": self.loss.parameters(), "lr": self.config.lr / 10}
         if self.config.optimizer == "sgd":
-            return torch.optim.SGD([{"params": trained}, slow], lr=self.config.rate, momentum=0.9)
-        return torch.optim.AdamW([{"params": trained}, slow], lr=self.config.rate)
+            return torch.optim.SGD([{"params": trained}, slow], lr=self.config.lr, momentum=0.9)
+        return torch.optim.AdamW([{"params": trained}, slow], lr=self.config.lr)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         return min(1.0, (step + 1) / 4)
 
     def load(self, step: int) -> Pairs:
@@ -145,7 +145,7 @@ class PairRecipe:
             raise FileNotFoundError("lost.png: there is no such file")
         time.sleep(self.config.pause)
         rng = np.random.default_rng([self.config.seed, step])
-        rows = rng.permutation(64)[: self.config.batch]
+        rows = rng.permutation(64)[: self.config.batch_size]
         colours = np.random.default_rng(1).random((64, 3, 1, 1))[rows]
         views = [torch.from_numpy((colours + rng.normal(0, 0.02, (len(rows), 3, 16, 16))).clip(0, 1)) for _ in "ab"]
         share = slice(self.rank * len(rows) // self.count, (self.rank + 1) * len(rows) // self.count)

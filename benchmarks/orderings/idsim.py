@@ -109,8 +109,8 @@ def main(argv: Sequence[str] | None = None) -> str:
         if row is not FROZEN:
             settings = {
                 "backbone": NAME, "backbone_args": ARGS,
-                "backbone_weights": str(start / WEIGHTS), "image_size": SIZE, "hidden": size.hidden, "rate": size.rate,
-                "batch": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
+                "backbone_weights": str(start / WEIGHTS), "image_size": SIZE, "hidden": size.hidden, "lr": size.rate,
+                "batch_size": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
                 "precision": "no", **row.settings,
             }  # fmt: skip
             model = train(idsim, settings, triplets(learnt, pretrained, size.count, seed), folder / "run", seed)

@@ -52,7 +52,7 @@ MEASURES = (Measure("map", "mAP"), Measure("sides", "mAP, other side"), Measure(
 
 def row(name: str, average: float, loss: str, rate: float, **settings: object) -> Row:
     """A row of the paper, with mAP averaged over its benchmarks; its rate here was chosen on other things."""
-    return Row(name, {"loss": loss, "rate": rate, **settings}, {"map": average / 100})
+    return Row(name, {"loss": loss, "lr": rate, **settings}, {"map": average / 100})
 
 
 FROZEN = Row("pretrained", {}, {"map": 0.475})

@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> str:
             return validation(NearID(str(start)), held_out)
         settings = {
             "backbone": str(start), "augment": False, "cache": str(options.out / "features"), "cache_gb": 8.0,
-            "precision": "no", "batch": size.batch, "steps": size.steps, "rate": size.rate, "chunk": 512,
+            "precision": "no", "batch_size": size.batch, "steps": size.steps, "lr": size.rate, "chunk": 512,
             **row.settings,
         }  # fmt: skip
         return validation(train(nearid, settings, some(learnt, seed), folder, seed), held_out)

@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> str:
             return scores(VisIDEmbed(first), learnt, tested)
         settings = {
             "model": str(first), "targets": "qwen-vision", "max_pixels": size.side**2,
-            "steps": size.steps, "batch": size.batch, "samples": size.samples, "rate": size.rate,
+            "steps": size.steps, "batch_size": size.batch, "samples": size.samples, "lr": size.rate,
             "dropout": size.dropout, "temperature": size.temperature, "instructions": asks(learnt), "chunk": 512,
             **row.settings,
         }  # fmt: skip

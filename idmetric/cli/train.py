@@ -121,9 +121,9 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         processes = Processes(settings.precision, args.cpu)
         if not args.dry_run:
             from idmetric.io.output import check
-            from idmetric.train import record
+            from idmetric.train import run_folder
 
-            processes.on_main(lambda: check(args.out / record.FILE, parents=True))
+            processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
     with tempfile.TemporaryDirectory() as scratch:
         with _setting_up():
             recipe, data = _recipe(module, args, config, settings, processes, Path(scratch))
@@ -145,7 +145,7 @@ def _recipe(
 ) -> tuple[Recipe, Manifest]:
     from idmetric.data.manifest.table import read
     from idmetric.train.loader import seed_all
-    from idmetric.train.record import SMOKE_DATA
+    from idmetric.train.run_folder import SMOKE_DATA
 
     data = None if args.data is None else _checked(read(args.data), module, args, processes)
     if hasattr(module, "checked"):  # images that no manifest names
@@ -185,21 +185,21 @@ def _readable(
 
 
 def _claim(args: argparse.Namespace) -> None:
-    from idmetric.train import record
+    from idmetric.train import run_folder
 
     if args.fresh:
-        moved = record.move_aside(args.out)
+        moved = run_folder.move_aside(args.out)
         if moved is not None:
             print(f"the run in {args.out} is now in {moved}", flush=True)
     else:
-        record.read(args.out)  # raises where it holds something else
+        run_folder.read(args.out)  # raises where it holds something else
 
 
 def plan(
     name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: Settings, processes: Processes
 ) -> list[str]:
     """What a run would do, as lines."""
-    from idmetric.train import record, state
+    from idmetric.train import run_folder, state
     from idmetric.train.loader import worker_count
     from idmetric.train.loop import parameter_counts
 
@@ -215,9 +215,9 @@ def plan(
     }
     if args.out is not None:
         done = max(state.folders(args.out), default=0)
-        there = record.read(args.out) is not None and not args.fresh
+        there = run_folder.read(args.out) is not None and not args.fresh
         lines["out"] = f"{args.out}, {f'a run with {done} steps done' if there else 'a new run'}"
-    settled = record.flat(recipe.settings)
+    settled = run_folder.flat(recipe.settings)
     return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
 
 

@@ -33,7 +33,7 @@ def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Proce
         batch_size=None,
         sampler=steps,
         num_workers=count,
-        prefetch_factor=getattr(recipe, "ahead", 2) if count else None,
+        prefetch_factor=getattr(recipe, "prefetch", 2) if count else None,
         # processes that start as copies need not import torch again; elsewhere copies are not safe
         multiprocessing_context=("fork" if sys.platform == "linux" else "spawn") if count else None,
         worker_init_fn=_start_worker,

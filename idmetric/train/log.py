@@ -1,6 +1,6 @@
 """What a run tells while it trains: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
 
-log.jsonl has one object per line: {"step": 100, "loss": ..., "rate": ...}, means since the line before, and
+log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means since the line before, and
 {"step": 100, "validation": {"map": ...}}. A resumed run takes away the lines after its checkpoint, so that no step
 occurs twice.
 """
@@ -21,6 +21,7 @@ from uuid import uuid4
 from idmetric.io import json_file
 from idmetric.io.hints import install
 from idmetric.io.output import writing
+from idmetric.train.options import current
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 
@@ -195,7 +196,7 @@ def read(path: Path) -> dict[str, list[tuple[int, float]]]:
         found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
         for name, value in found.items():
             if isinstance(value, int | float):
-                series.setdefault(name, []).append((step, value))
+                series.setdefault(current(name), []).append((step, value))
     return series
 
 

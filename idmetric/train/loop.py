@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from idmetric.io.progress import Progress
 from idmetric.models.embedder import Embedder
-from idmetric.train import record, state
+from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter, Silence, curves
 from idmetric.train.options import option
@@ -48,7 +48,7 @@ class Settings:
 
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("no", "mixed precision")
-    clip: float = option(0.0, "largest norm of the gradient; 0 = any")
+    max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
     save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
     keep: int = option(2, "last checkpoints to keep, besides the best one; 0 = all")
     validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
@@ -58,7 +58,7 @@ class Settings:
     resume: bool = option(True, "go on with the run in the folder, if there is one; otherwise refuse it")
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("clip", 0), ("save_every", 0), ("keep", 0), ("validate_every", 0),
+        for name, least in (("seed", 0), ("max_grad_norm", 0), ("save_every", 0), ("keep", 0), ("validate_every", 0),
                             ("log_every", 1), ("workers", -1)):  # fmt: skip
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} = {getattr(self, name)}: it must be {least} or more")
@@ -76,8 +76,8 @@ class Recipe(Protocol):
         best: key of `validate()` whose highest value marks the best checkpoint; "" = none.
 
     A recipe that makes files of its own may have `prepare(out: Path)` as well: called in every process before the first
-    step, also when a run goes on. One of large batches may say in `ahead: int` how many a loading process reads ahead
-    (default: 2).
+    step, also when a run resumes. A recipe with large batches may set `prefetch: int`, the number of batches
+    that a loading process reads ahead (default: 2).
     """
 
     name: str
@@ -92,7 +92,7 @@ class Recipe(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """A new optimiser of the trained parameters, at its peak learning rates."""
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Factor of the learning rates at a step, from 0."""
 
     def load(self, step: int) -> Any:
@@ -139,17 +139,19 @@ def fit(
     """
     out = Path(out)
     with contextlib.ExitStack() as held:
-        processes.on_main(lambda: held.enter_context(record.own_folder(out)))
+        processes.on_main(lambda: held.enter_context(run_folder.own_folder(out)))
         _fit(recipe, out, settings, processes, progress)
 
 
 def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes, progress: Progress | None) -> None:
-    whole = record.make(recipe.name, _decisive(recipe, settings, processes), _incidental(recipe, settings, processes))
-    if processes.on_main(lambda: record.prepare(out, whole, settings.resume)):
+    whole = run_folder.make(
+        recipe.name, _decisive(recipe, settings, processes), _incidental(recipe, settings, processes)
+    )
+    if processes.on_main(lambda: run_folder.prepare(out, whole, settings.resume)):
         if processes.main:
             print(f"{out}: this run is finished already; nothing to do", flush=True)
         return
-    if any(processes.any(not (out / record.FILE).is_file())):
+    if any(processes.any(not (out / run_folder.FILE).is_file())):
         raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
     if (prepare := getattr(recipe, "prepare", None)) is not None:  # files of the recipe's own, before the first step
         prepare(out)
@@ -231,7 +233,7 @@ class _Run:
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
         """One step of the optimiser; returns what to log."""
-        scaler, factor = self.processes.scaler, self.recipe.rate(step)
+        scaler, factor = self.processes.scaler, self.recipe.lr_factor(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         seed_all(self.settings.seed, step, self.processes.rank)
@@ -240,14 +242,14 @@ class _Run:
         if not any(p.grad is not None for p in self.parameters):
             raise TrainError(f"{self.recipe.name}: step() left no gradient: it must call processes.backward(loss)")
         scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm or math.inf)
         length = float(norm)
         values = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
         self._check(step, batch, values["loss"], length)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        values["rate"] = self.optimizer.param_groups[0]["lr"]
+        values["lr"] = self.optimizer.param_groups[0]["lr"]
         if scaler.is_enabled():
             values["skipped"] = float(not math.isfinite(length))
         return {**values, "gradient_norm": length} if math.isfinite(length) else values
@@ -348,7 +350,7 @@ class _Run:
                 self.recipe.save(self.out / BEST)
                 state.load_weights(folders[self.done], self.modules)
             curves(self.out)
-            record.write(self.out, {**whole, "finished": True, "best": self.best})
+            run_folder.write(self.out, {**whole, "finished": True, "best": self.best})
 
         self.processes.on_main(write)
 
@@ -367,7 +369,12 @@ def _due(done: int, every: int, steps: int) -> bool:
 
 def _decisive(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
     """What the weights follow from."""
-    own = {"seed": settings.seed, "clip": settings.clip, "precision": processes.precision, "steps": recipe.steps}
+    own = {
+        "seed": settings.seed,
+        "max_grad_norm": settings.max_grad_norm,
+        "precision": processes.precision,
+        "steps": recipe.steps,
+    }
     return {**{name: value for name, value in recipe.settings.items() if name not in _FREE}, **own}
 
 

@@ -2,10 +2,10 @@
 
 @dataclass(frozen=True)
 class Config:
-    rate: float = option(1e-4, "peak learning rate (section 4.1)")
+    lr: float = option(1e-4, "peak learning rate (section 4.1)")
     views: tuple[int, ...] = option((2, 3), "views of an identity")
 
-add_options(parser, Config)              # --rate 1e-4 --views 2 3
+add_options(parser, Config)              # --lr 1e-4 --views 2 3
 values = from_file("nearid.toml", Config)
 """
 
@@ -22,6 +22,8 @@ from typing import Any, Literal, Union
 
 from idmetric.io import json_file, text_file, toml_file
 
+# names of version 0.1, which its run folders and configuration files hold; as options they work without being listed
+RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
 _TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -35,6 +37,11 @@ def option(default: Any, text: str) -> Any:
 def flag(name: str) -> str:
     """The option of a field: save_every -> --save-every."""
     return f"--{name.replace('_', '-')}"
+
+
+def current(name: str) -> str:
+    """The name of a setting today, from the name that version 0.1 may have given it."""
+    return RENAMED.get(name, name)
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -76,9 +83,10 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
         many: dict[str, Any] = {"metavar": _metavar(hints[entry.name])}
         if typing.get_origin(kind) is tuple:
             many["nargs"] = _length(kind) or "*"
-        parser.add_argument(
-            flag(entry.name), type=_reader(entry.name, hints[entry.name]), default=argparse.SUPPRESS, help=shown, **many
-        )
+        many |= {"type": _reader(entry.name, hints[entry.name]), "default": argparse.SUPPRESS}
+        parser.add_argument(flag(entry.name), help=shown, **many)
+        for old in (old for old, new in RENAMED.items() if new == entry.name):
+            parser.add_argument(flag(old), dest=entry.name, help=argparse.SUPPRESS, **many)
 
 
 def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
@@ -105,7 +113,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
     values: dict[str, Any] = {}
     for key, value in found.items():
-        name = key.replace("-", "_")
+        name = current(key.replace("-", "_"))
         if name not in hints:
             raise ValueError(f"--config {path}: there is no option {key!r}; there are {', '.join(sorted(hints))}")
         if name in values:

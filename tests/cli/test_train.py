@@ -38,20 +38,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_trains_what_load_opens(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--rate", "0.01", "--seed", "3"]
+    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--lr", "0.01", "--seed", "3"]
     assert cli.main(given) == 0
     record = json.loads((tmp_path / "run/recipe.json").read_text())
     assert record["recipe"] == "pairs"
-    assert {k: record["settings"][k] for k in ("steps", "rate", "seed", "rows")} == {
-        "steps": 2, "rate": 0.01, "seed": 3, "rows": 8,
+    assert {k: record["settings"][k] for k in ("steps", "lr", "seed", "rows")} == {
+        "steps": 2, "lr": 0.01, "seed": 3, "rows": 8,
     }  # fmt: skip
     assert record["run"]["seed"] == 3  # of the recipe's Config, which has one too
     assert load(tmp_path / "run", device="cpu")(torch.rand(1, 3, 16, 16)).cls.shape == (1, 16)
     capsys.readouterr()
     assert cli.main(given) == 0
     assert "finished already" in capsys.readouterr().out
-    assert cli.main([*given, "--rate", "0.02"]) == 1
-    assert "rate: 0.01 there, 0.02 now" in capsys.readouterr().err
+    assert cli.main([*given, "--lr", "0.02"]) == 1
+    assert "lr: 0.01 there, 0.02 now" in capsys.readouterr().err
 
 
 def test_the_same_command_gives_the_same_weights(data: Path, tmp_path: Path) -> None:
@@ -77,16 +77,16 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
 ) -> None:
     given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--fresh"]
     for rate in ("0.01", "0.02", "0.03"):
-        assert cli.main([*given, "--rate", rate]) == 0
+        assert cli.main([*given, "--lr", rate]) == 0
     rates = [
-        json.loads((tmp_path / n / "recipe.json").read_text())["settings"]["rate"] for n in ("run.1", "run.2", "run")
+        json.loads((tmp_path / n / "recipe.json").read_text())["settings"]["lr"] for n in ("run.1", "run.2", "run")
     ]
     assert rates == [0.01, 0.02, 0.03]
     assert f"the run in {tmp_path / 'run'} is now in {tmp_path / 'run.2'}" in capsys.readouterr().out
     (tmp_path / "link").symlink_to(tmp_path / "run")
-    assert cli.main([*given[:3], "--out", str(tmp_path / "link"), *given[5:], "--rate", "0.04"]) == 0
-    assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["rate"] == 0.03
-    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["rate"] == 0.04
+    assert cli.main([*given[:3], "--out", str(tmp_path / "link"), *given[5:], "--lr", "0.04"]) == 0
+    assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["lr"] == 0.03
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["lr"] == 0.04
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "mine"), *QUICK, "--fresh"]) == 1
@@ -98,20 +98,20 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
 def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str) -> None:
     if kind == "toml":
         pytest.importorskip("tomllib")
-    values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
+    values = {"lr": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
     text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
     (tmp_path / f"mine.{kind}").write_text(text)
     given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / f"mine.{kind}")]
     assert cli.main([*given, "--steps", "1", "--no-symmetric", "--cpu", "--workers", "0"]) == 0
     settings = json.loads((tmp_path / "run/recipe.json").read_text())["settings"]
-    wanted = {"rate": 1.0, "sizes": [8, 8], "optimizer": "sgd", "steps": 1, "symmetric": False}
+    wanted = {"lr": 1.0, "sizes": [8, 8], "optimizer": "sgd", "steps": 1, "symmetric": False}
     assert {name: settings[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"rates": 1}', "there is no option 'rates'; there are batch, "),
+        ('{"rates": 1}', "there is no option 'rates'; there are batch_size, "),
         ('{"steps": 1.5}', "steps = 1.5: it must be a whole number"),
         ('{"steps": true}', "steps = True: it must be a whole number"),
         ('{"optimizer": "lion"}', "optimizer = 'lion': choose one of adamw, sgd"),
@@ -168,7 +168,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert cli.main([*given, "--dry-run"]) == 0
     said = capsys.readouterr().out
     for part in (f"data    {data}: 8 rows, 4 identities", "steps   2", "3,281 of 6,497 parameters", "on      cpu",
-                 "a new run", "  rate = 0.003"):  # fmt: skip
+                 "a new run", "  lr = 0.003"):  # fmt: skip
         assert part in said
     assert not (tmp_path / "run").exists()
     assert cli.main(given) == 0
@@ -243,7 +243,8 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str])
     assert stopped.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
     for part in (
-        "--batch N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}", "in the encoder, 10% of it",
+        "--batch-size N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}",
+        "in the encoder, 10% of it",
         "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric", "--wandb TEXT",
         "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {stop,skip}",
     ):  # fmt: skip

@@ -256,7 +256,7 @@ def _texts() -> dict[str, Reader]:
     from idmetric.protocols.judges.file import open_judge
     from idmetric.protocols.judges.prompts import AnswerError
     from idmetric.train import log
-    from idmetric.train.record import read as read_record
+    from idmetric.train.run_folder import read as read_record
     from idmetric.train.state import TrainError
 
     def of(name: str, value: Any) -> Make:

@@ -28,7 +28,7 @@ REPLY: dict[str, Any] = {
 RULES: list[dict[str, Any]] = [
     {"min_images": 2, "why": "pairs"}, {"keep": {"role": "real", "dataset": ["A", "B"]}}, {"drop": {"category": "x"}},
 ]  # fmt: skip
-SETTINGS: dict[str, Any] = {"seed": 1, "save_every": 10, "precision": "no", "workers": 0, "rate": 1e-4}
+SETTINGS: dict[str, Any] = {"seed": 1, "save_every": 10, "precision": "no", "workers": 0, "lr": 1e-4}
 RECORD: dict[str, Any] = {"recipe": "tiny", "settings": {"a": {"b": 1}}, "versions": {}, "finished": False}
 STATE: dict[str, Any] = {
     "format": 1,
@@ -36,7 +36,7 @@ STATE: dict[str, Any] = {
     "optimizer": {"state": {"0": {"step": 3}}, "groups": [{"lr": 0.1}]},
     "scaler": {},
 }
-LOG: list[dict[str, Any]] = [{"step": k, "loss": 1.0 / k, "rate": 1e-3} for k in range(1, 6)] + [
+LOG: list[dict[str, Any]] = [{"step": k, "loss": 1.0 / k, "lr": 1e-3} for k in range(1, 6)] + [
     {"step": 5, "validation": {"map": 0.5}}
 ]
 GALLERY: list[dict[str, Any]] = [

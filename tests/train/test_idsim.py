@@ -26,7 +26,6 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.train import augment, state
 from idmetric.train.batches import generator
-from idmetric.train.held_out import TRAINING, VALIDATION
 from idmetric.train.idsim.data import Share, read_triplets
 from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of, patch_similarity
 from idmetric.train.idsim.model import untrained
@@ -34,6 +33,7 @@ from idmetric.train.idsim.recipe import SMOKE, Config, IDSimRecipe, build
 from idmetric.train.idsim.validate import patch_accuracy
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
+from idmetric.train.splits import TRAINING, VALIDATION
 from tests.reference.losses_loop import cos, mean, one_of, softplus
 from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import a_minute_offline, kept
@@ -41,7 +41,7 @@ from tests.train_parts import a_minute_offline, kept
 SIDE = 48  # pixels: 9 patches
 CONFIG = Config(
     backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
-    backbone_weights="random", image_size=SIDE, hidden=24, batch=3, accumulation=2, epochs=2, precision="no",
+    backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
 PLAIN = replace(CONFIG, dropout=0.0, augment=False, noise=0.0)
 SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
@@ -164,7 +164,7 @@ def test_smoke_data_are_rendered_once(smoke: Path) -> None:
 def test_defaults_are_the_papers() -> None:
     config = Config()
     assert (config.rank, config.alpha, config.dropout, config.hidden, config.image_size) == (16, 32, 0.05, 512, 448)
-    assert (config.rate, config.batch, config.accumulation, config.epochs) == (3e-4, 8, 4, 3)
+    assert (config.lr, config.batch_size, config.accumulation, config.epochs) == (3e-4, 8, 4, 3)
     assert (config.precision, config.noise, config.patch_weight, config.max_tokens) == ("bf16", 0.1, 1.0, 1024)
     assert (config.blur, config.scaling) == (0.05, 0.05)
     assert (config.crop, config.jitter, config.jitter_p, config.blur_p) == ((0.9, 1.0), (0.2, 0.2, 0.08), 0.8, 0.5)
@@ -216,7 +216,7 @@ def test_wrong_data_are_told_with_the_way_out(tmp_path: Path) -> None:
     assert "6 of 6 triplets have an anchor without identity" in wrong(nameless)
     double = with_rows(*rows, replace(rows[0], id="again"))
     assert "1 groups have several anchors, such as 'all-0'" in wrong(double)
-    assert "6 items do not fill a batch of 8" in wrong(with_rows(*rows), replace(PLAIN, batch=4))
+    assert "6 items do not fill a batch of 8" in wrong(with_rows(*rows), replace(PLAIN, batch_size=4))
     one = with_rows(*(replace(r, identity="mug" if r.slot != "negative" else f"{r.group}~edit") for r in rows))
     assert "all 6 triplets are of one identity, 'mug'" in wrong(one)
     assert "--negatives single" in wrong(one)
@@ -245,7 +245,7 @@ def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manif
 
 
 def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:
-    found = recipe(replace(PLAIN, batch=2, accumulation=2, epochs=3), manifest(tmp_path, 12))
+    found = recipe(replace(PLAIN, batch_size=2, accumulation=2, epochs=3), manifest(tmp_path, 12))
     assert found.steps == 9
     rows = [[part.rows[0] for part in found.load(step)] for step in range(9)]
     epochs = [np.concatenate([np.ravel(step) for step in rows[k : k + 3]]).tolist() for k in (0, 3, 6)]
@@ -471,7 +471,7 @@ def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -
     optimizer = found.optimizer()
     assert type(optimizer) is torch.optim.AdamW
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (3e-4, 0.0)
-    assert {found.rate(step) for step in range(5)} == {1.0}
+    assert {found.lr_factor(step) for step in range(5)} == {1.0}
 
 
 @pytest.mark.parametrize(("terms", "other"), [("cls", "mlp_patch"), ("patch", "mlp_cls")])
@@ -699,7 +699,7 @@ def trained(config: Config, data: Manifest, processes: Processes) -> dict[str, T
 # dropout follows from the micro-batch where one process embeds it whole
 TOGETHER = {
     "micro-batches": replace(CONFIG, max_tokens=5),
-    "parts": replace(CONFIG, batch=6, accumulation=1, dropout=0.0, epochs=2, max_tokens=5),
+    "parts": replace(CONFIG, batch_size=6, accumulation=1, dropout=0.0, epochs=2, max_tokens=5),
 }
 
 
@@ -738,7 +738,7 @@ def test_processes_that_cannot_share_a_step_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"batch": 0}, {"rate": 0.0}, {"temperature": -1.0}, {"noise": -0.1}, {"epochs": 0},
+    "change", [{"batch_size": 0}, {"lr": 0.0}, {"temperature": -1.0}, {"noise": -0.1}, {"epochs": 0},
                {"terms": "patch", "validate_patches": 0}],
     ids=str,
 )  # fmt: skip
@@ -750,5 +750,5 @@ def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
 def test_smoke_names_settings_that_there_are() -> None:
     own = {**SMOKE}
     own.pop("validate_every")
-    assert math.isclose(Config(**own).rate, 3e-4)
+    assert math.isclose(Config(**own).lr, 3e-4)
     assert isinstance(ManifestError("x"), ValueError)

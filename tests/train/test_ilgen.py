@@ -210,7 +210,7 @@ def test_a_step_of_infonce_is_the_equation_with_every_image_a_query(data: Manife
 
 @pytest.mark.parametrize("margin", [1.0, 0.4])
 def test_a_step_of_contrastive_takes_the_hardest_negative_of_the_dataset(data: Manifest, margin: float) -> None:
-    recipe = lively(made(data, loss="contrastive", batch=6, augment=False, contrastive_margin=margin))
+    recipe = lively(made(data, loss="contrastive", batch_size=6, augment=False, contrastive_margin=margin))
     drawn = recipe.batches.draw(0)
     flat = recipe.batches.classes.flat
     x = np.stack(vectors(recipe, flat))
@@ -292,14 +292,14 @@ def test_the_whole_encoder_trains(data: Manifest, tmp_path: Path, loss: str) -> 
 
 
 def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest) -> None:
-    recipe = made(data, loss="softmax-margin", rate=1e-4)
+    recipe = made(data, loss="softmax-margin", lr=1e-4)
     assert (recipe.batches.per_pass, recipe.frozen_steps, recipe.steps) == (3, 6, 9)
     optimizer = recipe.optimizer()
     moved, rates = [], []
     for step in range(9):
         before = [p.detach().clone() for m in recipe.modules().values() for p in m.parameters()]
         for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * recipe.rate(step)
+            group["lr"] = 1e-3 * recipe.lr_factor(step)
         rates.append(optimizer.param_groups[0]["lr"])
         recipe.step(recipe.load(step))
         optimizer.step()
@@ -316,12 +316,12 @@ def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest
 
 def test_the_optimiser_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
     for loss, rate in (("recall@k", 1e-5), ("infonce", 1e-5), ("contrastive", 1e-7)):
-        small = {k: v for k, v in SMOKE.items() if k not in ("rate", "epochs")}
+        small = {k: v for k, v in SMOKE.items() if k not in ("lr", "epochs")}
         recipe = build(Config(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
         [group] = recipe.optimizer().param_groups
         assert type(recipe.optimizer()) is torch.optim.Adam
         assert (group["lr"], group["weight_decay"]) == (rate, 1e-6)
-        assert {recipe.rate(step) for step in range(20)} == {1.0}
+        assert {recipe.lr_factor(step) for step in range(20)} == {1.0}
         assert recipe.steps == {"contrastive": 5}.get(loss, 3)  # one pass
 
 
@@ -338,7 +338,7 @@ def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: Mani
 
 
 def test_it_learns_to_retrieve(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "run", {"validate_every": 1000}, augment=False, epochs=20, classes=9, rate=3e-3)
+    trained(data, tmp_path / "run", {"validate_every": 1000}, augment=False, epochs=20, classes=9, lr=3e-3)
     log = read_log(tmp_path / "run" / "log.jsonl")
     losses = [value for _, value in log["loss"]]
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
@@ -352,21 +352,21 @@ def test_it_learns_to_retrieve(data: Manifest, tmp_path: Path) -> None:
 
 def test_the_papers_settings_are_the_defaults() -> None:
     found = Config()
-    assert (found.loss, found.classes, found.images, found.batch, found.epochs) == ("recall@k", 400, 4, 1600, 1)
+    assert (found.loss, found.classes, found.images, found.batch_size, found.epochs) == ("recall@k", 400, 4, 1600, 1)
     assert (found.ks, found.rank_temperature, found.recall_temperature) == ((1, 2, 4, 8), 0.01, 1.0)
-    assert (found.rate, found.weight_decay, found.queries, found.query_in_database) == (1e-5, 1e-6, "one", False)
+    assert (found.lr, found.weight_decay, found.queries, found.query_in_database) == (1e-5, 1e-6, "one", False)
     assert pass_length(20_000, found.classes) == 50
     # numbers that the paper does not tell are MoCo's
     assert (found.augment, found.crop, found.jitter, found.grey, found.flip) == (
         True, (0.2, 1.0), (0.4, 0.4, 0.4, 0.4), 0.2, 0.5
     )  # fmt: skip
-    assert (Config(loss="infonce").temperature, Config(loss="infonce").batch) == (0.05, 1600)
+    assert (Config(loss="infonce").temperature, Config(loss="infonce").batch_size) == (0.05, 1600)
     other = Config(loss="contrastive")
-    assert (other.rate, other.batch, other.contrastive_margin) == (1e-7, 8, 1.0)
+    assert (other.lr, other.batch_size, other.contrastive_margin) == (1e-7, 8, 1.0)
     last = Config(loss="softmax-margin")
-    assert (last.rate, last.classifier_rate, last.batch, last.frozen_epochs) == (1e-6, 1e-3, 16, 2)
+    assert (last.lr, last.classifier_lr, last.batch_size, last.frozen_epochs) == (1e-6, 1e-3, 16, 2)
     assert (last.softmax_scale, last.softmax_margin) == (16.0, 0.0)
-    assert Config(loss="contrastive", rate=3.0, batch=2).rate == 3.0
+    assert Config(loss="contrastive", lr=3.0, batch_size=2).lr == 3.0
 
 
 def test_supplement_s2_counts_the_descriptors_parameters() -> None:
@@ -421,9 +421,9 @@ def test_negatives_are_mined_as_often_as_told(data: Manifest) -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     for options, text in (
         ({"loss": "triplet"}, "choose recall@k"),
-        ({"batch": 10}, "set --classes"),
+        ({"batch_size": 10}, "set --classes"),
         ({"images": 1}, "images = 1: it must be 2 or more"),
-        ({"rate": 0.0}, "must be positive"),
+        ({"lr": 0.0}, "must be positive"),
         ({"loss": "softmax-margin", "epochs": 2}, "no pass is left for the encoder"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -476,7 +476,7 @@ def together(data: Manifest, out: Path, count: int, rank: int = 0, port: str = "
     torch.set_num_threads(1)
     processes = Processes(cpu=True)
     for loss in ("recall@k", "contrastive", "softmax-margin"):
-        recipe = build(config(loss=loss, batch=None if loss == "recall@k" else 6), data, processes)
+        recipe = build(config(loss=loss, batch_size=None if loss == "recall@k" else 6), data, processes)
         lively(recipe)
         # Adam would make whole steps of rounding noise where a gradient ought to be zero
         parameters = [p for module in recipe.modules().values() for p in module.parameters()]
@@ -582,7 +582,7 @@ def test_wrong_data_is_told_with_the_way_out(data: Manifest) -> None:
         (data.take([*range(4), 4, 5]), {}, "only one identity has 4 different images.*at most 4: --images 2 takes"),
         (data.take([0, 4, 8]), {}, "no identity has 4 different images.*at most 1: --few-images repeat"),
         (data, {"classes": 400}, "9 identities have 4 images, and a batch takes 400 different ones: --classes 9"),
-        (data, {"loss": "contrastive", "batch": 50}, "a batch takes 50 images of 36: --batch 36"),
+        (data, {"loss": "contrastive", "batch_size": 50}, "a batch takes 50 images of 36: --batch-size 36"),
         (data.take([*range(36), 36, 40, 44]), {}, "no identity of the validation split has two images"),
     ]
     for given, options, text in cases:

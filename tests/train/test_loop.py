@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import load
-from idmetric.train import loader, loop, record, state
+from idmetric.train import loader, loop, run_folder, state
 from idmetric.train.loader import Steps, seed_all
 from idmetric.train.log import Log, curves, truncate
 from idmetric.train.log import read as read_log
@@ -131,7 +131,7 @@ def test_a_killed_run_resumes_to_the_same_weights(spawn: Any, tmp_path: Path) ->
     )
     logs = [read_log(tmp_path / name / "log.jsonl") for name in ("run", "whole")]
     assert [step for step, _ in logs[0]["loss"]] == list(range(1, 31))
-    for name in ("loss", "temperature", "rate", "gradient_norm", "validation/accuracy"):
+    for name in ("loss", "temperature", "lr", "gradient_norm", "validation/accuracy"):
         assert logs[0][name] == logs[1][name]
 
 
@@ -345,7 +345,7 @@ def test_the_result_opens_in_the_public_class(tmp_path: Path) -> None:
     assert model(pixels).cls.equal(recipe.model(pixels).cls)
     assert Image.open(tmp_path / "run/curves.png").size[0] > 300
     record = json.loads((tmp_path / "run/recipe.json").read_text())
-    assert (record["recipe"], record["finished"], record["settings"]["rate"]) == ("pairs", True, 3e-3)
+    assert (record["recipe"], record["finished"], record["settings"]["lr"]) == ("pairs", True, 3e-3)
     assert record["versions"]["torch"] == torch.__version__.partition("+")[0]
 
 
@@ -471,7 +471,7 @@ def test_long_gradients_are_clipped(tmp_path: Path) -> None:
             return found
 
     processes = Processes(cpu=True)
-    fit(Watched(Config(steps=4), processes), tmp_path / "run", Settings(**SETTINGS, clip=0.5), processes)
+    fit(Watched(Config(steps=4), processes), tmp_path / "run", Settings(**SETTINGS, max_grad_norm=0.5), processes)
     assert norms == pytest.approx([0.5] * 4, rel=1e-4)
     assert all(value > 0.5 for _, value in read_log(tmp_path / "run/log.jsonl")["gradient_norm"])
 
@@ -581,12 +581,12 @@ def test_a_validation_that_failed_is_made_up_for_by_a_resumed_run(tmp_path: Path
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    with record.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
+    with run_folder.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
         train(tmp_path / "run")
     train(tmp_path / "run", Config(steps=2))
-    with record.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
-        record.move_aside(tmp_path / "run")
-    assert record.move_aside(tmp_path / "run") == tmp_path / "run.1"
+    with run_folder.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
+        run_folder.move_aside(tmp_path / "run")
+    assert run_folder.move_aside(tmp_path / "run") == tmp_path / "run.1"
 
 
 def test_parameters_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
@@ -628,11 +628,11 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     train(tmp_path / "run", Config(steps=2))
     before = (tmp_path / "run/recipe.json").read_text()
     with pytest.raises(
-        TrainError, match=r"(?s)other settings.*--fresh:\n  seed: 0 there, 3 now\n  rate: 0\.003 there, 0\.1 now$"
+        TrainError, match=r"(?s)other settings.*--fresh:\n  seed: 0 there, 3 now\n  lr: 0\.003 there, 0\.1 now$"
     ):
-        train(tmp_path / "run", Config(steps=2, rate=0.1, seed=3), seed=3)
-    with pytest.raises(TrainError, match=r"clip: 0\.0 there, 1\.0 now$"):
-        train(tmp_path / "run", Config(steps=2), clip=1.0)
+        train(tmp_path / "run", Config(steps=2, lr=0.1, seed=3), seed=3)
+    with pytest.raises(TrainError, match=r"max_grad_norm: 0\.0 there, 1\.0 now$"):
+        train(tmp_path / "run", Config(steps=2), max_grad_norm=1.0)
     with pytest.raises(TrainError, match=r"precision: 'no' there, 'bf16' now$"):
         train(tmp_path / "run", Config(steps=2), precision="bf16")
     with pytest.raises(TrainError, match="holds a run already"):
@@ -646,7 +646,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match=r"holds other things \(thesis\.tex\): name a new folder"):
         train(tmp_path)
     (tmp_path / "recipe.json").write_text('{"flour": 500}')
-    with pytest.raises(TrainError, match="none of a training run"):
+    with pytest.raises(TrainError, match="does not describe a training run"):
         train(tmp_path)
     with pytest.raises(TrainError, match="is a file"):
         train(tmp_path / "thesis.tex")
@@ -730,7 +730,7 @@ def test_a_recipe_of_large_batches_limits_how_many_are_read_ahead(monkeypatch: p
     processes = Processes(cpu=True)
     recipe = PairRecipe(Config(), processes)
     if ahead is not None:
-        recipe.ahead = ahead  # type: ignore[attr-defined]
+        recipe.prefetch = ahead  # type: ignore[attr-defined]
     assert list(loader.batches(recipe, range(3), 0, 2, processes)) == []
     assert (asked["num_workers"], asked["prefetch_factor"]) == (2, ahead or 2)
 
@@ -821,7 +821,7 @@ def test_wandb_gets_the_log_and_a_resumed_run_goes_on_in_its_own(
     first, second = runs
     assert (first.ended, second.ended) == (1, 0)
     assert first.given["project"] == "project"
-    assert first.given["config"]["batch"] == Config().batch
+    assert first.given["config"]["batch_size"] == Config().batch_size
     assert (second.given["id"], second.given["resume"]) == (first.given["id"], "allow")
     logged = dict(read_log(tmp_path / "run/log.jsonl")["loss"])
     shown = {step: values["train/loss"] for run in runs for step, values in run.logged if "train/loss" in values}
@@ -831,7 +831,7 @@ def test_wandb_gets_the_log_and_a_resumed_run_goes_on_in_its_own(
     assert runs[2].given["id"] != first.given["id"]
 
 
-@pytest.mark.parametrize("name", ["keep", "seed", "clip", "save_every"])
+@pytest.mark.parametrize("name", ["keep", "seed", "max_grad_norm", "save_every"])
 def test_negative_settings_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} = -1: it must be 0 or more"):
         Settings(**{name: -1})

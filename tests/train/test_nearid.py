@@ -38,7 +38,7 @@ from tests.reference import losses_loop as slow
 from tests.train_parts import a_minute_offline, kept
 
 MODEL = {name: SMOKE[name] for name in ("backbone", "backbone_weights", "backbone_args", "image_size")}
-SMALL: dict[str, Any] = {**MODEL, "precision": "no", "batch": 4, "rate": 1e-3}
+SMALL: dict[str, Any] = {**MODEL, "precision": "no", "batch_size": 4, "lr": 1e-3}
 STILL = {**SMALL, "augment": False}
 
 
@@ -170,12 +170,12 @@ def test_backgrounds_are_black_as_often_as_the_paper_says(data: Manifest) -> Non
 def test_identities_with_part_edits_alone_come_four_times_an_epoch(data: Manifest) -> None:
     identities, _ = find(data)
     assert Counter(items(identities, 4).tolist()) == {**dict.fromkeys(range(6), 1), 6: 4, 7: 4}
-    run = recipe(data, batch=7, epochs=3)
+    run = recipe(data, batch_size=7, epochs=3)
     assert run.steps == 6  # 14 tuples an epoch
     for epoch in range(3):
         met = Counter(int(n) for k in (0, 1) for n in run.batches.tuples(2 * epoch + k)[2])
         assert met == {**dict.fromkeys(range(6), 1), 6: 4, 7: 4}
-    assert recipe(data, batch=7, epochs=3, repeat=1).steps == 3
+    assert recipe(data, batch_size=7, epochs=3, repeat=1).steps == 3
 
 
 def test_the_same_image_twice_is_no_other_view(data: Manifest) -> None:
@@ -268,7 +268,7 @@ OBJECTIVES = ("nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-di
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, data: Manifest) -> None:
     beta = 0.1 if objective == "nearid" else 0.0
-    run = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5)  # each identity once
+    run = recipe(data, objective=objective, batch_size=8, repeat=1, beta=beta, chunk=5)  # each identity once
     assert losses(run, 1)[0] == pytest.approx(loss_by_hand(run, data), rel=2e-4)
 
 
@@ -283,14 +283,14 @@ def test_temperature_weight_and_reading_of_the_loss_count(
     objective: str, changed: dict[str, Any], data: Manifest
 ) -> None:
     beta = 0.1 if objective == "nearid" else 0.0
-    run = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5, **changed)
+    run = recipe(data, objective=objective, batch_size=8, repeat=1, beta=beta, chunk=5, **changed)
     assert losses(run, 1)[0] == pytest.approx(loss_by_hand(run, data), rel=2e-4)
-    plain = recipe(data, objective=objective, batch=8, repeat=1, beta=beta, chunk=5)
+    plain = recipe(data, objective=objective, batch_size=8, repeat=1, beta=beta, chunk=5)
     assert losses(plain, 1)[0] != pytest.approx(losses(run, 1)[0], rel=1e-3)
 
 
 def test_the_circles_hinge_is_read_in_two_ways(data: Manifest) -> None:
-    runs = [recipe(data, objective="circle", batch=8, repeat=1, released_loss=flag) for flag in (False, True)]
+    runs = [recipe(data, objective="circle", batch_size=8, repeat=1, released_loss=flag) for flag in (False, True)]
     assert losses(runs[0], 1)[0] != pytest.approx(losses(runs[1], 1)[0], rel=1e-3)
 
 
@@ -310,7 +310,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
     trained = {name for name, p in run.model.named_parameters() if p.requires_grad}
     assert trained == {name for name in before if name.startswith("backbone.attn_pool.")}
     assert not run.model.backbone.blocks.training
-    fit(run, tmp_path / "run", Settings(workers=0, clip=1.0), run.processes)
+    fit(run, tmp_path / "run", Settings(workers=0, max_grad_norm=1.0), run.processes)
     after = run.model.state_dict()
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved == trained
@@ -328,10 +328,10 @@ def test_the_head_is_3_6_percent_of_the_full_model() -> None:
 
 def test_the_rate_warms_up_and_falls_as_a_cosine(data: Manifest) -> None:
     run = recipe(data, steps=1100)
-    assert [run.rate(step) for step in (0, 49, 99, 100)] == pytest.approx([0.01, 0.5, 1.0, 1.0])
-    assert run.rate(600) == pytest.approx(0.5)
-    assert 0 < run.rate(1099) < 1e-4
-    assert recipe(data, steps=20).rate(1) == 1.0  # at most a tenth of the run
+    assert [run.lr_factor(step) for step in (0, 49, 99, 100)] == pytest.approx([0.01, 0.5, 1.0, 1.0])
+    assert run.lr_factor(600) == pytest.approx(0.5)
+    assert 0 < run.lr_factor(1099) < 1e-4
+    assert recipe(data, steps=20).lr_factor(1) == 1.0  # at most a tenth of the run
 
 
 # Switches
@@ -340,7 +340,13 @@ def test_the_rate_warms_up_and_falls_as_a_cosine(data: Manifest) -> None:
 def test_the_defaults_are_the_papers() -> None:
     config = Config()
     assert (config.alpha, config.temperature, config.beta, config.objective) == (0.5, 0.07, 0.0, "nearid")
-    assert (config.rate, config.weight_decay, config.warmup, config.batch, config.epochs) == (1e-4, 1e-4, 100, 128, 11)
+    assert (config.lr, config.weight_decay, config.warmup, config.batch_size, config.epochs) == (
+        1e-4,
+        1e-4,
+        100,
+        128,
+        11,
+    )
     assert (config.mask_prob, config.mask_prob_apn, config.repeat) == (1.0, (0.5, 0.2, 0.6), 4)
     assert (config.precision, config.augment) == ("fp16", True)
     # strengths that the paper does not tell are the released code's
@@ -358,7 +364,7 @@ def test_each_term_has_its_weight(data: Manifest) -> None:
 
 
 def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
-    found = {name: losses(recipe(data, objective=name, batch=14), 1)[0] for name in OBJECTIVES}
+    found = {name: losses(recipe(data, objective=name, batch_size=14), 1)[0] for name in OBJECTIVES}
     assert len({round(value, 4) for value in found.values()}) == 7
     run = recipe(data, objective="info-nce")
     roles = data.column("role")
@@ -367,7 +373,7 @@ def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> N
 
 
 def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -> None:
-    plain, released = (recipe(data, batch=8, repeat=1, released_loss=flag) for flag in (False, True))
+    plain, released = (recipe(data, batch_size=8, repeat=1, released_loss=flag) for flag in (False, True))
     batch = released.load(0)
     assert not batch["valid"].all()
     assert set(batch["index"][~batch["valid"]].tolist()) == {len(batch["pixels"])}
@@ -397,11 +403,11 @@ def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -
 
 
 def test_an_identity_twice_in_a_batch_is_its_own_negative_on_request_alone(data: Manifest) -> None:
-    run = recipe(data, batch=14, objective="nearid")  # all of an epoch: part-edits four times
+    run = recipe(data, batch_size=14, objective="nearid")  # all of an epoch: part-edits four times
     assert len(set(run.load(0)["identity"].tolist())) == 8
     spared, not_spared = (
         run.step(run.load(0)),
-        recipe(data, batch=14, repeats_are_negatives=True).step(run.load(0)),
+        recipe(data, batch_size=14, repeats_are_negatives=True).step(run.load(0)),
     )
     assert float(not_spared["ranking"]) > float(spared["ranking"]) + 0.05
 
@@ -439,7 +445,8 @@ def test_other_switches_change_what_they_say(data: Manifest) -> None:
     ("wrong", "says"),
     [
         ({"cache": "c", "augment": True}, "--no-augment"), ({"beta": 0.1, "objective": "siglip"}, "--beta"),
-        ({"learn_temperature": True, "objective": "circle"}, "--learn-temperature"), ({"batch": 1}, "batch = 1"),
+        ({"learn_temperature": True, "objective": "circle"}, "--learn-temperature"),
+        ({"batch_size": 1}, "batch_size = 1"),
         ({"mask_prob": 1.5}, "probabilities"), ({"temperature": 0.0}, "above 0"),
     ],
 )  # fmt: skip
@@ -454,18 +461,18 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 class Killed(Recipe):
     """Ends as a killed process does."""
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         if step == 5:
             raise KeyboardInterrupt
-        return super().rate(step)
+        return super().lr_factor(step)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     data = write(tmp_path / "data", things=4, splits=(None, None, "val", "val"))
-    settings = Settings(save_every=2, validate_every=3, log_every=1, workers=0, clip=1.0)
+    settings = Settings(save_every=2, validate_every=3, log_every=1, workers=0, max_grad_norm=1.0)
     for name, count in (("whole", 1), ("resumed", 2)):
         for attempt in range(count):
-            run = recipe(data, augment=True, steps=8, batch=3)
+            run = recipe(data, augment=True, steps=8, batch_size=3)
             if name == "resumed" and attempt == 0:
                 run.__class__ = Killed
                 with pytest.raises(KeyboardInterrupt):
@@ -478,13 +485,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert logs[0]["loss"] == logs[1]["loss"]
     assert {"validation/ssr", "validation/pa"} <= logs[0].keys()
     assert (tmp_path / "whole/best/model.safetensors").is_file()
-    other = recipe(data, augment=True, steps=8, batch=3, alpha=1.0)
+    other = recipe(data, augment=True, steps=8, batch_size=3, alpha=1.0)
     with pytest.raises(TrainError, match="alpha"):
         fit(other, tmp_path / "whole", settings, other.processes)
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {"batch": 6}, "released": {"batch": 6, "released_loss": True, "chunk": 3, "augment": True},
+    "plain": {"batch_size": 6}, "released": {"batch_size": 6, "released_loss": True, "chunk": 3, "augment": True},
 }  # fmt: skip
 
 
@@ -499,7 +506,7 @@ def share_of_two(folder: Path, rank: int, port: str) -> None:
         run.processes.average_gradients(run.model.parameters())
         grads = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
         save_file({**grads, "loss": values["loss"].reshape(1)}, folder / f"{name}-{rank}.safetensors")
-    cached = recipe(read(folder / "data.parquet"), batch=6, steps=2, cache=str(folder / "cache"))
+    cached = recipe(read(folder / "data.parquet"), batch_size=6, steps=2, cache=str(folder / "cache"))
     cached.prepare(folder)
     save_file({"loss": cached.step(cached.load(0))["loss"].reshape(1)}, folder / f"cached-{rank}.safetensors")
     run.processes.close()
@@ -530,7 +537,7 @@ def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
             for n, grad in expected.items():
                 assert (found[n] - grad).norm() <= 1e-4 * grad.norm() + 1e-4, n
     cached = [load_file(tmp_path / f"cached-{rank}.safetensors")["loss"].item() for rank in (0, 1)]
-    assert cached == pytest.approx([losses(recipe(data, batch=6), 1)[0]] * 2, rel=1e-5)
+    assert cached == pytest.approx([losses(recipe(data, batch_size=6), 1)[0]] * 2, rel=1e-5)
 
 
 # The cache of features
@@ -574,8 +581,8 @@ def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
 
 def test_a_run_with_a_cache_trains_the_weights_of_one_without(data: Manifest, tmp_path: Path) -> None:
     for name, options in (("plain", {}), ("cached", {"cache": str(tmp_path / "features")})):
-        run = recipe(data, steps=4, rate=1e-4, **options)
-        fit(run, tmp_path / name, Settings(workers=1 if options else 0, clip=1.0, log_every=1), run.processes)
+        run = recipe(data, steps=4, lr=1e-4, **options)
+        fit(run, tmp_path / name, Settings(workers=1 if options else 0, max_grad_norm=1.0, log_every=1), run.processes)
     logs = [read_log(tmp_path / name / "log.jsonl")["loss"] for name in ("plain", "cached")]
     assert [loss for _, loss in logs[0]] == pytest.approx([loss for _, loss in logs[1]], rel=1e-3)
 
@@ -768,7 +775,7 @@ def test_a_single_identity_or_single_views_are_refused(data: Manifest) -> None:
     with pytest.raises(ManifestError, match=r"no identity has two views.*8 identities with a single view"):
         recipe(data.filter(lambda row: "v0" in row.id))
     with pytest.raises(ValueError, match="14 items do not fill a batch of 128"):
-        recipe(data, batch=128)
+        recipe(data, batch_size=128)
 
 
 def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
@@ -789,7 +796,7 @@ def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
 
 def test_each_slot_is_augmented_by_itself(data: Manifest) -> None:
     still = {"jitter": (0.0,) * 4, "shift": 0.0, "scale": (1.0, 1.0), "mask_prob": 0.0, "augment": True}
-    given, mirrored, plain = (recipe(data, **still, flip=p, batch=14).load(0) for p in (0.5, 1.0, 0.0))
+    given, mirrored, plain = (recipe(data, **still, flip=p, batch_size=14).load(0) for p in (0.5, 1.0, 0.0))
     assert mirrored["pixels"].equal(plain["pixels"].flip(-1))
     turned = [not x.equal(y) for x, y in zip(given["pixels"], plain["pixels"], strict=True)]
     sizes = plain["valid"].sum(1).tolist()
@@ -832,8 +839,8 @@ def test_smoke_settings_are_settings() -> None:
 
 
 def test_the_head_learns_to_put_identities_above_distractors(data: Manifest, tmp_path: Path) -> None:
-    run = recipe(data, batch=7, steps=160, cache=str(tmp_path / "features"), mask_prob=0.0)
-    fit(run, tmp_path / "run", Settings(workers=0, clip=1.0, log_every=20), run.processes)
+    run = recipe(data, batch_size=7, steps=160, cache=str(tmp_path / "features"), mask_prob=0.0)
+    fit(run, tmp_path / "run", Settings(workers=0, max_grad_norm=1.0, log_every=20), run.processes)
     log = read_log(tmp_path / "run/log.jsonl")
     loss, ordered = ([value for _, value in log[name]] for name in ("loss", "ordered"))
     assert loss[-1] < 0.4 * loss[0]

@@ -59,7 +59,9 @@ def run(data: Manifest, out: Path, upto: int | None = None, **settings: object) 
     processes = Processes("no", cpu=True)
     config = Config(**{**SMALL, "precision": "no", **settings})
     recipe = tiny.build(config, data, processes)
-    loop = Settings(seed=config.seed, clip=config.clip, save_every=config.save_every, validate_every=0, workers=0)
+    loop = Settings(
+        seed=config.seed, max_grad_norm=config.max_grad_norm, save_every=config.save_every, validate_every=0, workers=0
+    )
     if upto is not None:
         whole = recipe.load
 
@@ -105,8 +107,8 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()) == ["step-000003", "step-000004"]
     resumed = run(data, tmp_path / "parts")
     assert all(whole[name].equal(resumed[name]) for name in whole)
-    with pytest.raises(TrainError, match="rate"):
-        run(data, tmp_path / "parts", rate=0.1)
+    with pytest.raises(TrainError, match="lr"):
+        run(data, tmp_path / "parts", lr=0.1)
 
 
 def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_photos_that_cannot_be_read_are_listed_or_left_out(tmp_path: Path, capsy
 
 def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", 9)
-    config = replace(settings(photos), batch=8, photo_share=0.25)
+    config = replace(settings(photos), batch_size=8, photo_share=0.25)
     recipe = tiny.build(config, manifest(tmp_path, 7), Processes("no", cpu=True))
     recipe.prepare(tmp_path)
     groups, stored = np.load(tmp_path / CACHE), np.load(tmp_path / "groups.npy.photos.npy")
@@ -318,7 +320,9 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
 
 
 def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(settings(write_photos(tmp_path / "photos", 5)), batch=8, patch_negatives=2)  # four from photos
+    config = replace(
+        settings(write_photos(tmp_path / "photos", 5)), batch_size=8, patch_negatives=2
+    )  # four from photos
     recipe = tiny.build(config, manifest(tmp_path), Processes("no", cpu=True))
     recipe.prepare(tmp_path)
     seen = []
@@ -364,7 +368,7 @@ def test_what_is_validated_on_must_not_be_trained_on(tmp_path: Path) -> None:
 
 
 def test_training_lowers_the_loss_on_a_simple_world(tmp_path: Path) -> None:
-    run(manifest(tmp_path, 12), tmp_path / "run", steps=40, batch=6, warmup=4, small_part=0.0)
+    run(manifest(tmp_path, 12), tmp_path / "run", steps=40, batch_size=6, warmup=4, small_part=0.0)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     losses = [line["cls"] for line in lines if "cls" in line]
     assert losses[-1] < 0.6 * losses[0]
@@ -404,7 +408,7 @@ def test_steps_show_thing_and_twin_in_the_same_contexts(tmp_path: Path) -> None:
 
 
 def test_batches_cover_the_groups_and_hold_none_twice(tmp_path: Path) -> None:
-    config = Config(batch=3)
+    config = Config(batch_size=3)
     batches = [drawn(7, step, config) for step in range(4)]
     assert all(len(set(batch)) == 3 for batch in batches)
     assert not set(batches[0]) & set(batches[1])  # one epoch
@@ -489,7 +493,7 @@ def test_a_step_weighs_the_terms_and_grows_its_pictures(tmp_path: Path, monkeypa
 def test_the_rate_rises_and_falls_and_vectors_do_not_decay(tmp_path: Path) -> None:
     config = Config(**{**SMALL, "steps": 110, "warmup": 10, "weight_decay": 0.3})
     recipe = tiny.build(config, manifest(tmp_path), Processes("no", cpu=True))
-    rates = [recipe.rate(step) for step in (0, 4, 9, 10, 35, 60, 110)]
+    rates = [recipe.lr_factor(step) for step in (0, 4, 9, 10, 35, 60, 110)]
     assert rates == pytest.approx([0.1, 0.5, 1, 1, 0.5 + 0.5 * np.sqrt(0.5), 0.5, 0])
     groups = recipe.optimizer().param_groups
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
@@ -512,7 +516,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="shown = 1"):
         Config(shown=1)
     with pytest.raises(ValueError, match="patch_negatives = 9"):
-        replace(Config(), patch_negatives=9, batch=4)
+        replace(Config(), patch_negatives=9, batch_size=4)
     for share in (-0.1, 1.5, float("nan")):
         for name in ("mirrored", "photo_share", "pasted"):
             with pytest.raises(ValueError, match=f"{name} = {share}: a share from 0 to 1"):
@@ -520,7 +524,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match=r"photo_share = 1.0: rendered groups are needed too"):
         Config(photo_share=1.0, photos=("photos",))
     with pytest.raises(ValueError, match=r"photo_share = 0.1 of a batch of 4 is no group"):
-        Config(photo_share=0.1, batch=4, photos=("photos",))
+        Config(photo_share=0.1, batch_size=4, photos=("photos",))
     with pytest.raises(ValueError, match="photo_size = 0"):
         Config(photo_size=0)
     with pytest.raises(ValueError, match="mirror_sizes"):
@@ -584,5 +588,5 @@ def test_columns_are_read_a_fixed_number_of_times(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Manifest, "column", counted)
     for things in (4, 12):  # each read makes a list of the whole column
         counts.append(0)
-        tiny.build(Config(**{**SMALL, "batch": 3}), manifest(tmp_path, things), Processes("no", cpu=True))
+        tiny.build(Config(**{**SMALL, "batch_size": 3}), manifest(tmp_path, things), Processes("no", cpu=True))
     assert counts[0] == counts[1] > 0

@@ -188,7 +188,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
 
 
 def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
-    found = trained(data, tmp_path / "run", hard=1, rate=0.01)
+    found = trained(data, tmp_path / "run", hard=1, lr=0.01)
     schedule = Schedule(tmp_path / "run" / "schedule.parquet")
     assert schedule.plan == found.config.plan
     picture = data.image(0)
@@ -209,7 +209,7 @@ def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Man
 
 
 def test_training_lets_queries_find_their_targets(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "run", steps=24, rate=0.02, hard=0, rank=8, temperature=0.1)
+    trained(data, tmp_path / "run", steps=24, lr=0.02, hard=0, rank=8, temperature=0.1)
     losses = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["loss"]]
     assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
 
@@ -245,7 +245,7 @@ def test_a_given_schedule_trains_the_same_weights_and_must_fit(data: Manifest, t
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
     assert made(data, schedule=str(kept), steps=3, seed=5).schedule is not None
     for changes, message in (
-        ({"hard": 1, "batch": 6, "samples": 2}, r"train with --batch 12 --samples 4 --hard 2"),
+        ({"hard": 1, "batch_size": 6, "samples": 2}, r"train with --batch-size 12 --samples 4 --hard 2"),
         ({"steps": 5}, "4 batches for 5 steps: --steps 4"),
     ):
         with pytest.raises(ScheduleError, match=message):
@@ -306,7 +306,7 @@ def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest)
     batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
     for captions in ("image-to-text", "text-to-image"):
         found = made(data, captions=captions)
-        loader = replace(found.loader, plan=replace(found.loader.plan, batch=3, samples=3))
+        loader = replace(found.loader, plan=replace(found.loader.plan, batch_size=3, samples=3))
         codes = loader.load(batch, 0, 0, 1)["identity"].tolist()
         assert codes[0] == codes[1] != codes[2]
     turns = replace(loader, wording=replace(loader.wording, captions="both"))  # a text, and an image, are found
@@ -332,7 +332,7 @@ def test_an_old_schedule_of_other_settings_is_drawn_anew(data: Manifest, tmp_pat
 
 
 def test_table_2s_baseline_has_false_negatives(data: Manifest, tmp_path: Path) -> None:
-    found = trained(data, tmp_path / "run", sampling="naive", hard=0, batch=18, samples=6, mixing="equal")
+    found = trained(data, tmp_path / "run", sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
     batches = [found.schedule[step] for step in range(4)]  # type: ignore[index]
     assert all(len(h) == 0 for b in batches for h in b.hard)
     repeats = [len(set(found.data.shown[b.query].tolist())) < len(b.query) for b in batches]
@@ -347,7 +347,7 @@ def test_which_candidates_are_no_negatives(data: Manifest, same: str, left_out: 
     query = np.array([rows[n] for n in ("0-0", "0-1", "1-0", "c0", "c3", "c1")])
     target = np.array([rows[n] for n in ("0-1", "0-0", "1-1", "c0", "c3", "c1")])
     batch = Batch(query * 0, query, target, (query[:0],) * 6)
-    loader = replace(found.loader, plan=replace(found.loader.plan, batch=6, samples=6))
+    loader = replace(found.loader, plan=replace(found.loader.plan, batch_size=6, samples=6))
     codes = loader.load(batch, 0, 0, 1)["identity"]
     equal = (codes[:, None] == codes[None]).sum().item() - 6
     assert equal == 2 * left_out
@@ -360,7 +360,7 @@ def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
 
 def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
     found = made(data, steps=100, warmup=200)
-    assert [found.rate(s) for s in (0, 4, 9, 10, 55, 99)] == pytest.approx([0.1, 0.5, 1, 1, 0.5, 1 / 90])
+    assert [found.lr_factor(s) for s in (0, 4, 9, 10, 55, 99)] == pytest.approx([0.1, 0.5, 1, 1, 0.5, 1 / 90])
 
 
 def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
@@ -452,7 +452,7 @@ class _Oracle:
 
 def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
     small_qwen.write(tmp_path / "base", "qwen2_vl")
-    found = trained(data, tmp_path / "run", model=str(tmp_path / "base"), targets="qwen-vision", rate=0.01)
+    found = trained(data, tmp_path / "run", model=str(tmp_path / "base"), targets="qwen-vision", lr=0.01)
     assert any("visual" in name for name, p in found.model.named_parameters() if p.requires_grad)
     opened = load(tmp_path / "run", device="cpu")
     assert opened.backbone.config.model_type == "qwen2_vl"  # type: ignore[union-attr]
@@ -462,7 +462,7 @@ def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
-        made(data, samples=7, batch=14)
+        made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
         made(data.take([0]))
     with pytest.raises(ValueError, match="chunk must be at least 1"):
@@ -470,7 +470,7 @@ def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
     both = data.filter(dataset="d0", split="train")
     twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
                                data.root)  # fmt: skip
-    found = made(twice, batch=8, samples=4)  # each has six identities, and they are the same
+    found = made(twice, batch_size=8, samples=4)  # each has six identities, and they are the same
     with pytest.raises(TrainError, match="cannot fill 1 blocks of 4 samples: it has 6 identities"):
         fit(found, tmp_path / "run", Settings(**RUN), found.processes)
 
@@ -497,8 +497,8 @@ def test_what_would_fail_at_a_later_step_is_told_before_the_first(
 
 def test_the_papers_settings_are_the_defaults() -> None:
     config = Config()
-    assert (config.steps, config.batch, config.samples, config.hard) == (3000, 1024, 64, 5)
-    assert (config.rank, config.alpha, config.rate, config.temperature) == (16, 32, 1e-4, 0.02)
+    assert (config.steps, config.batch_size, config.samples, config.hard) == (3000, 1024, 64, 5)
+    assert (config.rank, config.alpha, config.lr, config.temperature) == (16, 32, 1e-4, 0.02)
     assert (config.max_pixels, config.max_length, config.plan.blocks) == (200_704, 768, 16)
     assert (config.sampling, config.hard_as, config.learn_temperature) == ("identity", "candidates", True)
     assert config.symmetric is False
@@ -513,7 +513,9 @@ def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert isinstance(load(out, device="cpu"), VisIDEmbed)
     said = capsys.readouterr().out
     assert all(f" {name} " in said for name in ("p@1", "map", "ssr", "pa"))
-    assert main(["visme", "--smoke", "--cpu", "--out", str(tmp_path / "no"), "--samples", "13", "--batch", "26"]) == 1
+    assert (
+        main(["visme", "--smoke", "--cpu", "--out", str(tmp_path / "no"), "--samples", "13", "--batch-size", "26"]) == 1
+    )
     assert "fewer identities than the 13 samples" in capsys.readouterr().err
 
 
@@ -555,7 +557,7 @@ def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path
     small_qwen.write(tmp_path / "plain")
     VisIDEmbed(tmp_path / "plain", device="cpu", dtype=torch.bfloat16).save_pretrained(tmp_path / "base")
     found = build(
-        Config(**{**SMALL, "model": str(tmp_path / "base"), "rate": 0.05}), data, Processes(precision, cpu=True)
+        Config(**{**SMALL, "model": str(tmp_path / "base"), "lr": 0.05}), data, Processes(precision, cpu=True)
     )
     fit(found, tmp_path / "run", Settings(**RUN), found.processes)
     base, result = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "run"))

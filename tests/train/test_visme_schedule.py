@@ -44,7 +44,7 @@ def identities(*datasets: Sequence[int], hard: dict[int, list[int]] | None = Non
 def slow_faults(batch: Batch, data: Data, plan: Plan) -> list[str]:
     """Everything that a batch promises, looked at one by one."""
     faults = []
-    if not len(batch.query) == len(batch.target) == len(batch.dataset) == len(batch.hard) == plan.batch:
+    if not len(batch.query) == len(batch.target) == len(batch.dataset) == len(batch.hard) == plan.batch_size:
         faults.append("size")
     for k in range(plan.blocks):
         if len(set(batch.dataset[k * plan.samples : (k + 1) * plan.samples].tolist())) != 1:
@@ -81,7 +81,7 @@ def worlds(draws: Any) -> tuple[Data, Plan]:
     plan = Plan(
         steps=3,
         samples=samples,
-        batch=samples * draws(st.integers(1, 5)),
+        batch_size=samples * draws(st.integers(1, 5)),
         hard=draws(st.integers(0, 3)),
         sampling=draws(st.sampled_from(["identity", "naive"])),
         hard_as=draws(st.sampled_from(["candidates", "samples"])),
@@ -110,7 +110,7 @@ def test_a_batch_is_refused_or_keeps_every_promise(world: tuple[Data, Plan], ste
 def test_a_batch_is_refused_only_where_there_is_none(world: tuple[Data, Plan]) -> None:
     data, plan = world
     # as many datasets as blocks: each gives one
-    plan = replace(plan, batch=plan.samples * len(data.pools), sampling="identity", small_datasets="stop")
+    plan = replace(plan, batch_size=plan.samples * len(data.pools), sampling="identity", small_datasets="stop")
     wanted = [sorted(set(data.shown[pool.queries].tolist())) for pool in data.pools for _ in range(plan.samples)]
     edges = [(row, n) for row, names in enumerate(wanted) for n in names]
     graph = csr_array((np.ones(len(edges)), np.array(edges).T), shape=(len(wanted), 15))
@@ -124,14 +124,14 @@ def test_a_batch_is_refused_only_where_there_is_none(world: tuple[Data, Plan]) -
 
 def test_scarce_datasets_get_what_the_others_can_spare() -> None:
     data = identities([0, 0, 1, 1, 2, 2, 3, 3], [2, 2, 3, 3, 4, 4, 5, 5], [0, 0, 1, 1, 4, 4, 5, 5])
-    plan = Plan(batch=6, samples=2)
+    plan = Plan(batch_size=6, samples=2)
     for step in range(100):
         assert slow_faults(draw(data, plan, step), data, plan) == []
 
 
 def test_identities_are_drawn_in_proportion_to_their_instances() -> None:
     sizes = [2, 2, 4, 8, 16, 32, *[2] * 200]
-    data, plan = identities([n for n, size in enumerate(sizes) for _ in range(size)]), Plan(batch=2, samples=2)
+    data, plan = identities([n for n, size in enumerate(sizes) for _ in range(size)]), Plan(batch_size=2, samples=2)
     steps = 4000
     found = Counter(int(data.shown[q]) for step in range(steps) for q in draw(data, plan, step).query)
     share = np.array(sizes) / sum(sizes)
@@ -144,7 +144,7 @@ def test_identities_are_drawn_in_proportion_to_their_instances() -> None:
 
 
 def test_every_other_image_of_an_identity_is_an_equally_likely_target() -> None:
-    data, plan = identities([0, 0, 0, 0, 1, 1]), Plan(batch=1, samples=1)
+    data, plan = identities([0, 0, 0, 0, 1, 1]), Plan(batch_size=1, samples=1)
     found = Counter((int(b.query[0]), int(b.target[0])) for b in (draw(data, plan, s) for s in range(6000)))
     assert set(found) == {(q, t) for q in range(4) for t in range(4) if q != t} | {(4, 5), (5, 4)}
     for (q, _), count in found.items():
@@ -154,7 +154,7 @@ def test_every_other_image_of_an_identity_is_an_equally_likely_target() -> None:
 
 def test_naive_batches_repeat_identities_but_no_instance() -> None:
     data = identities([0] * 20 + [1] * 20, list(range(2, 42)))
-    plan = Plan(batch=16, samples=8, sampling="naive")
+    plan = Plan(batch_size=16, samples=8, sampling="naive")
     repeats = 0
     for step in range(50):
         batch = draw(data, plan, step)
@@ -168,7 +168,7 @@ def test_naive_batches_repeat_identities_but_no_instance() -> None:
 
 def test_hard_negatives_come_as_many_as_are_free() -> None:
     hard = {row: [(row + k) % 40 for k in range(2, 14, 2)] for row in range(40)}
-    data, plan = identities([n // 2 for n in range(40)], hard=hard), Plan(batch=4, samples=4, hard=3)
+    data, plan = identities([n // 2 for n in range(40)], hard=hard), Plan(batch_size=4, samples=4, hard=3)
     for step in range(100):
         batch = draw(data, plan, step)
         assert slow_faults(batch, data, plan) == []
@@ -182,7 +182,7 @@ def test_hard_negatives_come_as_many_as_are_free() -> None:
 def test_hard_negatives_can_be_samples_with_targets_of_their_own() -> None:
     hard = {row: [(row + 20) % 40, (row + 10) % 40] for row in range(40)}
     data = identities([n // 2 for n in range(40)], hard=hard)
-    plan = Plan(batch=6, samples=6, hard=2, hard_as="samples")
+    plan = Plan(batch_size=6, samples=6, hard=2, hard_as="samples")
     together, alone = 0, 0
     for step in range(100):
         batch = draw(data, plan, step)
@@ -203,16 +203,16 @@ def test_samples_that_show_several_things_keep_them_apart() -> None:
     pool = Pool("pairs", rows, rows, rows + 1, np.arange(10), np.arange(10) + 1, np.full(10, -1), same=False)
     # neighbours' targets show the same: of each two neighbours only one fits
     shown = np.array([n if n % 2 == 0 else 100 + n // 4 for n in range(20)])
-    data, plan = Data((pool,), shown), Plan(batch=5, samples=5)
+    data, plan = Data((pool,), shown), Plan(batch_size=5, samples=5)
     for step in range(50):
         assert slow_faults(draw(data, plan, step), data, plan) == []
     with pytest.raises(ScheduleError, match="step 7: dataset 'pairs' cannot fill"):
-        draw(data, Plan(batch=6, samples=6), 7)
+        draw(data, Plan(batch_size=6, samples=6), 7)
 
 
 def test_a_batch_follows_from_seed_and_step_alone() -> None:
     data = identities(*[[n // 3 + 100 * d for n in range(60)] for d in range(5)])
-    plan = Plan(batch=12, samples=4, seed=3)
+    plan = Plan(batch_size=12, samples=4, seed=3)
     later, first = draw(data, plan, 9), draw(data, plan, 8)
     again = draw(identities(*[[n // 3 + 100 * d for n in range(60)] for d in range(5)]), plan, 9)
     assert later.query.tolist() == again.query.tolist()
@@ -224,10 +224,10 @@ def test_a_batch_follows_from_seed_and_step_alone() -> None:
 def test_datasets_give_blocks_by_their_size_and_none_more_than_it_can() -> None:
     data = identities(*[[n // 2 + 1000 * d for n in range(size)] for d, size in enumerate((400, 40, 20, 20))])
     for plan, expected in (
-        (Plan(batch=6, samples=3), [1, 0.5, 0.25, 0.25]),  # the first would give 1.7 of 2
-        (Plan(batch=6, samples=3, mixing="equal"), [0.5] * 4),
-        (Plan(batch=12, samples=3), [1, 1, 1, 1]),
-        (Plan(batch=30, samples=10), [1, 1, 0.5, 0.5]),
+        (Plan(batch_size=6, samples=3), [1, 0.5, 0.25, 0.25]),  # the first would give 1.7 of 2
+        (Plan(batch_size=6, samples=3, mixing="equal"), [0.5] * 4),
+        (Plan(batch_size=12, samples=3), [1, 1, 1, 1]),
+        (Plan(batch_size=30, samples=10), [1, 1, 0.5, 0.5]),
     ):
         share = expected_blocks(data, plan)
         assert share.tolist() == pytest.approx(expected)
@@ -236,34 +236,34 @@ def test_datasets_give_blocks_by_their_size_and_none_more_than_it_can() -> None:
             assert found[d] == pytest.approx(400 * value, abs=0.5 if value % 1 == 0 else 60)
     # fewer datasets than blocks: the larger ones give several
     two = identities(list(range(60)), list(range(100, 120)))
-    assert expected_blocks(two, Plan(batch=40, samples=10)).tolist() == [3, 1]
-    assert expected_blocks(two, Plan(batch=60, samples=10)).tolist() == [4.5, 1.5]
-    assert Counter(draw(two, Plan(batch=80, samples=10), 0).dataset.tolist()) == {0: 60, 1: 20}
+    assert expected_blocks(two, Plan(batch_size=40, samples=10)).tolist() == [3, 1]
+    assert expected_blocks(two, Plan(batch_size=60, samples=10)).tolist() == [4.5, 1.5]
+    assert Counter(draw(two, Plan(batch_size=80, samples=10), 0).dataset.tolist()) == {0: 60, 1: 20}
 
 
 def test_datasets_that_cannot_fill_a_block_are_named_or_skipped() -> None:
     data = identities(list(range(20)), [50, 50, 51, 51], list(range(100, 130)))
-    plan = Plan(batch=8, samples=4)
+    plan = Plan(batch_size=8, samples=4)
     with pytest.raises(ScheduleError, match=r"'d1' has 2: fewer identities than the 4 samples.*at most 2.*=skip"):
         usable(data, plan)
     skipped = usable(data, replace(plan, small_datasets="skip"))
     assert [p.name for p in skipped.pools] == ["d0", "d2"]
     assert len(usable(data, replace(plan, sampling="naive")).pools) == 3
     with pytest.raises(ScheduleError, match=r"takes 16 blocks of 4.*fill 12.*'d0' \(20\), 'd2' \(30\).*batch to 48"):
-        usable(data, Plan(batch=64, samples=4, small_datasets="skip"))
+        usable(data, Plan(batch_size=64, samples=4, small_datasets="skip"))
     with pytest.raises(ScheduleError, match="no dataset has 99"):
-        usable(data, Plan(batch=99, samples=99, small_datasets="skip"))
+        usable(data, Plan(batch_size=99, samples=99, small_datasets="skip"))
 
 
 def test_impossible_neighbours_are_named() -> None:
-    data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch=4, samples=2)
+    data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch_size=4, samples=2)
     with pytest.raises(ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*show as well \('d\d'\)"):
         draw(data, plan, 5)
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
-    [({"batch": 10, "samples": 4}, "no multiple"), ({"steps": 0}, "steps"), ({"hard": -1}, "negative"),
+    [({"batch_size": 10, "samples": 4}, "no multiple"), ({"steps": 0}, "steps"), ({"hard": -1}, "negative"),
      ({"sampling": "x"}, "choose identity, naive"), ({"mixing": "x"}, "size, equal")],
 )  # fmt: skip
 def test_plans_that_make_no_sense(bad: dict[str, Any], message: str) -> None:
@@ -288,7 +288,7 @@ def data() -> Data:
 
 
 def test_the_file_holds_the_batches_that_would_be_drawn(data: Data, tmp_path: Path) -> None:
-    plan = Plan(steps=5, batch=12, samples=4, hard=2, seed=2)
+    plan = Plan(steps=5, batch_size=12, samples=4, hard=2, seed=2)
     write(tmp_path / "deep" / "s.parquet", data, plan)
     schedule = pickle.loads(pickle.dumps(Schedule(tmp_path / "deep" / "s.parquet")))
     assert len(schedule) == 5
@@ -315,7 +315,7 @@ def test_the_file_holds_the_batches_that_would_be_drawn(data: Data, tmp_path: Pa
 
 
 def test_a_schedule_of_other_data_or_with_a_fault_is_refused(data: Data, tmp_path: Path) -> None:
-    path, plan = tmp_path / "s.parquet", Plan(steps=3, batch=8, samples=4, hard=0)
+    path, plan = tmp_path / "s.parquet", Plan(steps=3, batch_size=8, samples=4, hard=0)
     write(path, data, plan)
     other = Data(data.pools, data.shown + 1, data.hard, data.hard_start)
     with pytest.raises(ScheduleError, match="other data"):
@@ -343,5 +343,5 @@ def test_a_schedule_of_other_data_or_with_a_fault_is_refused(data: Data, tmp_pat
 def test_an_impossible_schedule_leaves_no_file(tmp_path: Path) -> None:
     data = identities([1, 2, 3], [1, 2, 3])
     with pytest.raises(ScheduleError, match="step 0"):
-        write(tmp_path / "s.parquet", data, Plan(steps=2, batch=4, samples=2))
+        write(tmp_path / "s.parquet", data, Plan(steps=2, batch_size=4, samples=2))
     assert list(tmp_path.iterdir()) == []

@@ -157,19 +157,19 @@ class Share:
     own: range
 
     @classmethod
-    def of(cls, batch: int, accumulation: int, rank: int, count: int) -> Share:
-        """Of process `rank` of `count`, with `accumulation` micro-batches of `batch` triplets.
+    def of(cls, batch_size: int, accumulation: int, rank: int, count: int) -> Share:
+        """Of process `rank` of `count`, with `accumulation` micro-batches of `batch_size` triplets.
 
         Raises:
             ValueError: if neither the micro-batches nor the triplets in them can be shared equally.
         """
         if accumulation % count == 0:
-            return cls(share(accumulation, rank, count), range(batch))
-        if batch % count == 0:
-            return cls(range(accumulation), share(batch, rank, count))
+            return cls(share(accumulation, rank, count), range(batch_size))
+        if batch_size % count == 0:
+            return cls(range(accumulation), share(batch_size, rank, count))
         raise ValueError(
-            f"{count} processes can share neither {accumulation} micro-batches nor {batch} triplets of each equally: "
-            f"choose an accumulation (or a batch) that is a multiple of {count}, or start fewer processes"
+            f"{count} processes can share neither {accumulation} micro-batches nor {batch_size} triplets of each "
+            f"equally: choose an accumulation (or a batch) that is a multiple of {count}, or start fewer processes"
         )
 
 
@@ -197,27 +197,27 @@ class Loader:
     """Steps to the pictures of their triplets.
 
     Args:
-        batch, accumulation: triplets of a micro-batch, micro-batches of a step.
+        batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
         noise: standard deviation of Gaussian noise on anchor and positive, where the negative is an edit (A.2.2).
     """
 
     triplets: Triplets
     pictures: Pictures
-    batch: int
+    batch_size: int
     accumulation: int
     noise: float
     seed: int
 
     def load(self, step: int, rank: int, count: int) -> list[Part]:
         """A process's share of a step: each epoch shows each triplet once, less those that fill no batch."""
-        mine = Share.of(self.batch, self.accumulation, rank, count)
-        chosen = batch_rows(step, len(self.triplets), self.batch * self.accumulation, self.seed)
+        mine = Share.of(self.batch_size, self.accumulation, rank, count)
+        chosen = batch_rows(step, len(self.triplets), self.batch_size * self.accumulation, self.seed)
         return [self._part(step, micro, chosen, mine.own) for micro in mine.micro]
 
     def _part(self, step: int, micro: int, chosen: Rows, own: range) -> Part:
-        first = micro * self.batch
+        first = micro * self.batch_size
         drawn = np.array([
-            self.triplets.draw(int(chosen[first + k]), (self.seed, step, first + k)) for k in range(self.batch)
+            self.triplets.draw(int(chosen[first + k]), (self.seed, step, first + k)) for k in range(self.batch_size)
         ])  # fmt: skip
         rows = drawn[own.start : own.stop].T  # slot by slot
         places = [3 * (first + k) + slot for slot in range(3) for k in own]

@@ -15,7 +15,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     """A model on the CPU with a backbone's weights and random heads.
 
     Args:
-        weights: from `train.weights.weights_file`; "" leaves the backbone random as well.
+        weights: from `train.pretrained.weights_file`; "" leaves the backbone random as well.
         seed: of what is random; torch's own random numbers are left as they are.
     """
     with torch.random.fork_rng(devices=[]):

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.idsim import IDSim, IDSimConfig
-from idmetric.train import augment, lora, weights
+from idmetric.train import augment, lora, pretrained
 from idmetric.train.batches import Pictures, generator, steps_per_epoch
-from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out
 from idmetric.train.idsim.data import Loader, Part, Share, Triplets, read_triplets
 from idmetric.train.idsim.loss import (
     Negatives,
@@ -43,6 +42,7 @@ from idmetric.train.idsim.validate import scores
 from idmetric.train.loader import seed_all
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
+from idmetric.train.splits import TRAINING, VALIDATION, check_held_out
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Config:
 
     # the model
     backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
-    backbone_weights: str = option("", weights.HELP)
+    backbone_weights: str = option("", pretrained.HELP)
     revision: str | None = option(None, "commit of that Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     image_size: int = option(448, "side in pixels at which images are seen (C.1)")
@@ -96,8 +96,8 @@ class Config:
     noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
     augment: bool = option(True, "crops, jitter and blur; without them images are seen as in use")
     # the optimiser: AdamW without weight decay, constant rate (no schedule is told)
-    rate: float = option(3e-4, "learning rate (C.2)")
-    batch: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
+    lr: float = option(3e-4, "learning rate (C.2)")
+    batch_size: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
     accumulation: int = option(4, "micro-batches of a step (C.2)")
     epochs: int = option(3, "passes over the triplets (C.2)")
     precision: Precision = option("bf16", "mixed precision (C.1)")
@@ -106,10 +106,10 @@ class Config:
     seed: int = option(0, "of new weights, batches, augmentation and dropout")
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulation", "epochs", "max_tokens", "image_size", "hidden"):
+        for name in ("batch_size", "accumulation", "epochs", "max_tokens", "image_size", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("rate", "temperature", "patch_temperature", "patch_weight"):
+        for name in ("lr", "temperature", "patch_temperature", "patch_weight"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.noise < 0 or self.validate_patches < 0:
@@ -125,8 +125,8 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": weights.RANDOM, "image_size": 64, "hidden": 32, "batch": 3, "accumulation": 2, "epochs": 2,
-    "precision": "no", "validate_every": 2,
+    "backbone_weights": pretrained.RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
+    "epochs": 2, "precision": "no", "validate_every": 2,
 }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ class IDSimRecipe:
         self.config, self.data, self.loader, self.held_out = config, data, loader, held_out
         self.model, self.processes = model, processes
         self.rank, self.count = processes.rank, processes.count
-        self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch * config.accumulation)
+        self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch_size * config.accumulation)
         self.best = "selection" if held_out else ""
         free = ("backbone_weights", "revision", "checkpointing")  # weights are named by commit or content
         self.settings: dict[str, Any] = {
@@ -160,9 +160,9 @@ class IDSimRecipe:
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        return torch.optim.AdamW(trained, lr=self.config.rate, weight_decay=0.0)
+        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=0.0)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Constant."""
         return 1.0
 
@@ -183,7 +183,7 @@ class IDSimRecipe:
 
     def _loss(self, part: Part) -> dict[str, Tensor]:
         """Eq. 1 on this process's anchors of a micro-batch; its mean over processes is that of the micro-batch."""
-        shared = part.pixels.shape[1] < self.config.batch
+        shared = part.pixels.shape[1] < self.config.batch_size
         # dropout follows from the micro-batch, whichever process embeds it
         seed_all(self.config.seed, *part.place, 3 + (self.rank if shared else 0))
         pixels, identity = self.processes.place((part.pixels, part.identity))
@@ -233,7 +233,7 @@ class IDSimRecipe:
             return {}
         return scores(
             self.model, self.data, self.held_out, self.processes,
-            batch=self.config.batch, by_patches=self.config.terms == "patch",
+            batch_size=self.config.batch_size, by_patches=self.config.terms == "patch",
             patches=0 if self.config.terms == "cls" else self.config.validate_patches,
         )  # fmt: skip
 
@@ -253,8 +253,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
         CheckpointError: if the backbone cannot be had.
     """
     triplets = read_triplets(data, TRAINING)
-    Share.of(config.batch, config.accumulation, processes.rank, processes.count)
-    steps_per_epoch(len(triplets), config.batch * config.accumulation)
+    Share.of(config.batch_size, config.accumulation, processes.rank, processes.count)
+    steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
     things = set(triplets.identity[triplets.rows[:, 0]].tolist())
     if config.negatives == "batch" and len(things) == 1:
         raise ManifestError(
@@ -272,7 +272,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
         keep_shape=config.keep_shape, interpolation=model.interpolation,
     )  # fmt: skip
     pictures = Pictures.of(model, data, steps if config.augment else None)
-    loader = Loader(triplets, pictures, config.batch, config.accumulation, config.noise, config.seed)
+    loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.noise, config.seed)
     if processes.main:
         print(_told(triplets, held_out), flush=True)
     return IDSimRecipe(config, data, loader, held_out, model, processes)
@@ -288,7 +288,7 @@ def _model(config: Config, processes: Processes) -> IDSim:
     """Backbone, LoRA and heads on the process's device, in train mode; what `terms` leaves out stays frozen."""
     names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "centre")
     settings = IDSimConfig(**{name: getattr(config, name) for name in names})
-    file = weights.weights_file(config.backbone, config.backbone_weights, config.revision)
+    file = pretrained.weights_file(config.backbone, config.backbone_weights, config.revision)
     model = untrained(settings, file, config.seed)
     lora.attach(
         model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,

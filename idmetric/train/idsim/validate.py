@@ -25,7 +25,7 @@ def scores(
     *,
     patches: int,
     by_patches: bool,
-    batch: int,
+    batch_size: int,
 ) -> dict[str, float]:
     """What `validation` measures on the triplets' rows, patches' accuracy, and "selection", higher = better.
 
@@ -35,23 +35,25 @@ def scores(
     Args:
         patches: triplets whose patches are compared, see `patch_accuracy`; 0 = none.
         by_patches: select by "triplet_patch" alone, for a model whose class features are not trained.
-        batch: triplets embedded at once.
+        batch_size: triplets embedded at once.
     """
-    found = validation(model, data.take(triplets.used), batch_size=3 * batch, processes=processes)
+    found = validation(model, data.take(triplets.used), batch_size=3 * batch_size, processes=processes)
     chosen = [found[name] for name in ("triplet", "auc") if name in found]
     if patches:
-        found |= patch_accuracy(model, Pictures.of(model, data), triplets, patches, batch)
+        found |= patch_accuracy(model, Pictures.of(model, data), triplets, patches, batch_size)
     if by_patches:
         chosen = [found["triplet_patch"]]
     return {**found, "selection": float(np.mean(chosen))}
 
 
 @torch.no_grad()
-def patch_accuracy(model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch: int) -> dict[str, float]:
+def patch_accuracy(
+    model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch_size: int
+) -> dict[str, float]:
     """Share of triplets whose positive is nearer than the negative; a tie counts as wrong.
 
     Args:
-        pictures: without augmentation. limit: most triplets, always the same. batch: of triplets, embedded at once.
+        pictures: without augmentation. limit: most triplets, always the same. batch_size: triplets embedded at once.
 
     Returns:
         "triplet_patch" by the Sinkhorn distance of patches, "triplet_joint" by its sum with that of class features
@@ -62,8 +64,8 @@ def patch_accuracy(model: IDSim, pictures: Pictures, triplets: Triplets, limit: 
     chosen = generator("validation of patches").permutation(len(triplets))[:limit]
     right: dict[str, list[Tensor]] = {"patch": [], "joint": []}
     with ThreadPoolExecutor(4) as pool:
-        for start in range(0, len(chosen), batch):
-            rows = triplets.rows[chosen[start : start + batch]].T
+        for start in range(0, len(chosen), batch_size):
+            rows = triplets.rows[chosen[start : start + batch_size]].T
             pixels = torch.stack(list(pool.map(pictures.read, rows.ravel().tolist())))
             found, count = model(pixels.to(model.device)), rows.shape[1]
             anchor, positive, negative = (found[k * count : (k + 1) * count] for k in range(3))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import generator
-from idmetric.train.held_out import TRAINING, VALIDATION, rows_in
+from idmetric.train.splits import TRAINING, VALIDATION, rows_in
 
 _WAY_OUT = "idmetric-data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 

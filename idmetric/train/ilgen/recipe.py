@@ -24,27 +24,27 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.backbone import Backbone, Pool, is_timm
-from idmetric.train import augment, weights
+from idmetric.train import augment, pretrained
 from idmetric.train.batches import Pictures, share
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.held_out import check_held_out
 from idmetric.train.ilgen.batches import Batches, Drawn, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.data import Classes, classes_of, validation_rows
 from idmetric.train.ilgen.objectives import Contrastive, InfoNCE, RecallAtK, SoftmaxMargin, mine
 from idmetric.train.options import option
 from idmetric.train.processes import Processes
+from idmetric.train.splits import check_held_out
 from idmetric.train.validate import validation
 
 # What differs between the losses (section 4.1 and supplement B). How long contrastive and softmax-margin train is not
 # told; one pass of the whole encoder is what recall@k has. The last three only say how often a run tells and saves.
 PAPER: Mapping[str, Mapping[str, Any]] = {
-    "recall@k": {"rate": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
-    "infonce": {"rate": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
+    "recall@k": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
+    "infonce": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
     "contrastive": {
-        "rate": 1e-7, "epochs": 1, "batch": 8, "save_every": 1000, "validate_every": 2500, "log_every": 10
+        "lr": 1e-7, "epochs": 1, "batch_size": 8, "save_every": 1000, "validate_every": 2500, "log_every": 10
     },
     "softmax-margin": {
-        "rate": 1e-6, "epochs": 3, "batch": 16, "save_every": 1000, "validate_every": 2500, "log_every": 10
+        "lr": 1e-6, "epochs": 3, "batch_size": 16, "save_every": 1000, "validate_every": 2500, "log_every": 10
     },
 }  # fmt: skip
 CLASS_BATCHES = ("recall@k", "infonce")  # losses whose batches are whole classes
@@ -58,7 +58,7 @@ class Config:
         "vit_large_patch16_siglip_384.webli",
         "encoder: timm's name, or a folder or Hub repository that idmetric.load opens as a Backbone (section 4.1)",
     )
-    backbone_weights: str = option("", weights.HELP)
+    backbone_weights: str = option("", pretrained.HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
     pool: Pool = option("auto", "descriptor: class token, or timm's own pooling where there is none (section 4.1)")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
@@ -66,7 +66,7 @@ class Config:
     loss: Literal["recall@k", "infonce", "contrastive", "softmax-margin"] = option("recall@k", "objective (Table 6)")
     classes: int = option(400, "B, classes of a batch, for recall@k and infonce (section 4.1)")
     images: int = option(4, "N, images of each class (section 4.1); Table 7 has 3 and 2")
-    batch: int = option(
+    batch_size: int = option(
         None, "queries of a batch for contrastive: 8; images for softmax-margin: 16 (supplement B); else B x N"
     )
     epochs: int = option(
@@ -91,7 +91,7 @@ class Config:
     softmax_scale: float = option(16.0, "of softmax-margin (supplement B)")
     softmax_margin: float = option(0.0, "of softmax-margin (supplement B)")
     frozen_epochs: int = option(2, "softmax-margin: first passes, which train the classifier alone (supplement B)")
-    classifier_rate: float = option(1e-3, "softmax-margin: learning rate of these (supplement B)")
+    classifier_lr: float = option(1e-3, "softmax-margin: learning rate of these (supplement B)")
     # augmentation (section 4.1 names the kinds and He et al. 2020; numbers are those of MoCo's code, version 1)
     augment: bool = option(True, "crop, resize, flip, colour jitter and grey at random (section 4.1)")
     crop: tuple[float, float] = option((0.2, 1.0), "share of the image that a crop keeps (MoCo)")
@@ -101,9 +101,7 @@ class Config:
     grey: float = option(0.2, "probability of grey (MoCo)")
     flip: float = option(0.5, "probability of a flip (MoCo)")
     # the optimiser: Adam at a constant rate
-    rate: float = option(
-        None, "learning rate: 1e-5 (section 4.1); contrastive 1e-7, softmax-margin 1e-6 (supplement B)"
-    )
+    lr: float = option(None, "learning rate: 1e-5 (section 4.1); contrastive 1e-7, softmax-margin 1e-6 (supplement B)")
     weight_decay: float = option(1e-6, "of Adam, added to the gradient (section 4.1)")
     chunk: int = option(32, "images embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, a third slower")
@@ -116,16 +114,24 @@ class Config:
         if self.loss not in PAPER:
             raise ValueError(f"loss {self.loss!r}: choose {', '.join(PAPER)}")
         whole = self.loss in CLASS_BATCHES
-        if whole and self.batch not in (None, self.classes * self.images):
-            raise ValueError(f"a batch of {self.loss} is classes x images: set --classes, not --batch")
-        for name, value in {"batch": self.classes * self.images, **PAPER[self.loss]}.items():
+        if whole and self.batch_size not in (None, self.classes * self.images):
+            raise ValueError(f"a batch of {self.loss} is classes x images: set --classes, not --batch-size")
+        for name, value in {"batch_size": self.classes * self.images, **PAPER[self.loss]}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        least = {"images": 2, "classes": 2, "batch": 1, "epochs": 1, "chunk": 1, "mine_every": 0, "frozen_epochs": 0}
+        least = {
+            "images": 2,
+            "classes": 2,
+            "batch_size": 1,
+            "epochs": 1,
+            "chunk": 1,
+            "mine_every": 0,
+            "frozen_epochs": 0,
+        }
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise ValueError(f"{name} = {getattr(self, name)}: it must be {value} or more")
-        if min(self.rate, self.classifier_rate) <= 0 or self.weight_decay < 0:
+        if min(self.lr, self.classifier_lr) <= 0 or self.weight_decay < 0:
             raise ValueError("learning rates must be positive, weight_decay not negative")
         if self.loss == "softmax-margin" and self.epochs <= self.frozen_epochs:
             raise ValueError(
@@ -134,8 +140,8 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_tiny_patch16_224", "backbone_weights": weights.RANDOM, "image_size": 32, "classes": 5, "epochs": 3,
-    "rate": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8}, "chunk": 8,
+    "backbone": "vit_tiny_patch16_224", "backbone_weights": pretrained.RANDOM, "image_size": 32, "classes": 5,
+    "epochs": 3, "lr": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8}, "chunk": 8,
 }  # fmt: skip
 
 
@@ -158,7 +164,7 @@ class ILGen:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
     name = "ilgen"
-    ahead = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
+    prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
     def __init__(
         self, config: Config, batches: Batches, held_out: Manifest | None, model: Backbone, loss: nn.Module,
@@ -185,13 +191,13 @@ class ILGen:
     def optimizer(self) -> torch.optim.Optimizer:
         """Adam of the whole encoder, and of the loss's own parameters where it has some."""
         groups = [{"params": list(p)} for m in self.modules().values() if (p := list(m.parameters()))]
-        rate = self.config.classifier_rate if self.frozen_steps else self.config.rate
+        rate = self.config.classifier_lr if self.frozen_steps else self.config.lr
         return torch.optim.Adam(groups, lr=rate, weight_decay=self.config.weight_decay)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Constant; for softmax-margin, the classifier's while the encoder is frozen, then `rate` for both."""
         frozen = step < self.frozen_steps or not self.frozen_steps
-        return 1.0 if frozen else self.config.rate / self.config.classifier_rate
+        return 1.0 if frozen else self.config.lr / self.config.classifier_lr
 
     def load(self, step: int) -> dict[str, Any]:
         """What a step takes, and the pixels of this process's samples (of contrastive, without negatives)."""
@@ -265,8 +271,10 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
             f"{len(classes)} identities have {config.images} images, and a batch takes {config.classes} different "
             f"ones: --classes {len(classes)}, or more data"
         )
-    if config.batch > classes.rows.size:
-        raise ManifestError(f"a batch takes {config.batch} images of {classes.rows.size}: --batch {classes.rows.size}")
+    if config.batch_size > classes.rows.size:
+        raise ManifestError(
+            f"a batch takes {config.batch_size} images of {classes.rows.size}: --batch-size {classes.rows.size}"
+        )
     held_out = validation_rows(data)
     if held_out is not None:
         check_held_out(data, classes.flat, held_out)
@@ -288,8 +296,8 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
     if config.loss in CLASS_BATCHES:
         draw = partial(draw_classes, **shape, size=config.classes, queries=config.queries)
         return Batches(classes, pictures, draw, pass_length(len(classes), config.classes), config.seed)
-    draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=config.batch)
-    return Batches(classes, pictures, draw, pass_length(classes.rows.size, config.batch), config.seed)
+    draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=config.batch_size)
+    return Batches(classes, pictures, draw, pass_length(classes.rows.size, config.batch_size), config.seed)
 
 
 def _told(classes: Classes, config: Config) -> str:
@@ -308,7 +316,7 @@ def _model(config: Config, processes: Processes) -> Backbone:
             f"{config.backbone} says itself what it is: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    file = weights.weights_file(config.backbone, config.backbone_weights) if own else ""
+    file = pretrained.weights_file(config.backbone, config.backbone_weights) if own else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(

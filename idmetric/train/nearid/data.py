@@ -21,7 +21,7 @@ from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking
 from idmetric.data.manifest.lineage import parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.held_out import TRAINING
+from idmetric.train.splits import TRAINING
 
 VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of those that show another one in a view's place

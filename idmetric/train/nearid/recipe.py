@@ -26,11 +26,10 @@ from idmetric.data.manifest.table import Manifest, merge
 from idmetric.losses.near_id import Tuples
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.nearid import NearID
-from idmetric.train import augment, weights
+from idmetric.train import augment, pretrained
 from idmetric.train.batches import Pictures, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.held_out import VALIDATION, check_held_out, rows_in
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches, parts
 from idmetric.train.nearid.checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
@@ -38,6 +37,7 @@ from idmetric.train.nearid.data import Identity, Shape, find, items
 from idmetric.train.nearid.objectives import PAIRS, Objective, values_of
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
+from idmetric.train.splits import VALIDATION, check_held_out, rows_in
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
@@ -53,7 +53,7 @@ class Config:
         "what is frozen (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with "
         "attention pooling",
     )
-    backbone_weights: str = option("", weights.HELP)
+    backbone_weights: str = option("", pretrained.HELP)
     revision: str | None = option(None, "commit of the Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
     image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
@@ -92,13 +92,13 @@ class Config:
     )
     repeats_are_negatives: bool = option(False, "an identity twice in a batch is its own negative (released code)")
     # the optimiser (section 4.1)
-    rate: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
+    lr: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
     weight_decay: float = option(1e-4, "of AdamW, for all of the head (section 4.1)")
     warmup: int = option(100, "steps of rising rate before the cosine, at most a tenth of all (section 4.1)")
-    batch: int = option(128, "tuples in a batch, over all processes (section 4.1)")
+    batch_size: int = option(128, "tuples in a batch, over all processes (section 4.1)")
     epochs: int = option(11, "epochs (section 4.1)")
     steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
-    clip: float = option(1.0, "largest norm of the gradient (released code; not told)")
+    max_grad_norm: float = option(1.0, "largest norm of the gradient (released code; not told)")
     precision: Precision = option("fp16", "mixed precision (section 4.1)")
     seed: int = option(0, "of tuples, masking and augmentation")
     # speed and memory; these change nothing else
@@ -107,12 +107,12 @@ class Config:
     cache_gb: float = option(100.0, "GB that the trunk's features may take there")
 
     def __post_init__(self) -> None:
-        least = {"positives": 1, "distractors": 0, "repeat": 1, "batch": 2, "epochs": 1, "steps": 0, "chunk": 1,
+        least = {"positives": 1, "distractors": 0, "repeat": 1, "batch_size": 2, "epochs": 1, "steps": 0, "chunk": 1,
                  "warmup": 0, "alpha": 0, "beta": 0, "weight_decay": 0, "cache_gb": 0}  # fmt: skip
         for name, low in least.items():
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} = {getattr(self, name)}: it must be {low} or more")
-        if not (self.rate > 0 and self.temperature > 0):
+        if not (self.lr > 0 and self.temperature > 0):
             raise ValueError("rate and temperature must be above 0")
         if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
             raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
@@ -132,9 +132,9 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": weights.RANDOM, "image_size": 48,
+    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": pretrained.RANDOM, "image_size": 48,
     "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
-    "batch": 8, "epochs": 3, "rate": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
+    "batch_size": 8, "epochs": 3, "lr": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
 }  # fmt: skip
 
 
@@ -157,7 +157,7 @@ class Recipe:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
     name = "nearid"
-    ahead = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
+    prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(
         self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, best: str,
@@ -171,7 +171,7 @@ class Recipe:
         )  # fmt: skip
         self.batches = Batches(
             Pictures.of(model, data, changes if config.augment else None), identities,
-            items(identities, config.repeat), config.shape, config.batch, config.seed, config.released_loss,
+            items(identities, config.repeat), config.shape, config.batch_size, config.seed, config.released_loss,
         )  # fmt: skip
         self.steps = config.steps or config.epochs * self.batches.per_epoch
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
@@ -193,9 +193,9 @@ class Recipe:
         groups: list[dict[str, Any]] = [{"params": head, "weight_decay": self.config.weight_decay}]
         if self.config.learn_temperature:
             groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
-        return torch.optim.AdamW(groups, lr=self.config.rate)
+        return torch.optim.AdamW(groups, lr=self.config.lr)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Linear warm-up, then cosine annealing to 0 (section 4.1)."""
         warmup = min(self.config.warmup, self.steps // 10)
         if step < warmup:
@@ -284,7 +284,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
         CheckpointError: if the backbone cannot be had.
         ValueError: if the batch is larger than the data, or cannot be shared by the processes.
     """
-    share(config.batch, processes.rank, processes.count)  # refuses a batch that cannot be shared
+    share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     identities, notes = find(data, engines=config.engines)
     data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
     distractors = config.objective != "info-nce" and config.distractors > 0

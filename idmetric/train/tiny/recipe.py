@@ -48,9 +48,9 @@ from idmetric.io.prefetch import in_order
 from idmetric.losses.info_nce import info_nce
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.train.batches import Pictures, batch_rows, share
-from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.options import option
 from idmetric.train.processes import Precision, Processes
+from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.state import TrainError
 from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, spread, store_photos
 from idmetric.train.validate import measurable, validation
@@ -83,11 +83,11 @@ class Config:
     shown: int = option(2, "of them, in a step")
     stored_size: int = option(144, "side in pixels at which images are kept")
     steps: int = option(3000, "optimiser steps")
-    batch: int = option(64, "groups per step")
-    rate: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
+    batch_size: int = option(64, "groups per step")
+    lr: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
     weight_decay: float = option(0.05, "of weight matrices")
     warmup: int = option(100, "steps of linear warm-up")
-    clip: float = option(1.0, "largest norm of the gradient")
+    max_grad_norm: float = option(1.0, "largest norm of the gradient")
     temperature: float = option(0.07, "of the global term")
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
@@ -116,22 +116,22 @@ class Config:
         check_mirror_sizes(self.mirror_sizes)
         if min(self.layers) < 1:
             raise ValueError(f"layers = {self.layers}: each stage has a block or more")
-        if self.patch_negatives >= self.batch:
+        if self.patch_negatives >= self.batch_size:
             raise ValueError(
-                f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch} groups"
+                f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch_size} groups"
             )
         if self.photo_size < 1:
             raise ValueError(f"photo_size = {self.photo_size}: photos are kept at 1 pixel or more")
         if self.photos and self.photo_share:
-            if len(photo_places(self)) == self.batch:
+            if len(photo_places(self)) == self.batch_size:
                 raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
             if not len(photo_places(self)):
-                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch} is no group")
+                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} is no group")
 
 
 SMOKE: Mapping[str, Any] = {
-    "steps": 8, "batch": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,), "large_size": 48,
-    "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
+    "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,),
+    "large_size": 48, "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
 }  # fmt: skip
 
 
@@ -210,12 +210,12 @@ def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
 
 def photo_places(config: Config) -> NDArray[np.int64]:
     """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
-    return np.flatnonzero(spread(config.batch, config.photo_share if config.photos else 0.0))
+    return np.flatnonzero(spread(config.batch_size, config.photo_share if config.photos else 0.0))
 
 
 def rendered_places(config: Config) -> NDArray[np.int64]:
     """The others."""
-    return np.delete(np.arange(config.batch), photo_places(config))
+    return np.delete(np.arange(config.batch_size), photo_places(config))
 
 
 def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
@@ -403,7 +403,7 @@ class Tiny:
             "data": _digest(names),
             "photos": _photo_digest(self.files, self.families),
         }
-        share(config.batch, processes.rank, processes.count)
+        share(config.batch_size, processes.rank, processes.count)
 
     def prepare(self, out: Path) -> None:
         """Read the groups, and the photos, into one file each, unless they are there from before."""
@@ -411,9 +411,9 @@ class Tiny:
         self.processes.on_main(self._store)
         count = len(np.load(self.cache, mmap_mode="r"))
         cut_out = len(photo_places(self.config))
-        if count + cut_out < self.config.batch:
+        if count + cut_out < self.config.batch_size:
             besides = f" beside {cut_out} from photos" if cut_out else ""
-            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch}{besides}: give more data")
+            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch_size}{besides}: give more data")
 
     @property
     def photo_cache(self) -> Path:
@@ -452,9 +452,9 @@ class Tiny:
         decay = [p for p in self.model.parameters() if p.ndim > 1]
         plain = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, self.config.rate)
+        return torch.optim.AdamW(groups, self.config.lr)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Linear warm-up, then a cosine to 0."""
         warmup = self.config.warmup
         if step < warmup:
@@ -464,9 +464,9 @@ class Tiny:
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8, and what all of them show, (B, 2)."""
         config, size = self.config, self.config.stored_size
-        own = share(config.batch, self.rank, self.count)
+        own = share(config.batch_size, self.rank, self.count)
         images = np.empty((len(own), 2, config.shown, size, size, 3), np.uint8)
-        things = np.empty((config.batch, 2), np.int64)
+        things = np.empty((config.batch_size, 2), np.int64)
 
         photos, rendered = photo_places(config), rendered_places(config)
         groups = np.load(self.cache, mmap_mode="r")

@@ -73,7 +73,7 @@ class Loader:
         Every process has equally many of each: hard negatives are shared out evenly, whosesoever they are, and the last
         shares are filled up with copies of a target, which `negative_valid` leaves out.
         """
-        turns = [step + place for place in range(self.plan.batch)]
+        turns = [step + place for place in range(self.plan.batch_size)]
         pairs = [self.wording.pair(int(q), int(t), n)
                  for q, t, n in zip(batch.query, batch.target, turns, strict=True)]  # fmt: skip
         hard = (
@@ -82,7 +82,7 @@ class Loader:
             else batch.query[:0]
         )
         each = -(-len(hard) // count)
-        own = share(self.plan.batch, rank, count)
+        own = share(self.plan.batch_size, rank, count)
         mine = [self.wording.candidate(int(r)) for r in hard[rank * each : (rank + 1) * each]]
         mine += [pairs[own[0]][1]] * (each - len(mine))
         items = [*(pairs[i][0] for i in own), *(pairs[i][1] for i in own), *mine]

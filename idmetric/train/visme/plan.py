@@ -24,8 +24,8 @@ class Plan:
     """How batches are drawn; defaults are the paper's.
 
     Args:
-        steps: batches (section 5.1). batch: samples of each, hard negatives not counted (section 5.1).
-        samples: M of Eq. 1, the paper's interleave batch size (Table 4). K is batch / samples.
+        steps: batches (section 5.1). batch_size: samples of each, hard negatives not counted (section 5.1).
+        samples: M of Eq. 1, the paper's interleave batch size (Table 4). K is batch_size / samples.
         hard: most hard negatives of a sample, k (section 5.1).
         sampling: "identity" for identity-aware sampling; "naive" for Table 2's baseline, which draws a block's
             instances evenly, whatever they show.
@@ -37,7 +37,7 @@ class Plan:
     """
 
     steps: int = 3000
-    batch: int = 1024
+    batch_size: int = 1024
     samples: int = 64
     hard: int = 5
     sampling: Literal["identity", "naive"] = "identity"
@@ -47,11 +47,13 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "samples"):
+        for name in ("steps", "batch_size", "samples"):
             if getattr(self, name) < 1:
                 raise ScheduleError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.batch % self.samples:
-            raise ScheduleError(f"batch {self.batch} is no multiple of samples {self.samples} (K blocks of M samples)")
+        if self.batch_size % self.samples:
+            raise ScheduleError(
+                f"batch_size {self.batch_size} is no multiple of samples {self.samples} (K blocks of M samples)"
+            )
         if self.hard < 0 or self.seed < 0:
             raise ScheduleError(f"hard and seed must not be negative, got {self.hard} and {self.seed}")
         allowed = {"sampling": ("identity", "naive"), "hard_as": ("candidates", "samples"),
@@ -63,7 +65,7 @@ class Plan:
     @property
     def blocks(self) -> int:
         """K of Eq. 1."""
-        return self.batch // self.samples
+        return self.batch_size // self.samples
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,8 @@ class Batch:
 
 def broken(batch: Batch, shown: Rows, plan: Plan) -> str:
     """What a batch lacks of its plan's promises, in words; empty if nothing."""
-    if len(batch.query) != plan.batch or len(batch.target) != plan.batch:
-        return f"{len(batch.query)} samples, where the plan has {plan.batch}"
+    if len(batch.query) != plan.batch_size or len(batch.target) != plan.batch_size:
+        return f"{len(batch.query)} samples, where the plan has {plan.batch_size}"
     extra = list(batch.hard) if plan.hard_as == "candidates" else []
     rows = np.concatenate([batch.query, batch.target, *extra])
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(shown)):
@@ -209,8 +211,8 @@ def usable(data: Data, plan: Plan) -> Data:
     if room < plan.blocks:
         names = ", ".join(f"{p.name!r} ({n})" for p, n in zip(kept, _rooms(data, plan), strict=True))
         raise ScheduleError(
-            f"a batch of {plan.batch} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' {what} "
-            f"fill {room}: {names}. Lower batch to {room * plan.samples}, or samples"
+            f"a batch of {plan.batch_size} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' "
+            f"{what} fill {room}: {names}. Lower batch to {room * plan.samples}, or samples"
         )
     return data
 

@@ -32,9 +32,9 @@ from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train import lora
 from idmetric.train.batches import Pictures, share
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.held_out import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.options import option
 from idmetric.train.processes import Processes
+from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.state import TrainError
 from idmetric.train.validate import measurable, sample, validation
 from idmetric.train.visme import data as pools
@@ -61,7 +61,7 @@ class Config:
     revision: str | None = option(None, "commit of a Hub repository")
     # the batches
     steps: int = option(3000, "batches (section 5.1)")
-    batch: int = option(1024, "samples of a batch, over all processes (section 5.1)")
+    batch_size: int = option(1024, "samples of a batch, over all processes (section 5.1)")
     samples: int = option(64, "samples that each sub-dataset gives to a batch, M of Eq. 1 (section 5.3, Table 4)")
     hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
     sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
@@ -97,7 +97,7 @@ class Config:
     max_pixels: int = option(200_704, "of an image: 256 visual tokens (section 5.1)")
     max_length: int = option(768, "tokens of an item, image included (section 5.1)")
     # the optimiser: AdamW without weight decay, linear decay (the paper is silent; VLM2Vec's)
-    rate: float = option(1e-4, "peak learning rate (section 5.1)")
+    lr: float = option(1e-4, "peak learning rate (section 5.1)")
     warmup: int = option(200, "steps of rising learning rate, at most a tenth of all (the paper is silent; B3's)")
     chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
@@ -111,7 +111,7 @@ class Config:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.validate_images < 0:
             raise ValueError(f"validate_images must not be negative, got {self.validate_images}")
-        if self.rate <= 0 or self.temperature <= 0 or self.warmup < 0:
+        if self.lr <= 0 or self.temperature <= 0 or self.warmup < 0:
             raise ValueError("rate and temperature must be positive, warmup not negative")
 
     @property
@@ -121,8 +121,8 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "model": RANDOM, "steps": 6, "batch": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
-    "rate": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
+    "model": RANDOM, "steps": 6, "batch_size": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
+    "lr": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
 }  # fmt: skip
 
 
@@ -153,7 +153,7 @@ class VisME:
     """The recipe; see `idmetric.train.loop.Recipe`."""
 
     name = "visme"
-    ahead = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
+    prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
         self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
@@ -188,7 +188,7 @@ class VisME:
             found = Schedule(path)
             if (found.plan, found.data) == (self.config.plan, self.data.fingerprint):
                 return
-        print(f"visme: {path}: drawing {self.steps} batches of {self.config.batch} samples", flush=True)
+        print(f"visme: {path}: drawing {self.steps} batches of {self.config.batch_size} samples", flush=True)
         write(path, self.data, self.config.plan)
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -198,9 +198,9 @@ class VisME:
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW without weight decay."""
         trained = [p for module in self.modules().values() for p in module.parameters() if p.requires_grad]
-        return torch.optim.AdamW(trained, lr=self.config.rate, weight_decay=0.0)
+        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=0.0)
 
-    def rate(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Linear warm-up, then linear decay to 0."""
         warmup = min(self.config.warmup, self.steps // 10)
         return (step + 1) / warmup if step < warmup else (self.steps - step) / (self.steps - warmup)
@@ -225,7 +225,7 @@ class VisME:
         return {**found, "temperature": self.temperature().detach(), "images": images}
 
     def _loss(self, embedded: Tensor, batch: Any) -> dict[str, Tensor]:
-        own = self.config.batch // self.count
+        own = self.config.batch_size // self.count
         parts = embedded.view(self.count, -1, embedded.shape[-1])
         query, target, negative = (
             x.flatten(0, 1) for x in (parts[:, :own], parts[:, own : 2 * own], parts[:, 2 * own :])
@@ -274,7 +274,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
         prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
         min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
     )  # fmt: skip
-    share(config.batch, processes.rank, processes.count)  # refuses a batch that cannot be shared
+    share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     known = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
     trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
     check_held_out(data, trained, held_out)

@@ -22,6 +22,7 @@ import numpy as np
 
 from idmetric.io import json_file
 from idmetric.io.output import replacing
+from idmetric.train.options import current
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.plan import Batch, Data, Plan, ScheduleError, broken, expected_blocks, usable
 
@@ -104,7 +105,10 @@ class Schedule:
             raise ScheduleError(f"{self.path}: no schedule: it was not written by idmetric-train visme")
         try:
             record = json_file.parse(noted)
-            self.plan, self.data = Plan(**record["plan"]), str(record["data"])
+            self.plan, self.data = (
+                Plan(**{current(name): value for name, value in record["plan"].items()}),
+                str(record["data"]),
+            )
         except (TypeError, KeyError, ValueError) as error:
             raise ScheduleError(f"{self.path}: written by another version of this package ({error})") from error
         if found.num_row_groups != self.plan.steps:

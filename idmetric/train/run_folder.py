@@ -12,7 +12,12 @@ from typing import Any
 
 from idmetric import __version__
 from idmetric.io import json_file
+<<<<<<< HEAD:idmetric/train/record.py
 from idmetric.io.lock import locked
+=======
+from idmetric.io.lock import lock
+from idmetric.train.options import current
+>>>>>>> cb3e85a (Training settings use the names of the field: lr, batch_size, max_grad_norm; files of version 0.1 keep opening):idmetric/train/run_folder.py
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"
@@ -106,8 +111,8 @@ def read(out: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise TrainError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-        raise TrainError(f"--out {out} holds a {FILE} that is none of a training run: name a new folder")
-    return found
+        raise TrainError(f"--out {out} holds a {FILE} that does not describe a training run: name a new folder")
+    return {**found, "settings": {current(name): value for name, value in found["settings"].items()}}
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
