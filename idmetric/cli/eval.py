@@ -322,7 +322,7 @@ def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]
     """Name -> opened model, of all that --model names."""
     import torch
 
-    from idmetric.protocols.common.scorers import open_model
+    from idmetric.protocols.common.models import open_model
 
     sources = args.model or ([] if "model" in optional else [DEFAULT_MODEL])
     named: dict[str, str] = {}

@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
 from idmetric.protocols.common.intervals import mean, plain_average
+from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
@@ -58,23 +59,6 @@ GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
 REVISITED = ("roxford", "rparis")
 
-# Table 5 (SigLIP's pretrained row is Table 3's ID 1): model -> column -> mAP in percent, frozen backbones
-COLUMNS = ("avg", "met", "rop", "gldv2", "sop", "instre", "mini_ilias")
-PAPER: dict[str, tuple[float, ...]] = {
-    "SigLIP ViT-L/16": (47.5, 67.3, 45.0, 15.7, 55.4, 80.6, 21.0),
-    "SigLIP ViT-L/16, ILGen-ALL": (52.6, 75.0, 48.7, 18.3, 55.3, 87.4, 30.8),
-    "CLIP ViT-L/14": (37.5, 47.1, 40.0, 10.5, 41.8, 75.1, 10.4),
-    "CLIP ViT-L/14, ILGen-ALL": (46.8, 69.6, 43.7, 16.8, 45.5, 81.7, 23.8),
-    "ViT-B/16": (25.7, 34.2, 24.6, 5.7, 43.7, 41.9, 4.0),
-    "ViT-B/16, ILGen-ALL": (34.3, 50.8, 29.8, 9.1, 40.8, 65.1, 10.1),
-}
-# how a model's label (`Embedder.label`) starts -> its row; a checkpoint trained by `idmetric-train ilgen` is named by
-# --paper, since nothing tells what it was trained on
-_LABELS = {
-    "Backbone:vit_large_patch16_siglip_384.webli": "SigLIP ViT-L/16",
-    "Backbone:vit_large_patch14_clip_336": "CLIP ViT-L/14",
-    "Backbone:vit_base_patch16_224": "ViT-B/16",
-}
 _SHOWN = 5
 
 
@@ -84,7 +68,7 @@ class Options:
 
     Attributes:
         k: depth of mAP for datasets that the paper does not name; None = all.
-        paper: a row of `PAPER` to compare with, for all models; None: by the model's name.
+        paper: a row of `ILGEN_TABLE_5` to compare with, for all models; None: by the model's name.
     """
 
     k: int | None = None
@@ -93,8 +77,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
-        if self.paper is not None and self.paper not in PAPER:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(PAPER)}")
+        if self.paper is not None and self.paper not in ILGEN_TABLE_5:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(ILGEN_TABLE_5)}")
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
@@ -103,7 +87,8 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric-eval retrieval`."""
     parser.add_argument("--k", type=int, metavar="K", help="depth of mAP for datasets not in ILGen's Table 2")
-    parser.add_argument("--paper", choices=tuple(PAPER), help="the paper's row to compare with (default: by the model)")
+    text = "the paper's row to compare with (default: by the model)"
+    parser.add_argument("--paper", choices=tuple(ILGEN_TABLE_5), help=text)
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
@@ -205,7 +190,7 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
 def _rows(
     scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options
 ) -> tuple[list[Row], dict[str, list[Any]]]:
-    paper = _paper(scorer, options)
+    paper = ilgen_printed(scorer.signature().get("model", ""), options.paper)
     rows: list[Row] = []
     items: dict[str, list[Any]] = {"dataset": [], "id": [], "identity": [], "mAP": [], "P@1": []}
     ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
@@ -248,13 +233,7 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
         both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
         value["rop"] = plain_average(both, printed.get("rop"))
         found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
-    if all(name in value for name in COLUMNS[1:]):
-        whole = plain_average([value[name] for name in COLUMNS[1:]], printed.get("avg"))
+    if all(name in value for name in ILGEN_COLUMNS[1:]):
+        whole = plain_average([value[name] for name in ILGEN_COLUMNS[1:]], printed.get("avg"))
         found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
     return found
-
-
-def _paper(scorer: Scorer, options: Options) -> dict[str, float]:
-    label = scorer.signature().get("model", "")
-    row = options.paper or next((r for start, r in _LABELS.items() if label.startswith(start)), None)
-    return {} if row is None else dict(zip(COLUMNS, (v / 100 for v in PAPER[row]), strict=True))

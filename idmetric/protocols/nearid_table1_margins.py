@@ -46,54 +46,17 @@ from idmetric.protocols.common.matched import (
     rates,
     unanswered,
 )
+from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 
 Array = NDArray[np.float64]
-PARTS = "MTG"
 # averages of Table 5 -> the engines they are over, by their names on the Hub
 GROUPS = {
     "training": ("Flux", "Flux_1024", "Qwen", "Qwen_1328"),
     "unseen fill": ("PowerPaint", "SDXL", "SDXL_1024"),
     "unseen canny": ("FluxC", "FluxC_1024"),
     "fill": ("Flux", "Flux_1024", "Qwen", "Qwen_1328", "PowerPaint", "SDXL", "SDXL_1024"),
-}
-ALL = "all"  # nine engines in the paper; of others it has no number
-Pair = tuple[float | None, float | None]
-
-# Table 5, in percent: model -> row -> SSR, PA
-TABLE_5: dict[str, dict[str, Pair]] = {
-    "NearID": {
-        "Flux": (99.4, 99.8), "Flux_1024": (99.4, 99.7), "Qwen": (99.2, 99.7), "Qwen_1328": (98.2, 99.5),
-        "PowerPaint": (99.2, 99.8), "SDXL": (99.8, 99.9), "SDXL_1024": (99.0, 99.6), "FluxC": (97.8, 99.1),
-        "FluxC_1024": (98.8, 99.6), "training": (99.0, 99.7), "unseen fill": (99.3, 99.8),
-        "unseen canny": (98.3, 99.3), "fill": (99.17, 99.71), ALL: (99.0, 99.6), PARTS: (35.0, 46.5),
-    },
-    "SigLIP2": {
-        "Flux": (35.8, 55.7), "Flux_1024": (27.4, 44.8), "Qwen": (33.8, 51.4), "Qwen_1328": (16.2, 32.1),
-        "PowerPaint": (34.0, 52.7), "SDXL": (42.0, 59.3), "SDXL_1024": (26.0, 45.6), "FluxC": (27.4, 47.4),
-        "FluxC_1024": (25.8, 47.8), "training": (28.3, 46.0), "unseen fill": (34.0, 52.5),
-        "unseen canny": (26.6, 47.6), "fill": (30.74, 48.81), ALL: (29.8, 48.5), PARTS: (0.0, 0.0),
-    },
-    "CLIP": {"fill": (10.31, 20.92), PARTS: (0.0, 0.0)},  # Table 1
-    "DINOv2": {"fill": (20.43, 34.55), PARTS: (0.0, 0.0)},
-}  # fmt: skip
-TABLE_7: dict[str, Pair] = {  # FG only: SSR, PA of "fill"
-    "NearID": (95.3, 98.0), "SigLIP2": (64.7, 80.5), "CLIP": (51.3, 71.6), "DINOv2": (63.7, 77.4),
-}  # fmt: skip
-# Tables 1 and 7: M-O, M-O-pair on whole images, M-O on foregrounds
-ORACLE: dict[str, tuple[float, float, float]] = {
-    "NearID": (0.465, 0.486, 0.641), "SigLIP2": (0.180, 0.366, 0.365), "CLIP": (0.239, 0.484, 0.297),
-    "DINOv2": (0.324, 0.519, 0.301),
-}  # fmt: skip
-# how a model's label starts -> the paper's name for it
-_LABELS = {
-    "NearID:nearid": "NearID",
-    "NearID:Aleksandar/nearid-siglip2": "NearID",
-    "Backbone:vit_so400m_patch14_siglip_378.v2": "SigLIP2",
-    "Backbone:vit_so400m_patch14_siglip_384.v2": "SigLIP2",
-    "Backbone:vit_large_patch14_clip_224.openai": "CLIP",
-    "Backbone:vit_large_patch14_dinov2": "DINOv2",
 }
 
 
@@ -147,7 +110,7 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     """Samples against distractors and identity-edits, and against part-edits."""
     engine = data.column("engine")
     whole = matched(data, ("distractor", "identity-edit"), lambda row: engine[row] or "unnamed")
-    return whole, matched(data, ("part-edit",), lambda row: PARTS).of_edited_views()
+    return whole, matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
 
 
 def _check(samples: Matched, parts: Matched) -> list[str]:
@@ -183,7 +146,7 @@ def _splits(data: Manifest) -> list[str]:
 def _rows(
     scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: Options
 ) -> tuple[list[Row], dict[str, dict[str, Any]], list[str]]:
-    model = next((n for start, n in _LABELS.items() if scorer.signature().get("model", "").startswith(start)), None)
+    model = nearid_row(scorer.signature().get("model", ""))
     masked = settings.look.masked
     rows: list[Row] = []
     items: dict[str, list[Any]] = {}
@@ -192,7 +155,7 @@ def _rows(
 
     def add(source: str, margins: Array, identity: NDArray[np.object_], printed: bool = True) -> None:
         if (~np.isnan(margins)).any():
-            paper = _printed(model, source, masked) if printed else (None, None)
+            paper = nearid_printed(model, source, masked) if printed else (None, None)
             found = rates(margins, identity, settings, count_mean=options.released_pa, paper=paper)
             rows.append({"source": source, **found})
 
@@ -208,36 +171,23 @@ def _rows(
                 own = np.isin(samples.source.astype(str), engines)
                 add(group, margins[own], samples.identity[own])
         if len(there) > 1:
-            add(ALL, margins, samples.identity, printed=set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"]))
+            nine = set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"])  # the paper's engines
+            add(ALL_ENGINES, margins, samples.identity, printed=nine)
     if len(parts):
         margins = margins_of(scorer, parts)
         lost += unanswered(margins, parts)
         _extend(items, parts, margins)
-        add(PARTS, margins, parts.identity)
+        add(PART_EDITS, margins, parts.identity)
         scores, known = cross_scores(scorer, parts), oracles_of(data, parts)
         edits = edit_items(scores, known, parts.identity)
-        known_oracle = ORACLE.get(model or "")
-        paper: Pair = (None, None) if known_oracle is None else (known_oracle[2], None) if masked else known_oracle[:2]
-        found = oracle(scores, known, parts.identity, settings, paper)
-        if rows and rows[-1]["source"] == PARTS:
+        found = oracle(scores, known, parts.identity, settings, nearid_oracle(model, masked))
+        if rows and rows[-1]["source"] == PART_EDITS:
             rows[-1] |= found
         elif found:
-            rows.append({"source": PARTS, **found})
+            rows.append({"source": PART_EDITS, **found})
     if not rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
     return rows, {"samples": items, "parts": edits} if edits else {"samples": items}, lost
-
-
-def _printed(model: str | None, source: str, masked: bool) -> Pair:
-    """The paper's SSR and PA as shares."""
-    if model is None:
-        return None, None
-    if masked:
-        pair = TABLE_7[model] if source == "fill" else (None, None)
-    else:
-        pair = TABLE_5[model].get(source, (None, None))
-    ssr, pa = (None if x is None else x / 100 for x in pair)
-    return ssr, pa
 
 
 def _extend(items: dict[str, list[Any]], samples: Matched, margins: Array) -> None:

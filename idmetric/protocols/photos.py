@@ -23,8 +23,9 @@ from idmetric.models.load import load
 from idmetric.protocols import folder
 from idmetric.protocols.common.baselines import hsv_histogram as hsv_histogram  # part of this module
 from idmetric.protocols.common.baselines import small_pixels as small_pixels
+from idmetric.protocols.common.models import open_model, untrained_twin
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings, open_model, untrained_twin
+from idmetric.protocols.common.scorers import Settings
 
 SPLIT = "dev"
 _SETTINGS = Settings()

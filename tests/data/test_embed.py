@@ -23,7 +23,8 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import baselines, scorers
-from idmetric.protocols.common.scorers import Settings, bind, open_model
+from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.scorers import Settings, bind
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}

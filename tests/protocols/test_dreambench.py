@@ -18,9 +18,18 @@ from idmetric.evaluate.agreement import fisher_mean, pearson
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.baselines import hsv_vector
-from idmetric.protocols.common.paper_dreambench import ALL, FISHER, FISHER_ROW, HUMAN, METHODS, TABLE_2, printed_rank
+from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.paper_numbers import (
+    ALL_CATEGORIES,
+    DREAMBENCH_METHODS,
+    FISHER_ROW,
+    HUMAN,
+    NEARID_FISHER,
+    NEARID_TABLE_2,
+    dreambench_ranks,
+)
 from idmetric.protocols.common.result import Result, Row, Value, table
-from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
@@ -68,13 +77,13 @@ def test_rounding_as_published_changes_no_third_decimal_there(photo_root: Path) 
         assert round(rounded * 20000) == pytest.approx(rounded * 20000, abs=1e-6)  # a mean of two with four decimals
 
 
-@pytest.mark.parametrize("rater", FISHER)
+@pytest.mark.parametrize("rater", NEARID_FISHER)
 def test_the_printed_cells_give_the_printed_fisher_row(rater: str) -> None:
-    cells = [TABLE_2[method][rater][0] for method in METHODS]
+    cells = [NEARID_TABLE_2[method][rater][0] for method in DREAMBENCH_METHODS]
     assert len(cells) == 7
     mean, error = fisher_mean(cells)
-    assert mean == pytest.approx(FISHER[rater][0], abs=0.00051)  # H-H is .6485, on the edge
-    assert error == pytest.approx(FISHER[rater][1], abs=0.00051)
+    assert mean == pytest.approx(NEARID_FISHER[rater][0], abs=0.00051)  # H-H is .6485, on the edge
+    assert error == pytest.approx(NEARID_FISHER[rater][1], abs=0.00051)
     slow = np.tanh(np.mean([np.log((1 + r) / (1 - r)) / 2 for r in cells]))
     assert mean == pytest.approx(float(slow), abs=1e-12)
 
@@ -147,7 +156,9 @@ def test_published_folders_are_paired_by_key(tmp_path: Path) -> None:
         error = value(rows, FISHER_ROW, category, "±").value
         assert error == pytest.approx(np.std(cells, ddof=1) / np.sqrt(3), abs=1e-12)
     means = [value(rows, FISHER_ROW, category).value for category in CATEGORIES]
-    assert value(rows, FISHER_ROW, ALL).value == pytest.approx(np.tanh(np.mean(np.arctanh(means))), abs=1e-12)
+    assert value(rows, FISHER_ROW, ALL_CATEGORIES).value == pytest.approx(
+        np.tanh(np.mean(np.arctanh(means))), abs=1e-12
+    )
     assert [r["method"] for r in rows[:4]] == ["dreambooth_sd", "emu2", "ip_adapter_plus_vit_h_sdxl", FISHER_ROW]
     images = results["nearid"].items["images"]
     assert len(images["score"]) == 3 * 4 * 54
@@ -168,7 +179,7 @@ def test_the_papers_value_stands_beside_ours(tmp_path: Path) -> None:
     assert value(rows, FISHER_ROW, metric="±").paper == 0.071
     assert value(rows, FISHER_ROW, "animal").paper == 0.435
     assert value(rows, "emu2", "animal").paper is None
-    assert value(rows, FISHER_ROW, ALL).paper == 0.445
+    assert value(rows, FISHER_ROW, ALL_CATEGORIES).paper == 0.445
     assert value(results[HUMAN].rows, "emu2").paper == 0.763
 
 
@@ -377,7 +388,7 @@ def test_folders_of_images_are_matched_with_methods_by_their_start() -> None:
         ("ip_adapter_vit_g_sdxl_scale0_6", "ip_adapter_vit_g_sdxl"),
         ("emu22", None),
     ):
-        assert method_of(run, METHODS) == method
+        assert method_of(run, DREAMBENCH_METHODS) == method
 
 
 def test_images_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -457,11 +468,11 @@ def test_pooled_ranks_are_those_of_scipy_over_animals_and_objects(tmp_path: Path
 
 
 def test_id_sims_printed_ranks_belong_to_its_models() -> None:
-    assert printed_rank("IDSim:dinov3_vitl16", "cls") == (0.6856, 0.5305)
-    assert printed_rank("IDSim:dinov3_vitl16", "patch_pooled") == (0.6834, None)
-    assert printed_rank("lpips", "cls") == (0.482, 0.354)
-    assert printed_rank("IDSim:tiny", "cls") == (None, None)
-    assert printed_rank("IDSim:dinov3_vitl16", "joint") == (None, None)
+    assert dreambench_ranks("IDSim:dinov3_vitl16", "cls") == (0.6856, 0.5305)
+    assert dreambench_ranks("IDSim:dinov3_vitl16", "patch_pooled") == (0.6834, None)
+    assert dreambench_ranks("lpips", "cls") == (0.482, 0.354)
+    assert dreambench_ranks("IDSim:tiny", "cls") == (None, None)
+    assert dreambench_ranks("IDSim:dinov3_vitl16", "joint") == (None, None)
 
 
 # The command

@@ -16,7 +16,7 @@ from idmetric.data.embed import Look
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row, merge
 from idmetric.models.idsim import IDSim
-from idmetric.protocols.common import paper_idsim as idsim_paper
+from idmetric.protocols.common import paper_numbers as paper
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings, bind
@@ -420,15 +420,15 @@ def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pair
 
 
 def test_rows_of_the_paper_are_whole_and_found_by_label() -> None:
-    assert all(len(row) == len(idsim_paper.COLUMNS) for row in (*idsim_paper.FIG_25.values(), idsim_paper.SEEDS))
-    assert all(len(row) == len(idsim_paper.PATCH_COLUMNS) for row in idsim_paper.TABLE_2B.values())
-    assert idsim_paper.row_of("IDSim:dinov3_vitl16") == "ID-Sim"
-    assert idsim_paper.row_of("IDSim:tiny") is None
-    assert idsim_paper.row_of("Backbone:vit_large_patch16_dinov3.lvd1689m[cls]") == "DINOv3 ViT-L"
+    assert all(len(row) == len(paper.IDSIM_COLUMNS) for row in (*paper.IDSIM_FIG_25.values(), paper.IDSIM_DEVIATIONS))
+    assert all(len(row) == len(paper.IDSIM_PATCH_COLUMNS) for row in paper.IDSIM_TABLE_2B.values())
+    assert paper.idsim_row("IDSim:dinov3_vitl16") == "ID-Sim"
+    assert paper.idsim_row("IDSim:tiny") is None
+    assert paper.idsim_row("Backbone:vit_large_patch16_dinov3.lvd1689m[cls]") == "DINOv3 ViT-L"
     # section 4.4: class supervision alone gains 13 % over DINOv3, patch supervision 40 %: means over Table 2b, of
     # which DreamBench++ is another protocol's
     ours, plain, dino = (
-        np.array([*idsim_paper.TABLE_2B[row], dreambench])
+        np.array([*paper.IDSIM_TABLE_2B[row], dreambench])
         for row, dreambench in (
             ("ID-Sim", 0.6834),
             ("ID-Sim without patch supervision", 0.5913),
@@ -438,7 +438,7 @@ def test_rows_of_the_paper_are_whole_and_found_by_label() -> None:
     assert (ours / dino).mean() == pytest.approx(1.40, abs=0.01)
     assert (plain / dino).mean() == pytest.approx(1.13, abs=0.01)
     # section 4.3: on PODS +0.11 over the second best (0.10 here, of ten seeds), on Subjects2k +0.05
-    columns = dict(zip(idsim_paper.COLUMNS, zip(*idsim_paper.FIG_25.values(), strict=True), strict=True))
+    columns = dict(zip(paper.IDSIM_COLUMNS, zip(*paper.IDSIM_FIG_25.values(), strict=True), strict=True))
     for column, gain in ((("pods", "mAP"), 0.10), (("subjects2k", "AP"), 0.05)):
         first, second, *_ = sorted(columns[column], reverse=True)
         assert (first, first - second) == (columns[column][0], pytest.approx(gain, abs=0.01))

@@ -24,10 +24,12 @@ from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import TASKS, VisIDConfig
-from idmetric.protocols.common import paper_mveb as mveb_paper
+from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.visme_table1_mveb import datasets
 from idmetric.protocols.visme_table1_mveb import protocol as mveb
 from idmetric.protocols.visme_table1_mveb.protocol import Options, run
 from idmetric.protocols.visme_table1_mveb.questions import ask
@@ -218,14 +220,14 @@ def test_the_papers_numbers_stand_beside_whole_means(
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(mveb_paper.TASK_OF.values()).count(task) for task in mveb_paper.TASKS]
-    assert (counts, len(mveb_paper.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
+    assert (counts, len(datasets.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
-        for row, values in mveb_paper.TABLE_1.items()
+        for row, values in paper_numbers.VISME_TABLE_1.items()
     }
     assert max(off.values()) < 0.1  # of rounding
-    ind, ood = mveb_paper.DOMAINS["VisME (Qwen2.5-VL-3B)"]
+    ind, ood = paper_numbers.VISME_DOMAINS["VisME (Qwen2.5-VL-3B)"]
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
@@ -398,9 +400,9 @@ def test_strangers_have_rows_of_their_own_and_a_meta_task_where_it_is_told(model
 def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
-        assert mveb_paper.known_name(given) == name
-    assert mveb_paper.row_of("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
-    assert mveb_paper.row_of("VisIDEmbed:visid_3b_mine") is None
+        assert datasets.known_name(given) == name
+    assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
+    assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
 
 
 def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from idmetric import IDSim
 from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate import segmentation as measures
+from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value, table
-from idmetric.protocols.common.scorers import Settings, open_model
+from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
 from idmetric.report.heatmap import colours, outline, overlay
 from idmetric.scoring.heatmaps import heatmaps

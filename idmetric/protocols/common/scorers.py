@@ -1,6 +1,6 @@
 """One face for all that a protocol compares images with: similarities of a manifest's rows, higher = more alike.
 
-    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": open_model("ssim")}, Settings())
+    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, Settings())
     scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
     scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
 
@@ -20,16 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.matrix import distance, distance_matrix, needs_patches
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.models.idsim import IDSim
-from idmetric.models.load import load
-from idmetric.protocols.common import baselines, dual_encoder, pairwise
+from idmetric.protocols.common import pairwise
 
 Array = NDArray[np.float64]
 Rows = Sequence[int] | NDArray[np.integer]
@@ -99,40 +96,6 @@ class Bound:
     notes: list[str]
 
 
-def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
-    """What protocols take, by name: a baseline (hsv, pixels, ssim, lpips, dreamsim), `untrained:SOURCE` (the same
-    architecture with random weights), `judge:FILE` (a multimodal language model, see `judge_file`), or anything that
-    `idmetric.load` opens, `timm:NAME` among it.
-
-    Raises:
-        CheckpointError, ImportError: saying what is missing.
-    """
-    if source in baselines.NAMES:
-        return baselines.open_baseline(source, device)
-    if source.startswith(dual_encoder.PREFIX):
-        return dual_encoder.open_dual(source, device=device, dtype=dtype)
-    if source.startswith("judge:"):
-        from idmetric.protocols.judges.file import open_judge  # which needs this module
-
-        return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
-    options = {} if dtype is None else {"dtype": dtype}
-    if source.startswith("untrained:"):
-        return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))
-    return load(source, device=device, **options)
-
-
-def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
-    """The same architecture with random weights.
-
-    Raises:
-        CheckpointError: for another class than IDSim.
-    """
-    if not isinstance(metric, IDSim):
-        raise CheckpointError(f"only IDSim models have an untrained twin, {metric.label} is none")
-    torch.manual_seed(seed)
-    return IDSim(metric.settings, device=metric.device)
-
-
 def bind(
     manifest: Manifest,
     models: Mapping[str, Any],
@@ -144,7 +107,7 @@ def bind(
     """Read and embed the images of a manifest (or of some rows) for all models.
 
     Args:
-        models: name -> an `Embedder`, or what `open_model` gives.
+        models: name -> an `Embedder`, or what `models.open_model` returns.
         words: row -> all that is said beside its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:

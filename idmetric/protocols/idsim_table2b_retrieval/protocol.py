@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
-from idmetric.protocols.common import paper_idsim as paper
 from idmetric.protocols.common.intervals import any_statistic, auc, codes, mean, owners, plain_average
+from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
 from idmetric.protocols.common.ranked import Measure, Search, searched
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
@@ -61,7 +61,7 @@ class Options:
     Attributes:
         which: the benchmark that all rows are of; None: as the column dataset says.
         triplets: of each of CUTE's objects and modes.
-        paper: a row of `idsim_paper.ROWS` to compare with, for all models; None: by the model's name.
+        paper: a row of `IDSIM_ROWS` to compare with, for all models; None: by the model's name.
     """
 
     which: str | None = None
@@ -73,8 +73,8 @@ class Options:
             raise ValueError(f"no benchmark {self.which!r}; there are {', '.join(BENCHMARKS)}")
         if self.triplets < 1:
             raise ValueError(f"at least one triplet of each object, got {self.triplets}")
-        if self.paper is not None and self.paper not in paper.ROWS:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(paper.ROWS)}")
+        if self.paper is not None and self.paper not in IDSIM_ROWS:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(IDSIM_ROWS)}")
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", choices=tuple(BENCHMARKS), help="which benchmark all rows are (default: by dataset)")
     text = "of each of CUTE's objects and modes (default 10, as in the paper)"
     parser.add_argument("--triplets", type=int, default=10, metavar="N", help=text)
-    parser.add_argument("--paper", choices=paper.ROWS, help="the paper's row to compare with (default: by the model)")
+    parser.add_argument("--paper", choices=IDSIM_ROWS, help="the paper's row to compare with (default: by the model)")
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
@@ -129,7 +129,7 @@ def run(
 def _row_of(scorer: Scorer, settings: Settings, options: Options) -> str | None:
     if settings.look.masked:
         return None
-    return options.paper or paper.row_of(scorer.signature().get("model", ""))
+    return options.paper or idsim_row(scorer.signature().get("model", ""))
 
 
 def _places(data: Manifest, kept: Manifest) -> Ints:
@@ -169,7 +169,7 @@ class _Model:
 
     def paper(self, benchmark: str, metric: str) -> float | None:
         """What is printed."""
-        return paper.printed(self.row, benchmark, metric, self.settings.distance)
+        return idsim_printed(self.row, benchmark, metric, self.settings.distance)
 
     def search(self, name: str, search: Search) -> None:
         """Measures of queries, and AUC over pairs of query and gallery."""

@@ -43,7 +43,7 @@ from idmetric.distance.patches import MATCHES
 from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.paper_idsim import row_of
+from idmetric.protocols.common.paper_numbers import IDSIM_TABLE_2C, idsim_row
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer, bind
@@ -53,11 +53,6 @@ from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
 from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search
 
 OPTIONAL = ("data",)
-
-# Table 2c, on PODS with PerSAM: mAP and F1; the rows' names are those of idsim_paper
-TABLE_2C = {
-    "ID-Sim": (0.436, 0.409), "ID-Sim without patch supervision": (0.214, 0.235), "DINOv3 ViT-L": (0.153, 0.18),
-}  # fmt: skip
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
@@ -177,7 +172,7 @@ def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings
         mine = table["subject"] == name
         given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
         values.append((measures.mask_map(*given), measures.mask_f1(*given)))
-    paper = TABLE_2C.get(row_of(label) or "", (None, None))
+    paper = IDSIM_TABLE_2C.get(idsim_row(label) or "", (None, None))
     columns = np.array(values).T
     pairs = zip(("mAP", "F1"), columns, paper, strict=True)
     return {name: intervals.mean(column, names, settings, printed) for name, column, printed in pairs}

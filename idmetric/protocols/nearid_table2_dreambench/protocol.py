@@ -26,7 +26,7 @@ import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.protocols.common.paper_dreambench import HUMAN
+from idmetric.protocols.common.paper_numbers import HUMAN
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.judges.scorer import JudgeScorer

@@ -21,7 +21,7 @@ from typing import Any
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest
 from idmetric.io import json_file
-from idmetric.protocols.common.paper_dreambench import METHODS
+from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
 
 Item = tuple[str, int]
 
@@ -70,7 +70,7 @@ def from_manifest(manifest: Manifest) -> Ratings:
         about = row.parameters or {}
         if about.get("image", 0) == 0 and row.parent is not None:
             item = (row.parent.rsplit("/", 1)[-1], int(about["prompt"]))
-            method = method_of(row.engine or "", METHODS) or row.engine or ""
+            method = method_of(row.engine or "", DREAMBENCH_METHODS) or row.engine or ""
             for rater, rating in about.get("ratings", {}).items():
                 found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
     return found

@@ -14,7 +14,14 @@ from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
 from idmetric.evaluate.bootstrap import percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.intervals import any_statistic
-from idmetric.protocols.common.paper_dreambench import ALL, FISHER_ROW, HUMAN, METHODS, printed, printed_rank
+from idmetric.protocols.common.paper_numbers import (
+    ALL_CATEGORIES,
+    DREAMBENCH_METHODS,
+    FISHER_ROW,
+    HUMAN,
+    dreambench_printed,
+    dreambench_ranks,
+)
 from idmetric.protocols.common.result import Row, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans
@@ -131,9 +138,9 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
     if not rows:
         raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
-        paper = printed(rater, ALL, FISHER_ROW)[0]
+        paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
         mean = fisher_mean(means, limit=_LIMIT).mean
-        rows.append({"category": ALL, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
     return rows, notes
 
 
@@ -162,7 +169,7 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
         return None
     collections = np.array([item[0] for _, r in found for item in r.items])
     own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
-    paper = (None, None) if settings.look.masked else printed_rank(label, settings.distance)
+    paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
     for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
         row[name] = any_statistic(
@@ -181,7 +188,7 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
         mean, spread = fisher_mean([c.value for c in cells], limit=_LIMIT)
     low, high = _interval(found, settings, options)
     count = sum(len(r.items) for r in found)
-    paper = printed(rater, category, method)
+    paper = dreambench_printed(rater, category, method)
     row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
     if spread is not None:
         row[_SPREAD] = Value(spread, None, None, count, paper[1])
@@ -212,4 +219,4 @@ def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> t
 
 def by_table(method: str) -> tuple[int, str]:
     """Sorts methods as Table 2 does, others after them."""
-    return (METHODS.index(method) if method in METHODS else len(METHODS), method)
+    return (DREAMBENCH_METHODS.index(method) if method in DREAMBENCH_METHODS else len(DREAMBENCH_METHODS), method)

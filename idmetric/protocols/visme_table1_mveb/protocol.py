@@ -44,21 +44,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.intervals import average, mean
-from idmetric.protocols.common.paper_mveb import (
-    ALL,
-    IND,
-    OOD,
-    OUT_OF_DOMAIN,
-    TABLE_1,
-    TASK_OF,
-    TASKS,
-    known_name,
-    printed,
-    row_of,
-)
+from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
 
 Array = NDArray[np.float64]
@@ -70,8 +60,8 @@ class Options:
     """What this protocol can be told beside `scorers.Settings`.
 
     Attributes:
-        tasks: data set -> one of `mveb_paper.TASKS`, for sets that are not MVEB's.
-        paper: a row of `mveb_paper.TABLE_1` to compare with, for all models; None: by the model's name.
+        tasks: data set -> one of `datasets.TASKS`, for sets that are not MVEB's.
+        paper: a row of `VISME_TABLE_1` to compare with, for all models; None: by the model's name.
     """
 
     tasks: Mapping[str, str] = field(default_factory=dict)
@@ -81,8 +71,8 @@ class Options:
         for name, task in self.tasks.items():
             if task not in TASKS:
                 raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
-        if self.paper is not None and self.paper not in TABLE_1:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(TABLE_1)}")
+        if self.paper is not None and self.paper not in VISME_TABLE_1:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(VISME_TABLE_1)}")
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
@@ -93,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"a set's meta-task ({', '.join(TASKS)}), where it is not one of MVEB's; may be repeated"
     parser.add_argument("--task", action="append", default=[], metavar="DATASET=TASK", help=text)
     parser.add_argument(
-        "--paper", choices=tuple(TABLE_1), help="the paper's row to compare with (default: by the model)"
+        "--paper", choices=tuple(VISME_TABLE_1), help="the paper's row to compare with (default: by the model)"
     )
 
 
@@ -122,7 +112,7 @@ def run(
     results = []
     for name, scorer in bound.items():
         row = None if settings.look.masked or settings.distance != "cls" else (
-            options.paper or row_of(scorer.signature().get("model", ""))
+            options.paper or visme_row(scorer.signature().get("model", ""))
         )  # fmt: skip
         rows, items, lost = _rows(scorer, asked, settings, row)
         own = [*notes, *asked.notes, *lost, *_remarks(asked, models[name])]
@@ -242,7 +232,7 @@ def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | 
             continue
         whole = len(found) == len(names)
         which = f"mean of {len(found)}" + ("" if whole else f" of {len(names)}")
-        value = average(found, printed(paper, label) if whole else None)
+        value = average(found, visme_printed(paper, label) if whole else None)
         task, domain = (label, "-") if label in TASKS else ("-", label)
         rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
     return rows

@@ -13,8 +13,8 @@ from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.visid import TASKS
 from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.paper_mveb import TASK_OF, known_name
 from idmetric.protocols.common.ranked import Search
+from idmetric.protocols.visme_table1_mveb.datasets import TASK_OF, known_name
 
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]

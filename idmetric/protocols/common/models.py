@@ -1,0 +1,50 @@
+"""Opens by name the models that protocols compare: released ones, baselines, untrained twins and judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.models.embedder import Embedder
+from idmetric.models.idsim import IDSim
+from idmetric.models.load import load
+from idmetric.protocols.common import baselines, dual_encoder
+
+
+def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
+    """The model of a name.
+
+    Args:
+        source: a baseline (hsv, pixels, ssim, lpips, dreamsim); `untrained:SOURCE`, the same architecture with random
+            weights; `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
+            `judges.file`); or anything that `idmetric.load` opens, such as `timm:NAME`.
+
+    Raises:
+        CheckpointError, ImportError: if weights or a package are missing.
+    """
+    if source in baselines.NAMES:
+        return baselines.open_baseline(source, device)
+    if source.startswith(dual_encoder.PREFIX):
+        return dual_encoder.open_dual(source, device=device, dtype=dtype)
+    if source.startswith("judge:"):
+        from idmetric.protocols.judges.file import open_judge  # needs httpx or transformers
+
+        return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
+    options = {} if dtype is None else {"dtype": dtype}
+    if source.startswith("untrained:"):
+        return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))
+    return load(source, device=device, **options)
+
+
+def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
+    """The same architecture with random weights.
+
+    Raises:
+        CheckpointError: if the model is not an IDSim.
+    """
+    if not isinstance(metric, IDSim):
+        raise CheckpointError(f"only IDSim models have an untrained twin, and {metric.label} is not one")
+    torch.manual_seed(seed)
+    return IDSim(metric.settings, device=metric.device)
