@@ -1,18 +1,20 @@
-"""Decisions by a threshold: two images show the same identity if their similarity is at least so high."""
+"""Decisions by a threshold: two images show the same identity if their similarity reaches it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.evaluate.arrays import Numbers, Truths, labelled
+from idmetric.evaluate.bootstrap import Interval, bootstrap
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What one threshold decides.
+    """The rates of one threshold.
 
     Attributes:
         threshold: a pair is accepted if its score >= threshold.
@@ -36,7 +38,7 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
     Raises:
         ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
     """
-    s, r = _pairs(scores, same)
+    s, r = both_kinds(scores, same)
     if not np.isfinite(threshold):
         raise ValueError(f"threshold must be finite, got {threshold}")
     accepted = s.astype(np.float64, copy=False) >= np.float64(threshold)
@@ -53,11 +55,11 @@ def f1_at(scores: ArrayLike, same: ArrayLike, threshold: float) -> float:
 def best_f1(scores: ArrayLike, same: ArrayLike) -> OperatingPoint:
     """The threshold of the highest F1; of several, the highest, which is always the score of a pair of one identity.
 
-    A threshold chosen on the pairs that it is tested on flatters: choose on others where there are any.
+    A threshold tested on the pairs it was chosen on looks better than it is: choose it on other pairs if possible.
 
     Args and raises: as `operating_point`.
     """
-    s, r = _pairs(scores, same)
+    s, r = both_kinds(scores, same)
     own, others = np.sort(s[r]), np.sort(s[~r])
     candidates = np.unique(own)
     hits = len(own) - np.searchsorted(own, candidates, "left")
@@ -70,17 +72,17 @@ def best_f1(scores: ArrayLike, same: ArrayLike) -> OperatingPoint:
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
     """The lowest threshold that accepts no more than a share of the pairs of two identities.
 
-    It is the lowest score that does; where even the highest does not, the next number above it, and nothing is
-    accepted. The point's `false_accept` is what it does accept: at most `rate`, less where pairs are few or tied.
+    It is the lowest such score, or, if even the highest score accepts too many, the next number above it, which accepts
+    no pair. The point's `false_accept` is the actual rate: at most `rate`, less if pairs are few or tied.
 
     Args:
         scores, same: as in `operating_point`.
-        rate: false-accept rate allowed, in [0, 1].
+        rate: highest false-accept rate, in [0, 1].
 
     Raises:
         ValueError: as `operating_point`, and if the rate is outside [0, 1].
     """
-    s, r = _pairs(scores, same)
+    s, r = both_kinds(scores, same)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be in [0, 1], got {rate}")
     others = np.sort(s[~r])[::-1]
@@ -94,7 +96,71 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     return operating_point(s, r, float(threshold))
 
 
-def _pairs(scores: ArrayLike, same: ArrayLike) -> tuple[Numbers, Truths]:
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold at a false-accept rate.
+
+    Attributes:
+        rate: the highest allowed. point: the threshold and its rates.
+        threshold, true_accept: intervals by identity; None without a bootstrap.
+    """
+
+    rate: float
+    point: OperatingPoint
+    threshold: Interval | None
+    true_accept: Interval | None
+
+
+def threshold_intervals(
+    scores: ArrayLike,
+    same: ArrayLike,
+    identities: ArrayLike,
+    rates: Sequence[float] = (0.1, 0.05, 0.01),
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+) -> list[Threshold]:
+    """Thresholds at false-accept rates; each bootstrap sample chooses its own threshold.
+
+    Args:
+        scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
+        rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
+
+    Raises:
+        ValueError: as `threshold_at_false_accept` and `bootstrap`.
+    """
+    s, r = both_kinds(scores, same)
+    found = []
+    for rate in rates:
+        intervals: list[Interval | None] = [None, None]
+        if samples > 1:
+            intervals = [
+                bootstrap(lambda rows, w=what, f=rate: getattr(threshold_at_false_accept(s[rows], r[rows], f), w),  # type: ignore[misc]
+                          identities, samples=samples, seed=seed)
+                for what in ("threshold", "true_accept")
+            ]  # fmt: skip
+        found.append(Threshold(rate, threshold_at_false_accept(s, r, rate), *intervals))
+    return found
+
+
+def accepted(scores: ArrayLike, threshold: float) -> float:
+    """Share of scores (N,) at or above a threshold.
+
+    Raises:
+        ValueError: if there are no scores.
+    """
+    s = np.asarray(scores, dtype=np.float64)
+    if not s.size:
+        raise ValueError("no scores: a share needs one at least")
+    return float((s >= threshold).mean())
+
+
+def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[Numbers, Truths]:
+    """Scores (N,) and labels (N,) with pairs of one identity and of two.
+
+    Raises:
+        ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
+    """
     s, r = labelled(scores, same, ("scores", "same"))
     if r.all() or not r.any():
         raise ValueError(

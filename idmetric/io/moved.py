@@ -17,7 +17,7 @@ MOVED = {
     "idmetric.clusters": "idmetric.gallery.clusters",
     "idmetric.embedder": "idmetric.models.embedder",
     "idmetric.embedding": "idmetric.models.embedding",
-    "idmetric.evaluate.calibration": "idmetric.calibration.fit",
+    "idmetric.evaluate.calibration": "idmetric.calibration",
     "idmetric.evaluate.thresholds": "idmetric.calibration.thresholds",
     "idmetric.finite": "idmetric.distance.finite",
     "idmetric.identity_loss": "idmetric.losses.identity",

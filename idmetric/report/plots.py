@@ -199,7 +199,7 @@ def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, ti
     """Reliability of models' probabilities: share of pairs of one identity over the probability stated, counts below.
 
     Args:
-        bins: model -> columns probability (mean of a bin), share, count; see `evaluate.calibration.reliability`.
+        bins: model -> columns probability (mean of a bin), share, count; see `calibration.reliability`.
     """
     figure, [above, below] = _figure(2, 1)
     above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)

@@ -20,7 +20,7 @@ from sklearn.metrics import brier_score_loss
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from idmetric import IDSim, load
-from idmetric.calibration import fit as fitting
+from idmetric.calibration import fitting, quality, thresholds
 from idmetric.calibration.apply import Calibration, CalibrationError, CalibrationWarning, Model, read
 from idmetric.calibration.curves import Isotonic, Platt, from_log_odds, log_odds
 
@@ -115,14 +115,14 @@ def test_the_error_of_training_pairs_would_flatter() -> None:
     scores = 0.3 * same + offset[first] + offset[second] + rng.normal(0, 0.05, 800)
     unseen = fitting.held_out(scores, same, np.stack([first, second], 1), "isotonic", limit=0.05)
     seen = from_log_odds(fitting.fit(scores, same, "isotonic", 0.05).log_odds(scores))
-    assert fitting.expected_calibration_error(unseen, same) > 2 * fitting.expected_calibration_error(seen, same)
+    assert quality.expected_calibration_error(unseen, same) > 2 * quality.expected_calibration_error(seen, same)
 
 
 def test_the_calibration_error_equals_torchmetrics_and_a_loop() -> None:
     classification = pytest.importorskip("torchmetrics.classification")
     _, same, _ = pairs(2)
     p = np.random.default_rng(2).random(len(same)).round(2)
-    found = fitting.expected_calibration_error(p, same, 10)
+    found = quality.expected_calibration_error(p, same, 10)
     slow = sum(
         abs(same[chosen].mean() - p[chosen].mean()) * chosen.mean()
         for k in range(10)
@@ -133,8 +133,8 @@ def test_the_calibration_error_equals_torchmetrics_and_a_loop() -> None:
     theirs = classification.BinaryCalibrationError(n_bins=10, norm="l1")(
         torch.tensor(edges_apart[0]), torch.tensor(edges_apart[1]).long()
     )
-    assert fitting.expected_calibration_error(*edges_apart, 10) == pytest.approx(theirs.item(), abs=1e-6)
-    bins = fitting.reliability(p, same, 10)
+    assert quality.expected_calibration_error(*edges_apart, 10) == pytest.approx(theirs.item(), abs=1e-6)
+    bins = quality.reliability(p, same, 10)
     assert sum(b.count for b in bins) == len(p)
     assert sum(abs(b.share - b.probability) * b.count for b in bins) / len(p) == pytest.approx(found)
 
@@ -142,19 +142,19 @@ def test_the_calibration_error_equals_torchmetrics_and_a_loop() -> None:
 def test_losses_equal_scikit_learns() -> None:
     _, same, _ = pairs(3)
     p = np.random.default_rng(3).uniform(0.01, 0.99, len(same))
-    assert fitting.log_loss(p, same) == pytest.approx(sklearn_log_loss(same, p))
-    assert fitting.brier_score(p, same) == pytest.approx(brier_score_loss(same, p))
+    assert quality.log_loss(p, same) == pytest.approx(sklearn_log_loss(same, p))
+    assert quality.brier_score(p, same) == pytest.approx(brier_score_loss(same, p))
 
 
 def test_thresholds_have_intervals_by_identity() -> None:
     scores, same, identities = pairs()
-    found = fitting.threshold_intervals(scores, same, identities, (0.1, 0.05), samples=100)
+    found = thresholds.threshold_intervals(scores, same, identities, (0.1, 0.05), samples=100)
     for one, rate in zip(found, (0.1, 0.05), strict=True):
         assert one.threshold is not None
         assert one.threshold.low < one.point.threshold < one.threshold.high
         assert one.point.false_accept <= rate
-        assert fitting.accepted(scores[~same], one.point.threshold) == pytest.approx(one.point.false_accept)
-    assert fitting.threshold_intervals(scores, same, identities, (0.1,), samples=0)[0].threshold is None
+        assert thresholds.accepted(scores[~same], one.point.threshold) == pytest.approx(one.point.false_accept)
+    assert thresholds.threshold_intervals(scores, same, identities, (0.1,), samples=0)[0].threshold is None
 
 
 def test_bad_pairs_are_refused() -> None:
@@ -168,7 +168,7 @@ def test_bad_pairs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"more identities are needed|3 identities"):
         fitting.held_out(scores, same, identities % 2)
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
-        fitting.expected_calibration_error([1.5, 0.5], [True, False])
+        quality.expected_calibration_error([1.5, 0.5], [True, False])
 
 
 # The file and the model
@@ -232,8 +232,8 @@ def test_another_prior_moves_the_odds_as_bayes_says(saved: Path) -> None:
     scores = rng.normal(same * 0.5, 0.25)  # equal spreads: log-odds = 8 (s - 0.25) + those of the prior
     at_half = Calibration(Platt(8.0, -2.0), Model("M", "", "r", None, "1x1"), "cls", 0.5)
     moved = at_half.probability(1 - scores, prior=0.05)
-    assert fitting.expected_calibration_error(moved, same) < 0.003
-    assert fitting.expected_calibration_error(at_half.probability(1 - scores), same) > 0.1
+    assert quality.expected_calibration_error(moved, same) < 0.003
+    assert quality.expected_calibration_error(at_half.probability(1 - scores), same) > 0.1
 
 
 def test_the_calibration_beside_the_model_is_found(saved: Path, tmp_path: Path) -> None:

@@ -33,25 +33,15 @@ from numpy.typing import NDArray
 
 from idmetric import __version__
 from idmetric.calibration.apply import Calibration, CalibrationError, read
-from idmetric.calibration.fit import (
-    METHODS,
-    Method,
-    Threshold,
-    accepted,
-    brier_score,
-    expected_calibration_error,
-    fit,
-    held_out,
-    log_loss,
-    reliability,
-    threshold_intervals,
-)
+from idmetric.calibration.fitting import METHODS, Method, fit, held_out
+from idmetric.calibration.thresholds import threshold_intervals
 from idmetric.data.manifest.table import Manifest
 from idmetric.io.output import check
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
-from idmetric.protocols.common.intervals import any_statistic, auc
-from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
+from idmetric.protocols.calibrate.rows import as_json, decision_row, held_row, items_of, quality_row
+from idmetric.protocols.common.intervals import auc
+from idmetric.protocols.common.result import Result, Row, Value, slug
 from idmetric.protocols.common.scorers import Bound, Settings, bind
 
 Array = NDArray[np.float64]
@@ -177,15 +167,15 @@ def checked(
     for name, scorer in bound.models.items():
         scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
         p = calibration.probability(1 - scores)
-        rows = [_quality("as given", p, pairs, settings)]
+        rows = [quality_row("as given", p, pairs, settings)]
         area = auc(scores, pairs.same, pairs.family, settings)
         if area is not None:
             rows[0]["AUC"] = area
-        rows += [_held(one, scores, pairs, settings) for one in calibration.thresholds]
+        rows += [held_row(one, scores, pairs, settings) for one in calibration.thresholds]
         about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
         notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
         notes += [*bound.notes, *_notes(pairs, unseen=False)]
-        items = _items(bound.manifest, pairs, scores, p)
+        items = items_of(bound.manifest, pairs, scores, p)
         results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
     return results
 
@@ -231,7 +221,7 @@ def _calibrated(
         unseen[method] = held_out(
             scores, pairs.same, pairs.family, method, limit=limit, folds=options.folds, seed=settings.seed
         )
-        rows.append(_quality(method, unseen[method], pairs, settings))
+        rows.append(quality_row(method, unseen[method], pairs, settings))
     area = auc(scores, pairs.same, pairs.family, settings)
     chosen = rows[METHODS.index(options.method)]
     if area is not None:
@@ -239,87 +229,18 @@ def _calibrated(
     found = threshold_intervals(
         scores, pairs.same, pairs.family, options.rates, samples=settings.bootstrap, seed=settings.seed
     )
-    rows += [_decision(t, scores, pairs) for t in found]
+    rows += [decision_row(t, scores, pairs) for t in found]
     calibration = Calibration(
         fit(scores, pairs.same, options.method, limit), metric.calibrated_model(), settings.distance,
         float(pairs.same.mean()), settings.look.outside if settings.look.masked else "all", name,
-        tuple(_threshold(t, scores, pairs) for t in found),
+        tuple(as_json(t, scores, pairs) for t in found),
         {k: _plain(v) for k, v in chosen.items() if isinstance(v, Value)} | {"folds": options.folds},
         _about(data, pairs, options, settings, families), _versions(metric),
     )  # fmt: skip
-    items = _items(data, pairs, scores, unseen[options.method])
+    items = items_of(data, pairs, scores, unseen[options.method])
     about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
     signature = metric.signature(settings.distance)
     return calibration, Result("calibrate", name, rows, signature, about, items, [*notes, *_notes(pairs)])
-
-
-def _quality(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
-    measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
-    row: Row = {"what": f"probability, {method}"}
-    for name, measure in measures.items():
-        row[name] = any_statistic(
-            lambda rows, m=measure: m(p[rows], pairs.same[rows]), pairs.family, settings, len(p)  # type: ignore[misc]
-        )  # fmt: skip
-    return row
-
-
-def _decision(found: Threshold, scores: Array, pairs: Pairs) -> Row:
-    point, count = found.point, len(scores)
-    row: Row = {"what": f"threshold at {found.rate:g} false accepts"}
-    at, took = found.threshold, found.true_accept
-    low, high = (None, None) if at is None else (1 - at.high, 1 - at.low)
-    row["distance"] = Value(1 - point.threshold, low, high, count)
-    low, high = (None, None) if took is None else (took.low, took.high)
-    row["true accept"] = Value(point.true_accept, low, high, count)
-    for kind, share in _alarms(point.threshold, scores, pairs).items():
-        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
-    return row
-
-
-def _held(said: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings) -> Row:
-    """What a calibration's threshold accepts of other pairs than those it was chosen on."""
-    threshold, count = 1 - float(said["distance"]), len(scores)
-    took = (scores >= threshold).astype(np.float64)
-    row: Row = {"what": f"threshold for {said['false_accept_rate']:g} false accepts"}
-    row["distance"] = Value(float(said["distance"]), None, None, count)
-    for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
-        row[name] = any_statistic(
-            lambda rows, own=own: took[rows][own[rows]].mean() if own[rows].any() else np.nan,  # type: ignore[misc]
-            pairs.family, settings, int(own.sum()),
-        )  # fmt: skip
-    for kind, share in _alarms(threshold, scores, pairs).items():
-        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
-    return row
-
-
-def _items(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
-    """A line for each pair, and the reliability curve."""
-    bins = reliability(probability, pairs.same)
-    ids = np.array(data.column("id"), dtype=object)
-    return {
-        "pairs": {
-            "a": ids[pairs.a].tolist(), "b": ids[pairs.b].tolist(), "kind": pairs.kind.tolist(),
-            "score": scores.tolist(), "same": pairs.same.tolist(), "probability": probability.tolist(),
-        },
-        "reliability": {
-            "probability": [b.probability for b in bins], "share": [b.share for b in bins],
-            "count": [b.count for b in bins],
-        },
-    }  # fmt: skip
-
-
-def _threshold(found: Threshold, scores: Array, pairs: Pairs) -> dict[str, Any]:
-    at = found.threshold
-    return {
-        "false_accept_rate": found.rate, "distance": 1 - found.point.threshold,
-        "low": None if at is None else 1 - at.high, "high": None if at is None else 1 - at.low,
-        "true_accept": found.point.true_accept, "false_accept": found.point.false_accept,
-        "false_accept_by_kind": _alarms(found.point.threshold, scores, pairs),
-    }  # fmt: skip
-
-
-def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
-    return {kind: accepted(scores[pairs.kind == kind], threshold) for kind in pairs.counts() if kind != "same"}
 
 
 def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, families: int) -> dict[str, Any]:

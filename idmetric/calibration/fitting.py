@@ -1,0 +1,142 @@
+"""Fits calibration curves to labelled pairs; needs scikit-learn (extra `eval`).
+
+`held_out` gives probabilities of pairs by curves fitted without their identities, which is how a fit is measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+from itertools import combinations_with_replacement
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
+from idmetric.calibration.thresholds import both_kinds
+from idmetric.evaluate.arrays import Numbers, Truths
+from idmetric.io.hints import install
+
+Array = NDArray[np.float64]
+Method = Literal["isotonic", "platt"]
+METHODS: tuple[Method, ...] = ("isotonic", "platt")
+
+
+class Flat(ValueError):
+    """The scores do not rise with the share of pairs of one identity."""
+
+    def __init__(self) -> None:
+        super().__init__("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+
+
+def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
+    """Fit a non-decreasing curve from a score to the probability of one identity.
+
+    `platt`: a logistic curve, by maximum likelihood on Platt's smoothed targets, (N+ + 1) / (N+ + 2) for pairs of one
+    identity and 1 / (N- + 2) for others (Platt 1999, section 2.2). `isotonic`: the non-decreasing function of least
+    squared error (Zadrozny and Elkan 2002), which needs more pairs and assumes no shape.
+
+    Args:
+        scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
+        limit: isotonic probabilities stay within [limit, 1 - limit], since a sample without exceptions does not prove
+            that there are none. Default 1 / (n + 2), n pairs of the rarer kind (Laplace's rule of succession); where
+            pairs share identities, let n be the number of identities.
+
+    Raises:
+        ValueError: if all pairs or none are of one identity, shapes differ, a number is not finite, or scores do not
+            rise with the share of pairs of one identity.
+        ImportError: without scikit-learn.
+    """
+    s, r = both_kinds(scores, same)
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
+    if limit is None:
+        limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2)
+    if not 0 < limit < 0.5:
+        raise ValueError(f"limit must lie between 0 and 0.5, got {limit}")
+    return _isotonic(s, r, limit) if method == "isotonic" else _platt(s, r)
+
+
+def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
+    found = _sklearn("isotonic").IsotonicRegression(out_of_bounds="clip").fit(s.astype(np.float64), r.astype(float))
+    x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
+    if p[0] == p[-1]:
+        raise Flat
+    return Isotonic(tuple(x.tolist()), tuple(p.tolist()))
+
+
+def _platt(s: Numbers, r: Truths) -> Platt:
+    high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
+    target = np.where(r, high, low)
+    centre, scale = float(s.mean()), float(s.std()) or 1.0
+    # a target between 0 and 1 is one pair of each kind, weighted
+    x = np.tile((s.astype(np.float64) - centre) / scale, 2)[:, None]
+    model = _sklearn("linear_model").LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
+    model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
+    slope = float(model.coef_[0, 0]) / scale
+    if slope <= 0:
+        raise Flat
+    return Platt(slope, float(model.intercept_[0]) - slope * centre)
+
+
+def held_out(
+    scores: ArrayLike,
+    same: ArrayLike,
+    identities: ArrayLike,
+    method: Method = "isotonic",
+    *,
+    limit: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Array:
+    """Probabilities (N,) of pairs, each by a curve fitted to pairs that share no identity with it (cross-fitting).
+
+    Identities are divided among folds. A pair of folds i and j gets the curve of all pairs that touch neither fold, or,
+    if no curve rises, their share of pairs of one identity.
+
+    Args:
+        scores, same, method, limit: as for `fit`.
+        identities: (N, 2), of the two images of a pair; identities that depend on each other (an object and the
+            distractors made from it) must share one number.
+        folds: at most as many as identities are used. seed: for the division into folds.
+
+    Raises:
+        ValueError: as `fit`, or if too few identities leave no pairs of both kinds.
+    """
+    s, r = both_kinds(scores, same)
+    names, place = np.unique(np.asarray(identities), return_inverse=True)
+    place = place.reshape(-1, 2)
+
+    if len(place) != len(s):
+        raise ValueError(f"identities must be of shape ({len(s)}, 2), got {np.shape(identities)}")
+    folds = min(folds, len(names))
+    if folds < 3:
+        raise ValueError(f"cross-fitting needs 3 identities and folds at least, got {len(names)} and {folds}")
+
+    fold = np.random.default_rng(seed).permutation(len(names)) % folds
+    of = np.sort(fold[place], axis=1)
+    out = np.full(len(s), np.nan)
+    for i, j in combinations_with_replacement(range(folds), 2):
+        asked = (of[:, 0] == i) & (of[:, 1] == j)
+        rest = ~np.isin(of, (i, j)).any(1)
+        if not asked.any():
+            continue
+
+        if r[rest].all() or not r[rest].any():
+            raise ValueError(
+                f"without the identities of two folds no pairs of both kinds are left ({len(names)} identities in "
+                f"{folds} folds): more identities are needed"
+            )
+
+        try:
+            out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
+        except Flat:  # few identities may show no slope; their share is the best constant
+            out[asked] = r[rest].mean()
+    return out
+
+
+def _sklearn(module: str) -> Any:
+    try:
+        return importlib.import_module(f"sklearn.{module}")
+    except ImportError as error:
+        raise ImportError(f"fitting a calibration needs scikit-learn: {install('eval')}") from error

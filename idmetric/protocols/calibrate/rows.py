@@ -1,0 +1,100 @@
+"""Rows and item tables of the protocol `calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.calibration.quality import brier_score, expected_calibration_error, log_loss, reliability
+from idmetric.calibration.thresholds import Threshold, accepted
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.calibrate.pairs import Pairs
+from idmetric.protocols.common.intervals import any_statistic
+from idmetric.protocols.common.result import Columns, Row, Value
+from idmetric.protocols.common.scorers import Settings
+
+Array = NDArray[np.float64]
+
+
+def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
+    """Calibration error, log loss and Brier score of probabilities (P,)."""
+    measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
+    row: Row = {"what": f"probability, {method}"}
+
+    for name, measure in measures.items():
+        row[name] = any_statistic(
+            lambda rows, m=measure: m(p[rows], pairs.same[rows]), pairs.family, settings, len(p)  # type: ignore[misc]
+        )  # fmt: skip
+
+    return row
+
+
+def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
+    """A threshold as a distance, and the pairs that it accepts."""
+    point, count = found.point, len(scores)
+    row: Row = {"what": f"threshold at {found.rate:g} false accepts"}
+
+    at, took = found.threshold, found.true_accept
+    low, high = (None, None) if at is None else (1 - at.high, 1 - at.low)
+    row["distance"] = Value(1 - point.threshold, low, high, count)
+    low, high = (None, None) if took is None else (took.low, took.high)
+    row["true accept"] = Value(point.true_accept, low, high, count)
+
+    for kind, share in _alarms(point.threshold, scores, pairs).items():
+        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
+
+    return row
+
+
+def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings) -> Row:
+    """A calibration's threshold, and the pairs that it accepts among ones that it was not chosen on."""
+    threshold, count = 1 - float(given["distance"]), len(scores)
+    took = (scores >= threshold).astype(np.float64)
+    row: Row = {"what": f"threshold for {given['false_accept_rate']:g} false accepts"}
+    row["distance"] = Value(float(given["distance"]), None, None, count)
+
+    for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
+        row[name] = any_statistic(
+            lambda rows, own=own: took[rows][own[rows]].mean() if own[rows].any() else np.nan,  # type: ignore[misc]
+            pairs.family, settings, int(own.sum()),
+        )  # fmt: skip
+
+    for kind, share in _alarms(threshold, scores, pairs).items():
+        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
+
+    return row
+
+
+def items_of(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
+    """The score and probability of each pair, and the reliability curve."""
+    bins = reliability(probability, pairs.same)
+    ids = np.array(data.column("id"), dtype=object)
+    return {
+        "pairs": {
+            "a": ids[pairs.a].tolist(), "b": ids[pairs.b].tolist(), "kind": pairs.kind.tolist(),
+            "score": scores.tolist(), "same": pairs.same.tolist(), "probability": probability.tolist(),
+        },
+        "reliability": {
+            "probability": [b.probability for b in bins], "share": [b.share for b in bins],
+            "count": [b.count for b in bins],
+        },
+    }  # fmt: skip
+
+
+def as_json(found: Threshold, scores: Array, pairs: Pairs) -> dict[str, Any]:
+    """A threshold as a calibration keeps it; distances in place of similarities."""
+    at = found.threshold
+    return {
+        "false_accept_rate": found.rate, "distance": 1 - found.point.threshold,
+        "low": None if at is None else 1 - at.high, "high": None if at is None else 1 - at.low,
+        "true_accept": found.point.true_accept, "false_accept": found.point.false_accept,
+        "false_accept_by_kind": _alarms(found.point.threshold, scores, pairs),
+    }  # fmt: skip
+
+
+def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
+    """False-accept rate of each kind of pairs of two identities."""
+    return {kind: accepted(scores[pairs.kind == kind], threshold) for kind in pairs.counts() if kind != "same"}
