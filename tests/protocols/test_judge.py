@@ -28,11 +28,12 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import ImageReadError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
-from idmetric.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.file import open_judge
 from idmetric.protocols.judges.judge import Judge, Settings
 from idmetric.protocols.judges.prompts import EVIDENCE, INSTANCE, AnswerError
 from idmetric.protocols.judges.redaction import redactor
+from idmetric.protocols.judges.reply import JudgeError
 from idmetric.protocols.judges.scorer import JudgeModel
 
 pytest.importorskip("httpx")

@@ -174,7 +174,7 @@ def _bind(
     for name, model in models.items():
         if name in stored:
             bound[name] = VectorScorer(model, stored[name], settings.distance)
-        elif hasattr(model, "bind"):  # judge_scorer.JudgeModel
+        elif hasattr(model, "bind"):  # judges.scorer.JudgeModel
             bound[name] = model.bind(manifest, settings, rows)
         else:
             bound[name] = pairwise.PairScorer(

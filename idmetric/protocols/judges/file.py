@@ -1,12 +1,12 @@
-"""A judge in a JSON file, so that `idmetric-eval PROTOCOL --model judge:FILE` can name one.
+"""Reads a judge from a JSON file, for `idmetric-eval PROTOCOL --model judge:FILE`.
 
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY", "prices": [2.5, 10]}
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
-The first three, `timeout` and `extra` are `judge_endpoint.Endpoint`'s; `local` and `revision` are
-`judge_local.LocalModel`'s; `question` is one of `judge_prompts.QUESTIONS` (default "evidence"); `prices` are of a
-million tokens in and out; `store` is the folder of answers (default: judge/ beside the embeddings in --out); the rest
-is `judge.Settings`'. The file names the variable that holds the key, never the key itself.
+`url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
+`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence"); `prices` are those of a million
+tokens in and out; `store` is the folder of answers (default: judge/ next to the embeddings in --out); all others are
+fields of `judge.Settings`. The file names the environment variable that holds the key, never the key itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from idmetric.io import json_file
-from idmetric.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.judge import Backend, Judge, Settings
 from idmetric.protocols.judges.prompts import QUESTIONS
+from idmetric.protocols.judges.reply import JudgeError
 from idmetric.protocols.judges.scorer import JudgeModel
 
 _ENDPOINT = tuple(f.name for f in dataclasses.fields(Endpoint))
@@ -33,10 +34,10 @@ _REST = ("question", "prices", "store")
 def open_judge(
     path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> JudgeModel:
-    """The judge that a file describes; device and dtype are for a local one.
+    """The judge described by a file; device and dtype apply to local models.
 
     Raises:
-        JudgeError: naming the file and what is wrong in it.
+        JudgeError: naming the file and the error in it.
     """
     path = Path(path)
     try:

@@ -5,8 +5,8 @@
     print(judge.report())
 
 After NearID, section 0.E.11 (question "evidence") and ID-Sim, section D.3 (question "instance"). Every answer is kept
-on disk by what was asked (images, words, model, settings), so that a run that was stopped goes on and nothing is paid
-for twice. A pair without an answer is counted, and has no score: never 0.
+on disk under a digest of the question (images, words, model, settings): a stopped run resumes, and no answer is paid
+for twice. A pair without an answer is counted and has no score, never a score of 0.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from typing import Any, Literal, Protocol
 from PIL import Image
 
 from idmetric.images.read import read_image
-from idmetric.protocols.judges.endpoint import CallError, JudgeError, NoAnswerError, Picture, Reply
 from idmetric.protocols.judges.prompts import EVIDENCE, AnswerError, Question
 from idmetric.protocols.judges.records import Answers, Report, Verdict
+from idmetric.protocols.judges.reply import CallError, JudgeError, NoAnswerError, Picture, Reply
 
 _FORMATS: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95, "subsampling": 0}, "png": {}}
 
 
 class Backend(Protocol):
-    """Who answers: `judge_endpoint.Endpoint` or `judge_local.LocalModel`."""
+    """The model that answers: an `endpoint.Endpoint` or a `local.LocalModel`."""
 
     def about(self) -> dict[str, Any]:
-        """All that its answers depend on, as JSON values."""
+        """Everything that its answers depend on, as JSON values."""
 
     def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
-        """One question; CallError if it failed, JudgeError if all would."""
+        """Ask one question; CallError if it failed, JudgeError if all questions would."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Settings:
         side: images are scaled down to this many pixels on their longer side, never up.
         image_format: "jpeg" (quality 95) or "png" (no loss, larger).
         max_tokens: of an answer; default: the question's.
-        seed: sent along, for servers that heed it. The first try is at temperature 0; tries after an answer that could
-            not be read are at `temperature_again`, with another seed, since the same words would come again.
+        seed: sent with each request; servers may ignore it. The first try has temperature 0. Tries after an unreadable
+            answer have `temperature_again` and another seed, since the same request would give the same answer.
         tries: requests for a pair before it counts as failed.
-        pause: seconds before the second try, doubled for each further one up to `longest_pause`, each with up to half
-            more by chance. A server's Retry-After is heeded instead, up to `longest_pause`.
+        pause: seconds before the second try, doubled for each further one up to `longest_pause`, plus a random part of
+            up to half. A server's Retry-After takes precedence, up to `longest_pause`.
         concurrency: requests at a time.
-        give_up_after: pairs that failed in a row before the run stops, as something is wrong with more than a pair.
+        give_up_after: the run stops after so many failed pairs in a row.
     """
 
     side: int = 768
@@ -85,7 +85,7 @@ class Judge:
     """Asks about pairs of images.
 
     Args:
-        backend: who answers. question: what is asked.
+        backend: the model that answers. question: asked about each pair.
         store: folder for answers; None keeps them in memory alone.
         prices: of a million tokens in and out, in any currency.
     """
@@ -104,7 +104,7 @@ class Judge:
         self.backend, self.question, self.settings = backend, question, settings or Settings()
         self.prices = prices
         self._report, self._answers = Report(), Answers(store)
-        self._asking: dict[str, threading.Lock] = {}  # so that equal pairs at a time are asked about once
+        self._asking: dict[str, threading.Lock] = {}  # equal pairs in flight are asked about once
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._warned = False
@@ -119,7 +119,7 @@ class Judge:
         self._answers = Answers(folder)
 
     def signature(self) -> dict[str, str]:
-        """What to report beside a score."""
+        """Facts to report with a score: model, question, resolution and settings."""
         about = self.backend.about()
         return {
             "model": f"judge:{about['model']}",
@@ -129,7 +129,7 @@ class Judge:
         }
 
     def report(self) -> Report:
-        """What was done so far."""
+        """Counts, tokens and cost so far."""
         if self.prices is not None:
             spent = self._report.tokens_in * self.prices[0] + self._report.tokens_out * self.prices[1]
             self._report.cost = spent / 1e6
@@ -167,7 +167,7 @@ class Judge:
                     raise JudgeError(f"{row} pairs in a row had no answer, the last because: {verdict.reason}")
                 if progress is not None:
                     progress(done, len(pairs))
-        finally:  # requests on their way are waited for, and their answers kept: they are paid
+        finally:  # wait for requests in flight and keep their answers: they are paid for
             self._stop.set()
             pool.shutdown(cancel_futures=True)
             self._report.seconds += time.monotonic() - start
@@ -176,7 +176,7 @@ class Judge:
     # One pair
 
     def _one_or_stop(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
-        """Stops the run from the thread that failed: told by the waiting one, the next request would be out already."""
+        """Stop the run from the failing thread itself, before its pool sends the next request."""
         try:
             return self._one(a, b, read)
         except BaseException:
@@ -198,7 +198,7 @@ class Judge:
             return self._try(key, about, [encode(image, self.settings) for image in images])
 
     def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
-        """One warning where a store holds an answer under the key of version 0.1, which left out port and path."""
+        """Warn once if a store holds an answer under the key of version 0.1, which left out port and path."""
         before = getattr(self.backend, "about_before", None)
         if self._warned or self.store is None or before is None:
             return
@@ -275,7 +275,7 @@ class Judge:
 
 
 def encode(image: Image.Image, settings: Settings) -> Picture:
-    """An RGB image as it is sent: no larger than `side`, without its file's metadata."""
+    """Encode an RGB image for a request: no larger than `side`, without its file's metadata."""
     if max(image.size) > settings.side:
         scale = settings.side / max(image.size)
         width, height = (max(1, round(length * scale)) for length in image.size)
@@ -286,7 +286,7 @@ def encode(image: Image.Image, settings: Settings) -> Picture:
 
 
 def _pixels(image: Image.Image) -> str:
-    """Digest of what an image shows: not of its encoding, which may differ between versions of a library."""
+    """Digest of an image's pixels; its encoding may differ between versions of a library."""
     return hashlib.sha256(f"{image.width}x{image.height};".encode() + image.tobytes()).hexdigest()
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from idmetric.io.hints import install
 from idmetric.models.identified import auto_device
-from idmetric.protocols.judges.endpoint import JudgeError, NoAnswerError, Picture, Reply
+from idmetric.protocols.judges.reply import JudgeError, NoAnswerError, Picture, Reply
 
 
 class LocalModel:
@@ -93,7 +93,7 @@ class LocalModel:
 
 
 def _state(folder: Path) -> str:
-    """Changes when a file of a local model does."""
+    """A digest that changes with any file of a local model."""
     files = sorted(p for p in folder.glob("*") if p.is_file())
     text = ";".join(f"{p.name},{p.stat().st_size},{p.stat().st_mtime_ns}" for p in files)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

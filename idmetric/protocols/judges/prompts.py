@@ -1,12 +1,12 @@
-"""What a multimodal language model is asked about two images, and what counts as an answer.
+"""Questions to a multimodal language model about two images, and the form of valid answers.
 
 Two questions, with the fields of the papers' prompts in our own words:
 
     evidence   NearID, section 0.E.11, Fig. 10: cues for and against, then a score from 0 to 10; similarity = score / 10
     instance   ID-Sim, section D.3, Fig. 21: same_instance 0 or 1, confidence and similarity in 0..1
 
-An answer is one JSON object with exactly these fields. A fence of Markdown around it is taken off, and so is what a
-reasoning model thinks aloud before it; anything else is no answer.
+An answer is one JSON object with exactly these fields. A Markdown fence around it and a reasoning model's thoughts
+before it are removed; anything else is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 _FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
-Check = Callable[[Any], str | None]  # what is wrong with a value
+Check = Callable[[Any], str | None]  # of a value: the expected kind if it is wrong, else None
 
 
 class AnswerError(ValueError):
-    """What a judge said is no answer; the message says why."""
+    """A reply is not a valid answer; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Question:
 
     Attributes:
         name: how users choose it.
-        prompt: what is said before the two images.
-        fields: name -> what is wrong with a value, or None.
-        similarity: of an answer that passed, in 0..1, higher = more surely the same.
-        max_tokens: what an answer needs.
+        prompt: the text before the two images.
+        fields: name -> the check of its value.
+        similarity: from a valid answer to 0..1, higher = more surely the same.
+        max_tokens: enough for an answer.
     """
 
     name: str

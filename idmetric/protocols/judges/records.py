@@ -1,4 +1,4 @@
-"""What a judge said and what it cost: verdicts, the report, and answers on disk."""
+"""Verdicts of a judge, the report of their cost, and answers on disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from idmetric.protocols.judges.prompts import Question
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a pair.
+    """The outcome for a pair.
 
     Attributes:
-        similarity: in 0..1, higher = more surely the same; None if there is no answer.
-        answer: its fields. reason: why there is none.
-        stored: whether it was known from an earlier request.
+        similarity: in 0..1, higher = more surely the same; None without an answer.
+        answer: its fields. reason: why there is no answer.
+        stored: whether the answer comes from an earlier request.
     """
 
     similarity: float | None
@@ -33,15 +33,15 @@ class Verdict:
 
 @dataclass
 class Report:
-    """What a judge did since it was made.
+    """The work of a judge since it was created.
 
     Attributes:
-        pairs: asked for. stored: answered by what was on disk. failed: without an answer.
-        requests: sent. unmetered: of these, without a count of tokens in the reply.
-        tokens_in, tokens_out: as the server counts them, failed tries included.
-        waiting: seconds for replies, summed over requests. seconds: that all took.
+        pairs: how many were asked for. stored: answered from disk. failed: without an answer.
+        requests: how many were sent. unmetered: those of them without a count of tokens in the reply.
+        tokens_in, tokens_out: as the server counts them, including failed tries.
+        waiting: seconds until replies, summed over requests. seconds: wall-clock time.
         cost: tokens x prices; None without prices.
-        reasons: why tries failed -> how often.
+        reasons: reason of failure -> number of tries.
     """
 
     pairs: int = 0
@@ -66,10 +66,10 @@ class Report:
 
 
 class Answers:
-    """Answers by what was asked: a JSON file for each, so that a stopped run loses none and several may share a folder.
+    """Answers by the digest of their question: a JSON file each, which a stopped run keeps and several runs can share.
 
     Args:
-        folder: made with the first answer; None keeps them in memory alone.
+        folder: created with the first answer; None keeps answers in memory alone.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -78,13 +78,13 @@ class Answers:
         self._lock = threading.Lock()
 
     def load(self, key: str, question: Question) -> dict[str, Any] | None:
-        """The answer to a question; None if there is none, or its file is damaged."""
+        """The answer to a question; None if it is unknown or its file damaged."""
         if key in self._known or self.folder is None:
             return self._known.get(key)
         try:
             record = json_file.read(self._path(key))
             return question.parse(json.dumps(record["answer"]))
-        except (OSError, ValueError, KeyError, TypeError):  # it is asked for again, and a good one put there
+        except (OSError, ValueError, KeyError, TypeError):  # ask again and replace the file
             return None
 
     def holds(self, key: str) -> bool:
@@ -92,7 +92,7 @@ class Answers:
         return self.folder is not None and self._path(key).is_file()
 
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keep an answer, with all that was asked beside it."""
+        """Keep an answer together with its question."""
         with self._lock:
             self._known[key] = record["answer"]
             if self.folder is not None:

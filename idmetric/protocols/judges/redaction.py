@@ -1,4 +1,4 @@
-"""Takes an API key out of texts that a server sent: it may echo the key, as it is or encoded."""
+"""Removes an API key from texts of a server, which may echo the key verbatim or encoded."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import base64
 import re
 from collections.abc import Callable
 
-SHORTEST = 8  # characters; shorter keys are placeholders of local servers ("EMPTY", "ollama"), met in any text
+SHORTEST = 8  # characters; shorter keys are placeholders of local servers ("EMPTY", "ollama") that occur in any text
 _SHOWN = "***"
 
 
 def redactor(secret: str | None) -> Callable[[str], str]:
-    """A function that replaces a key by "***" in a text, to be used before the text is cut.
+    """A function that replaces a key by "***" in a text; apply it before cutting the text.
 
-    Found are the key itself, also with characters escaped as in JSON (at any depth), Python, URLs and HTML, and the key
-    in base64 (alone or within a longer text) and in hexadecimal digits.
+    It finds the key itself, with characters escaped as in JSON (at any depth), Python, URLs and HTML, in base64 (alone
+    or within a longer text), and in hexadecimal digits.
     """
     if secret is None or len(secret) < SHORTEST:
         return lambda text: text
@@ -24,7 +24,7 @@ def redactor(secret: str | None) -> Callable[[str], str]:
 
 
 def _escaped(character: str) -> str:
-    """A pattern for a character in all spellings; backslashes are counted so that long rows of them cost little."""
+    """A pattern for a character in all spellings; a limit on backslashes keeps long rows of them cheap."""
     code = ord(character)
     url = "".join(f"%{byte:02x}" for byte in character.encode())
     spellings = [rf"u{code:04x}", rf"x{code:02x}"]
@@ -35,7 +35,7 @@ def _escaped(character: str) -> str:
 
 
 def _base64(secret: bytes) -> list[str]:
-    """The characters that the key alone decides, for its three positions within the triples of base64."""
+    """The characters that depend on the key alone, for its three positions within the triples of base64."""
     found = []
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + secret).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""A judge among the models of a protocol: it scores pairs, and nothing else."""
+"""A judge as one of a protocol's models; it scores pairs only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = Sequence[int] | NDArray[np.integer]
 class JudgeScorer:
     """A judge bound to a manifest.
 
-    Similarities are in 0..1; NaN stands for a pair without an answer, which a protocol leaves out and counts.
+    Similarities are in 0..1, NaN for a pair without an answer, which a protocol counts and leaves out.
     """
 
     def __init__(self, judge: Judge, manifest: Manifest, look: Look, progress: Progress | None = None) -> None:
@@ -34,7 +34,7 @@ class JudgeScorer:
         return {**self.judge.signature(), "distance": "1 - similarity"}
 
     def matrix(self, rows: Rows, columns: Rows) -> NDArray[np.float64]:
-        """Not for judges: a matrix of a thousand images is a million questions.
+        """Refuse: a matrix of a thousand images would take a million questions.
 
         Raises:
             ValueError: always.
@@ -44,18 +44,18 @@ class JudgeScorer:
         )
 
     def pairs(self, a: Rows, b: Rows) -> NDArray[np.float64]:
-        """Similarities (P,) of a's rows to b's, one by one, asked in this order; NaN where there is no answer."""
+        """Similarities (P,) of a's rows to b's, one by one, asked in this order; NaN without an answer."""
         if len(a) != len(b):
             raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         verdicts = self.judge.ask([(int(i), int(j)) for i, j in zip(a, b, strict=True)], self.progress, read=self.read)
         return np.array([np.nan if v.similarity is None else v.similarity for v in verdicts], dtype=np.float64)
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know: failures, cost and time."""
+        """A line on failures, cost and time, to print with the numbers."""
         return [str(self.judge.report())]
 
     def read(self, row: int) -> Image.Image:
-        """The image of a row as it is shown: whole, or the subject alone.
+        """The image of a row, whole or the subject alone.
 
         Raises:
             ImageReadError: naming an image or mask that cannot be read, or a row without a mask.
@@ -80,7 +80,7 @@ class JudgeModel:
         self.judge = judge
 
     def report(self) -> str:
-        """What was asked so far, and what it cost."""
+        """Questions so far, and their cost."""
         return str(self.judge.report())
 
     def bind(self, manifest: Manifest, settings: Settings, rows: Rows | None = None) -> JudgeScorer:
