@@ -12,12 +12,8 @@ from typing import Any
 
 from idmetric import __version__
 from idmetric.io import json_file
-<<<<<<< HEAD:idmetric/train/record.py
 from idmetric.io.lock import locked
-=======
-from idmetric.io.lock import lock
 from idmetric.train.options import current
->>>>>>> cb3e85a (Training settings use the names of the field: lr, batch_size, max_grad_norm; files of version 0.1 keep opening):idmetric/train/run_folder.py
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"
