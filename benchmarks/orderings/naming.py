@@ -24,7 +24,7 @@ from idmetric.losses.info_nce import label_info_nce
 from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train.batches import batch_rows
 from idmetric.train.loader import seed_all
-from idmetric.train.visme.recipe import small_qwen
+from idmetric.train.visme import small_qwen
 
 CROPS = 0.3  # weight of two crops of one picture
 

@@ -98,7 +98,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
     def get() -> Path:
         pytest.importorskip("transformers")
-        from idmetric.train.visme.recipe import small_qwen
+        from idmetric.train.visme import small_qwen
 
         if not any(folder.iterdir()):
             small_qwen.write(folder)

@@ -19,7 +19,7 @@ from idmetric import Embedding, IdentityLoss, IDSim
 from idmetric.distance.matrix import DISTANCES
 from idmetric.models.idsim import IDSimConfig
 from idmetric.models.visid import VisIDEmbed
-from idmetric.train.visme.recipe import small_qwen
+from idmetric.train.visme import small_qwen
 from tests.conftest import random_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idmetric.losses.info_nce import info_nce
-from idmetric.train.tiny.recipe import global_loss, patch_loss
+from idmetric.train.tiny.loss import global_loss, patch_loss
 from tests.reference.sinkhorn_loop import sinkhorn
 
 

@@ -715,7 +715,7 @@ _TEMPLATE = (
 def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     from idmetric.protocols.judges.local import LocalModel
-    from idmetric.train.visme.recipe import small_qwen
+    from idmetric.train.visme import small_qwen
 
     small_qwen.write(tmp_path / "qwen")
     (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)

@@ -26,10 +26,11 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.train import augment, state
 from idmetric.train.batches import generator
+from idmetric.train.idsim.config import SMOKE, Config
 from idmetric.train.idsim.data import Share, read_triplets
 from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of, patch_similarity
 from idmetric.train.idsim.model import untrained
-from idmetric.train.idsim.recipe import SMOKE, Config, IDSimRecipe, build
+from idmetric.train.idsim.recipe import IDSimRecipe, build
 from idmetric.train.idsim.validate import patch_accuracy
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes

@@ -28,9 +28,10 @@ from idmetric.cli.train import build_parser, main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.train import state
 from idmetric.train.ilgen.batches import draw_classes, draw_images, draw_pairs, pass_length
+from idmetric.train.ilgen.config import PAPER, SMOKE, Config
 from idmetric.train.ilgen.data import classes_of
 from idmetric.train.ilgen.objectives import Contrastive, SoftmaxMargin, mine
-from idmetric.train.ilgen.recipe import PAPER, SMOKE, Config, ILGen, build
+from idmetric.train.ilgen.recipe import ILGen, build
 from idmetric.train.loader import Steps
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, fit

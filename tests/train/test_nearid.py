@@ -31,8 +31,10 @@ from idmetric.train.features import FeatureCache, picture_keys, trunk_id
 from idmetric.train.loader import Steps
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.nearid import siglip
+from idmetric.train.nearid.config import SMOKE, Config
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
-from idmetric.train.nearid.recipe import SMOKE, Config, Recipe, build, siglip
+from idmetric.train.nearid.recipe import Recipe, build
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as slow
 from tests.train_parts import a_minute_offline, kept

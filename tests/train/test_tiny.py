@@ -27,12 +27,15 @@ from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 from idmetric.train.tiny import recipe as tiny
+from idmetric.train.tiny.augment import augment, mirror
+from idmetric.train.tiny.config import SMOKE, Config, photo_places
+from idmetric.train.tiny.data import CACHE, drawn, groups_of, store
+from idmetric.train.tiny.loss import global_loss, patch_loss
 from idmetric.train.tiny.photos import cut
-from idmetric.train.tiny.recipe import CACHE, Config, augment, drawn, groups_of, mirror, photo_places
 from idmetric.train.validate import validation
 from tests.train_parts import a_minute_offline, kept
 
-SMALL = {**tiny.SMOKE, "steps": 5, "log_every": 1, "validate_every": 0, "save_every": 3}
+SMALL = {**SMOKE, "steps": 5, "log_every": 1, "validate_every": 0, "save_every": 3}
 
 
 def manifest(folder: Path, things: int = 6, views: int = 3) -> Manifest:
@@ -169,7 +172,7 @@ def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_pa
 def test_where_there_are_no_locks_nothing_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = tmp_path / ".groups.npy.0123456789ab"
     left.write_bytes(b"being written")
-    monkeypatch.setattr(tiny, "locked", lambda *_: nullcontext(False))
+    monkeypatch.setattr("idmetric.train.tiny.data.locked", lambda *_: nullcontext(False))
     run(manifest(tmp_path), tmp_path / "run", steps=2, cache=str(tmp_path / "groups.npy"))
     assert left.is_file()
 
@@ -384,7 +387,7 @@ def test_a_group_is_a_thing_and_its_twin_in_the_same_contexts(tmp_path: Path) ->
     assert groups_of(data, 2).shape == (3, 2, 2)
     with pytest.raises(ManifestError, match=r"no identity has 4 views with a distractor each .*idmetric-data world"):
         groups_of(data, 4)
-    tiny.store(tmp_path / CACHE, data, groups, Config(**SMALL))
+    store(tmp_path / CACHE, data, groups, Config(**SMALL))
     stored = np.load(tmp_path / CACHE)
     assert stored.shape == (3, 2, 3, 48, 48, 3)
     for group, twin, view in np.ndindex(3, 2, 3):
@@ -434,8 +437,8 @@ def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> 
         positive = flat[i] @ flat[i ^ 1] / 0.1
         negatives = [flat[i] @ flat[j] / 0.1 for j in range(12) if shown[j] != shown[i]]
         terms.append(torch.stack([positive, *negatives]).logsumexp(0) - positive)
-    assert tiny.global_loss(x.double(), 0.1, numbers).item() == pytest.approx(torch.stack(terms).mean().item())
-    assert tiny.global_loss(x, 0.1).item() > tiny.global_loss(x, 0.1, numbers).item()
+    assert global_loss(x.double(), 0.1, numbers).item() == pytest.approx(torch.stack(terms).mean().item())
+    assert global_loss(x, 0.1).item() > global_loss(x, 0.1, numbers).item()
     patches = torch.nn.functional.normalize(
         torch.randn(3, 2, 2, 4, 5, generator=torch.Generator().manual_seed(1)), dim=-1
     )
@@ -448,7 +451,7 @@ def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> 
         candidates = [patches[k, 0, 1], *(o for o, c in zip(others, codes, strict=True) if c != int(numbers[k, 0]))]
         scores = torch.stack([-sinkhorn_distance(patches[k, :1, 0], c[None])[0] for c in candidates]) / 0.1
         terms.append(scores.logsumexp(0) - scores[0])
-    assert tiny.patch_loss(patches, 0.1, 1, numbers).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
+    assert patch_loss(patches, 0.1, 1, numbers).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
     (tmp_path / "run").mkdir()
     recipe.prepare(tmp_path / "run")
     batch = recipe.load(0)

@@ -32,10 +32,11 @@ from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
 from idmetric.train.validate import validation
-from idmetric.train.visme import items, recipe
+from idmetric.train.visme import items, recipe, small_qwen
+from idmetric.train.visme.config import SMOKE, Config
 from idmetric.train.visme.items import Packed, precision_at_1
 from idmetric.train.visme.plan import Batch, ScheduleError
-from idmetric.train.visme.recipe import SMOKE, Config, VisME, build, small_qwen
+from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.schedule import Schedule, write
 from idmetric.train.visme.wording import Item
 from tests.train_parts import a_minute_offline, kept

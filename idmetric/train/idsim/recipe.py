@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +27,10 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.train import augment, lora, pretrained
 from idmetric.train.batches import Pictures, generator, steps_per_epoch
+from idmetric.train.idsim.config import SMOKE as SMOKE
+from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, Part, Share, Triplets, read_triplets
 from idmetric.train.idsim.loss import (
-    Negatives,
-    Objective,
-    PatchMetric,
     Similarities,
     accuracy,
     compare,
@@ -40,97 +39,8 @@ from idmetric.train.idsim.loss import (
 from idmetric.train.idsim.model import untrained
 from idmetric.train.idsim.validate import scores
 from idmetric.train.loader import seed_all
-from idmetric.train.options import option
-from idmetric.train.processes import Precision, Processes
+from idmetric.train.processes import Processes
 from idmetric.train.splits import TRAINING, VALIDATION, check_held_out
-
-
-@dataclass(frozen=True)
-class Config:
-    """The paper's settings; those that it does not tell say whose they are."""
-
-    # the model
-    backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
-    backbone_weights: str = option("", pretrained.HELP)
-    revision: str | None = option(None, "commit of that Hub repository")
-    backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
-    image_size: int = option(448, "side in pixels at which images are seen (C.1)")
-    hidden: int = option(512, "width of the heads' hidden layer (C.1)")
-    features: Literal["last-block", "final"] = option("last-block", "before (release) or after the backbone's norm")
-    residual: bool = option(True, "heads with the release's gated residual; the paper has a 2-layer MLP (4.1)")
-    centre: bool = option(True, "subtract a vector's own mean before normalising it (release; not in the paper)")
-    rank: int = option(16, "of LoRA (C.1)")
-    alpha: float = option(32.0, "of LoRA (C.1)")
-    dropout: float = option(0.05, "of LoRA (C.1)")
-    targets: str = option(
-        "vit", "layers with LoRA: vit = attention and MLP of all blocks (4.1), or a regular expression"
-    )
-    # the loss
-    terms: Literal["both", "cls", "patch"] = option("both", "class features and patches (Eq. 1), or one (Table 8)")
-    patch_weight: float = option(1.0, "lambda of Eq. 1 (C.3)")
-    objective: Objective = option("infonce", "or hinge, bce (Table 9)")
-    patch_metric: PatchMetric = option("sinkhorn", "or cosine, place by place (Table 9), or pooled, of the mean tokens")
-    negatives: Negatives = option(
-        "batch",
-        "an anchor's own hard negative and others of its micro-batch (3.3), or the hard one alone: single (C.3)",
-    )
-    temperature: float = option(0.07, "tau of Eq. 2, class features (not told; the usual one of InfoNCE)")
-    patch_temperature: float = option(0.07, "tau of the patches (not told; the same)")
-    margin: float = option(
-        0.0, "taken from a positive's similarity in InfoNCE: none in Eq. 2; C.3 lists a margin of 0.1"
-    )
-    hinge_margin: float = option(0.1, "of hinge (C.3)")
-    threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not told)")
-    patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not told)")
-    blur: float = option(0.05, "square root of the last temperature of Sinkhorn (C.5)")
-    scaling: float = option(0.05, "ratio of its annealing: 'Regularization: 0.05' (C.5) by the release's code")
-    debias: bool = option(True, "subtract the self terms, as geomloss does by itself; the release's code does not")
-    diameter: float | None = option(2.0, "where annealing begins; none = each pair's own box, as geomloss (slow)")
-    max_tokens: int = option(1024, "patches that Sinkhorn sees; of more, a random choice at each step (C.5)")
-    # the pictures
-    crop: tuple[float, float] = option((0.9, 1.0), "least and most area of random crops (C.4)")
-    keep_shape: bool = option(True, "crop as if the image were square; else crops are square (C.4 allows both)")
-    jitter: tuple[float, float, float] = option((0.2, 0.2, 0.08), "of brightness, contrast, saturation (C.4)")
-    jitter_p: float = option(0.8, "probability of jitter (C.4)")
-    blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
-    noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
-    augment: bool = option(True, "crops, jitter and blur; without them images are seen as in use")
-    # the optimiser: AdamW without weight decay, constant rate (no schedule is told)
-    lr: float = option(3e-4, "learning rate (C.2)")
-    batch_size: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
-    accumulation: int = option(4, "micro-batches of a step (C.2)")
-    epochs: int = option(3, "passes over the triplets (C.2)")
-    precision: Precision = option("bf16", "mixed precision (C.1)")
-    checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, a third slower")
-    validate_patches: int = option(256, "validation triplets that are compared by patches as well; 0 = none")
-    seed: int = option(0, "of new weights, batches, augmentation and dropout")
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulation", "epochs", "max_tokens", "image_size", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "temperature", "patch_temperature", "patch_weight"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.noise < 0 or self.validate_patches < 0:
-            raise ValueError("noise and validate_patches must not be negative")
-        if self.terms == "patch" and not self.validate_patches:
-            raise ValueError("terms patch are validated by patches: validate_patches must be above 0")
-
-    @property
-    def sinkhorn(self) -> dict[str, Any]:
-        """Arguments of `idmetric.distance.sinkhorn`."""
-        return {name: getattr(self, name) for name in ("blur", "scaling", "debias", "diameter")}
-
-
-SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": pretrained.RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
-    "epochs": 2, "precision": "no", "validate_every": 2,
-}  # fmt: skip
-
-
-# Recipe
 
 
 class IDSimRecipe:
@@ -274,11 +184,11 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     pictures = Pictures.of(model, data, steps if config.augment else None)
     loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.noise, config.seed)
     if processes.main:
-        print(_told(triplets, held_out), flush=True)
+        print(_summary(triplets, held_out), flush=True)
     return IDSimRecipe(config, data, loader, held_out, model, processes)
 
 
-def _told(triplets: Triplets, held_out: Triplets | None) -> str:
+def _summary(triplets: Triplets, held_out: Triplets | None) -> str:
     kinds = ", ".join(f"{count:,} {name}" for name, count in triplets.mixtures.items())
     validated = f"; {len(held_out):,} to validate" if held_out else "; none of split val to validate"
     return f"idsim: {len(triplets):,} triplets to train on{f' ({kinds})' if kinds else ''}{validated}"
@@ -299,9 +209,6 @@ def _model(config: Config, processes: Processes) -> IDSim:
     if config.checkpointing:
         model.backbone.set_grad_checkpointing(True)
     return model.to(processes.device).train()
-
-
-# Data of --smoke
 
 
 def smoke_data(folder: Path) -> Manifest:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,116 +26,23 @@ from idmetric.data.manifest.table import Manifest, merge
 from idmetric.losses.near_id import Tuples
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.nearid import NearID
-from idmetric.train import augment, pretrained
+from idmetric.train import augment
 from idmetric.train.batches import Pictures, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches, parts
 from idmetric.train.nearid.checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
-from idmetric.train.nearid.data import Identity, Shape, find, items
-from idmetric.train.nearid.objectives import PAIRS, Objective, values_of
-from idmetric.train.options import option
-from idmetric.train.processes import Precision, Processes
+from idmetric.train.nearid.config import SMOKE as SMOKE
+from idmetric.train.nearid.config import Config
+from idmetric.train.nearid.data import Identity, find, items
+from idmetric.train.nearid.objectives import values_of
+from idmetric.train.processes import Processes
 from idmetric.train.splits import VALIDATION, check_held_out, rows_in
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
 _GB = 10**9
-
-
-@dataclass(frozen=True)
-class Config:
-    """The paper's settings; those that it does not tell say whose they are."""
-
-    backbone: str = option(
-        siglip.SIGLIP2,
-        "what is frozen (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with "
-        "attention pooling",
-    )
-    backbone_weights: str = option("", pretrained.HELP)
-    revision: str | None = option(None, "commit of the Hub repository")
-    backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
-    image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
-    # the tuples
-    positives: int = option(2, "other views in a tuple, P: identities have up to three views (section 3.3)")
-    distractors: int = option(3, "distractors in a tuple, K (not told; released code: 3)")
-    near: Literal["anchor", "views"] = option(
-        "anchor", "distractors in the anchor's background (section 3.1), or one of each view (released code)"
-    )
-    engines: tuple[str, ...] = option(
-        (), "generators whose distractors are used, none = all; the paper's: Flux Flux_1024 Qwen Qwen_1328 (Table 5)"
-    )
-    repeat: int = option(4, "times an epoch has identities with part-edits alone, as MTG's (section 3.3; code: 1)")
-    # what pictures go through (section 4.1)
-    mask_prob: float = option(1.0, "share of tuples that are masked at all (released code: 0)")
-    mask_prob_apn: tuple[float, float, float] = option(
-        (0.5, 0.2, 0.6), "black background for anchors, positives, distractors, in these tuples"
-    )
-    augment: bool = option(True, "flip, colour jitter, shift and scale (section 4.1; released code: none)")
-    flip: float = option(0.5, "how often to flip (not told)")
-    jitter: tuple[float, float, float, float] = option(
-        (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not told; released code's, which is off)"
-    )
-    shift: float = option(0.1, "largest shift, share of the side (not told; released code's, which is off)")
-    scale: tuple[float, float] = option((0.9, 1.1), "range of scaling (not told; released code's, which is off)")
-    # the loss
-    objective: Objective = option("nearid", "the loss: Eq. 3, or another row of Table 3")
-    temperature: float = option(0.07, "tau (section 3.2)")
-    learn_temperature: bool = option(False, "learn tau (released code, for InfoNCE)")
-    alpha: float = option(0.5, "weight of the ranking term (Eq. 3, Table 8)")
-    beta: float = option(0.0, "weight of positive cohesion (Eq. 8, Table 9); 0.1 = the last row of Table 3")
-    released_loss: bool = option(
-        False,
-        "missing views stay in the denominators, as in the released code; circle's hinge is averaged, the oracle's "
-        "cosines have no temperature",
-    )
-    repeats_are_negatives: bool = option(False, "an identity twice in a batch is its own negative (released code)")
-    # the optimiser (section 4.1)
-    lr: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
-    weight_decay: float = option(1e-4, "of AdamW, for all of the head (section 4.1)")
-    warmup: int = option(100, "steps of rising rate before the cosine, at most a tenth of all (section 4.1)")
-    batch_size: int = option(128, "tuples in a batch, over all processes (section 4.1)")
-    epochs: int = option(11, "epochs (section 4.1)")
-    steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
-    max_grad_norm: float = option(1.0, "largest norm of the gradient (released code; not told)")
-    precision: Precision = option("fp16", "mixed precision (section 4.1)")
-    seed: int = option(0, "of tuples, masking and augmentation")
-    # speed and memory; these change nothing else
-    chunk: int = option(64, "images that pass the trunk, and the head, at once")
-    cache: str = option("", "folder that keeps the trunk's features, for --no-augment; runs can share it")
-    cache_gb: float = option(100.0, "GB that the trunk's features may take there")
-
-    def __post_init__(self) -> None:
-        least = {"positives": 1, "distractors": 0, "repeat": 1, "batch_size": 2, "epochs": 1, "steps": 0, "chunk": 1,
-                 "warmup": 0, "alpha": 0, "beta": 0, "weight_decay": 0, "cache_gb": 0}  # fmt: skip
-        for name, low in least.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} = {getattr(self, name)}: it must be {low} or more")
-        if not (self.lr > 0 and self.temperature > 0):
-            raise ValueError("rate and temperature must be above 0")
-        if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
-            raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
-        if self.cache and self.augment:
-            raise ValueError("--cache keeps features of pictures as they are: add --no-augment, or leave it out")
-        if self.beta and self.objective != "nearid":
-            raise ValueError("--beta is a part of --objective nearid")
-        if self.learn_temperature and self.objective == "circle":
-            raise ValueError("--objective circle has a scale of its own: leave --learn-temperature out")
-
-    @property
-    def shape(self) -> Shape:
-        """What a tuple holds; InfoNCE has one positive, and makes no use of distractors unless they are added."""
-        positives = 1 if self.objective in PAIRS else self.positives
-        distractors = 0 if self.objective == "info-nce" else self.distractors
-        return Shape(positives, distractors, self.near, self.mask_prob, self.mask_prob_apn)
-
-
-SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": pretrained.RANDOM, "image_size": 48,
-    "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
-    "batch_size": 8, "epochs": 3, "lr": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
-}  # fmt: skip
 
 
 def smoke_data(folder: Path) -> Manifest:

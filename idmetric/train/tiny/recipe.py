@@ -22,211 +22,44 @@ import contextlib
 import ctypes
 import json
 import math
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.checkpoints.config import check_mirror_sizes
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.distance.sinkhorn import sinkhorn_distance
-from idmetric.io.lock import locked
-from idmetric.io.output import clear_leftovers, replacing, take_space, writing
-from idmetric.io.prefetch import in_order
-from idmetric.losses.info_nce import info_nce
-from idmetric.models.idsim import IDSim, IDSimConfig
-from idmetric.train.batches import Pictures, batch_rows, share
-from idmetric.train.options import option
-from idmetric.train.processes import Precision, Processes
+from idmetric.data.manifest.table import Manifest
+from idmetric.models.idsim import IDSim
+from idmetric.train.batches import share
+from idmetric.train.processes import Processes
 from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.state import TrainError
-from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, spread, store_photos
-from idmetric.train.validate import measurable, validation
-
-Images = NDArray[np.uint8]
-Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
-
-CACHE = "groups.npy"
-RESNET_18 = (2, 2, 2, 2)
-MODEL = IDSimConfig(
-    backbone="resnet18",
-    image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
-    hidden=256,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.25, 0.25, 0.25),
-    backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
+from idmetric.train.tiny.augment import augment, mirror
+from idmetric.train.tiny.config import MODEL, RESNET_18, Config, photo_places, rendered_places
+from idmetric.train.tiny.config import SMOKE as SMOKE
+from idmetric.train.tiny.data import (
+    CACHE,
+    contexts_drawn,
+    digest,
+    drawn,
+    groups_of,
+    identity_numbers,
+    photo_digest,
+    sole_maker,
+    store,
 )
-
-
-@dataclass(frozen=True)
-class Config:
-    """Settings of the recipe."""
-
-    photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
-    cache: str = option("", "file of all groups' images, and of photos beside it, made if not there; default: in --out")
-    photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
-    pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
-    photo_size: int = option(256, "side in pixels at which photos are kept")
-    views: int = option(3, "contexts of a group; identities with fewer views are left out")
-    shown: int = option(2, "of them, in a step")
-    stored_size: int = option(144, "side in pixels at which images are kept")
-    steps: int = option(3000, "optimiser steps")
-    batch_size: int = option(64, "groups per step")
-    lr: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
-    weight_decay: float = option(0.05, "of weight matrices")
-    warmup: int = option(100, "steps of linear warm-up")
-    max_grad_norm: float = option(1.0, "largest norm of the gradient")
-    temperature: float = option(0.07, "of the global term")
-    patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
-    patch_temperature: float = option(0.05, "of the patch term")
-    patch_negatives: int = option(2, "other identities per anchor in the patch term, besides the twin")
-    mirrored: float = option(0.5, "share of groups shown mirrored: thing, twin and all contexts alike")
-    large_size: int = option(128, "pixels in training")
-    small_size: int = option(96, "pixels in its first part, which is cheaper so")
-    small_part: float = option(0.7, "that part of the steps")
-    init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
-    channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
-    layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
-    image_size: int = option(176, "side of the trained model's input")
-    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
-    seed: int = option(0, "all random numbers follow from it")
-    precision: Precision = option("bf16", "mixed precision")
-    save_every: int = option(100, "steps between checkpoints")
-    validate_every: int = option(500, "steps between validations, on rows of split val")
-    log_every: int = option(50, "steps between lines of the log")
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.shown <= self.views:
-            raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
-        for name in ("mirrored", "photo_share", "pasted"):
-            if not 0 <= (given := getattr(self, name)) <= 1:
-                raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
-        check_mirror_sizes(self.mirror_sizes)
-        if min(self.layers) < 1:
-            raise ValueError(f"layers = {self.layers}: each stage has a block or more")
-        if self.patch_negatives >= self.batch_size:
-            raise ValueError(
-                f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch_size} groups"
-            )
-        if self.photo_size < 1:
-            raise ValueError(f"photo_size = {self.photo_size}: photos are kept at 1 pixel or more")
-        if self.photos and self.photo_share:
-            if len(photo_places(self)) == self.batch_size:
-                raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
-            if not len(photo_places(self)):
-                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} is no group")
-
-
-SMOKE: Mapping[str, Any] = {
-    "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,),
-    "large_size": 48, "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
-}  # fmt: skip
-
-
-def smoke_data(folder: Path) -> Manifest:
-    """A few rendered things with their twins, some of them to validate."""
-    from idmetric.data.world.write import Plan, write_world
-
-    found = write_world(folder, Plan(size=48, strengths=(0.5, 1.0), mixed=True), 10)
-    number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in found.column("identity")]
-    return found.replace(split=["val" if n >= 8 else "train" for n in number])
-
-
-# Data
-
-
-def groups_of(data: Manifest, views: int) -> Groups:
-    """Identities and their twins: rows of the first `views` views that have a distractor, and of these distractors.
-
-    Of several distractors of a view, the n-th of all views belong together, each n a group of its own.
-
-    Raises:
-        ManifestError: if there is no such group.
-    """
-    place = {name: row for row, name in enumerate(data.column("id"))}
-    identity, role, parent = (data.column(name) for name in ("identity", "role", "parent"))
-    twins: dict[str, dict[str, list[int]]] = {}  # thing -> twin -> its rows
-    for row in range(len(data)):
-        if role[row] == "distractor" and parent[row] in place:
-            thing = identity[place[parent[row]]]
-            twins.setdefault(thing, {}).setdefault(identity[row], []).append(row)
-    found = []
-    for alike in twins.values():
-        for rows in alike.values():
-            rows = rows[:views]
-            if len(rows) == views:
-                found.append([[place[parent[row]] for row in rows], rows])
-    if not found:
-        raise ManifestError(
-            f"no identity has {views} views with a distractor each (role distractor, parent = the view): "
-            "`idmetric-data world` renders such data"
-        )
-    return np.asarray(found, dtype=np.int64)
-
-
-def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
-    """The settings with the photos that `check` (`idmetric.train.batches.check`) leaves, file by file."""
-    files = photo_files(config.photos)
-    if not files:
-        return config
-    rows = [Row(None, str(path.absolute()), id=f"photo {k}") for k, path in enumerate(files, 1)]
-    return replace(config, photos=tuple(check(Manifest.from_rows(rows)).column("path")))
-
-
-def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
-    """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin; whole or not at all."""
-    with replacing(path) as part:
-        _fill(part, data, groups, config)
-
-
-def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
-    size = config.stored_size
-    out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(groups), 2, config.views, size, size, 3))
-    take_space(part)
-    pictures = Pictures(data, (size, size))
-
-    def images(index: int) -> Images:
-        rows = groups[index].ravel()
-        found = torch.stack([pictures.read_bytes(int(row)) for row in rows]).permute(0, 2, 3, 1)
-        return found.view(2, config.views, size, size, 3).numpy()
-
-    threads = min(8, os.cpu_count() or 1)
-    for index, made in enumerate(in_order(images, range(len(groups)), threads=threads, waiting=2 * threads)):
-        out[index] = made
-    out.flush()
-
-
-def photo_places(config: Config) -> NDArray[np.int64]:
-    """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
-    return np.flatnonzero(spread(config.batch_size, config.photo_share if config.photos else 0.0))
-
-
-def rendered_places(config: Config) -> NDArray[np.int64]:
-    """The others."""
-    return np.delete(np.arange(config.batch_size), photo_places(config))
-
-
-def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
-    """The rendered groups of a step, in the order of the file."""
-    return np.sort(batch_rows(step, count, len(rendered_places(config)), config.seed))
-
-
-def contexts_drawn(rows: NDArray[np.int64], step: int, config: Config) -> NDArray[np.int64]:
-    """In which of their contexts a step shows its rendered groups, (len(rows), shown)."""
-    rng = np.random.default_rng([config.seed, 2, step])
-    return np.stack([rng.permutation(config.views)[: config.shown] for _ in rows])
+from idmetric.train.tiny.data import checked as checked
+from idmetric.train.tiny.data import smoke_data as smoke_data
+from idmetric.train.tiny.loss import global_loss, patch_loss
+from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
+from idmetric.train.validate import measurable, validation
 
 
 def _keep_memory() -> None:
@@ -237,100 +70,6 @@ def _keep_memory() -> None:
             libc.mallopt(-4, 0)  # M_MMAP_MAX: large blocks come from the heap as well
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is freed stays
             libc.mallopt(-2, 2**28)  # M_TOP_PAD: the heap grows in large steps
-
-
-def mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Mirror left and right in a share of the groups, which shows other things: in one group all images or none.
-
-    Args:
-        images: (B, 2, V, H, W, 3).
-    """
-    chosen = torch.rand(len(images), generator=generator) < share
-    return torch.where(chosen.to(images.device).view(-1, 1, 1, 1, 1, 1), images.flip(4), images)
-
-
-def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Random crop, small rotation, colour change, blur, noise and occlusion of each image on its own.
-
-    Args:
-        images: (B, 3, H, W) in [0, 1]. Colour changes stay mild: colour is part of an identity.
-
-    Returns:
-        (B, 3, size, size) in [0, 1].
-    """
-    count = len(images)
-
-    def draw(low: float, high: float, *shape: int) -> Tensor:
-        return torch.rand(count, *shape, generator=generator).to(images.device) * (high - low) + low
-
-    zoom, angle = draw(0.6, 1.0), draw(-0.2, 0.2)
-    shift = draw(-1, 1, 2) * (1 - zoom)[:, None]
-    cos, sin = zoom * angle.cos(), zoom * angle.sin()
-    theta = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
-    grid = F.affine_grid(theta, [count, 3, size, size], align_corners=False)
-    x = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    x *= draw(0.87, 1.13, 1, 1, 1) * draw(0.96, 1.04, 3, 1, 1)
-    mean = x.mean((2, 3), keepdim=True)
-    x.sub_(mean).mul_(draw(0.87, 1.13, 1, 1, 1)).add_(mean)
-    x = torch.lerp(x.mean(1, keepdim=True), x, draw(0.85, 1.15, 1, 1, 1))
-    soft = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-    x.lerp_(soft, draw(-0.5, 1.0, 1, 1, 1).clamp_min(0))
-    x += torch.randn(x.shape, generator=generator).to(x.device) * draw(0, 0.04, 1, 1, 1)
-    # an occluding rectangle of flat colour on a third of the images
-    rows = torch.arange(size, device=x.device).view(1, 1, -1, 1) / size
-    columns = rows.transpose(2, 3)
-    top, left = draw(0, 1, 1, 1, 1), draw(0, 1, 1, 1, 1)
-    inside = (rows > top) & (rows < top + draw(0.1, 0.4, 1, 1, 1)) & (columns > left)
-    inside &= (columns < left + draw(0.1, 0.4, 1, 1, 1)) & (draw(0, 1, 1, 1, 1) < 0.33)
-    return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp_(0, 1)
-
-
-# Objective
-
-
-def global_loss(features: Tensor, temperature: float, things: Tensor | None = None) -> Tensor:
-    """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
-
-    Args:
-        features: (B, 2, V, D), unit length: thing and twin of each group. An anchor's negatives are all images of other
-            things, its own twin's included.
-        things: (B, 2), which thing each shows, where one may be in several groups; default: each is another.
-    """
-    views = features.shape[2]
-    flat = features.flatten(0, 2)
-    thing = torch.arange(len(flat), device=flat.device) // views
-    similarity = flat @ flat.T
-    shown = thing if things is None else things.flatten().to(flat.device).repeat_interleave(views)
-    negative = shown[:, None] != shown[None]
-    place = torch.arange(len(flat), device=flat.device)
-    losses = []
-    for step in range(1, views):  # the positives of each view: the others of its thing, one after another
-        positive = thing * views + (place + step) % views
-        losses.append(info_nce(similarity[place, positive], similarity, temperature=temperature, valid=negative))
-    return torch.stack(losses).mean()
-
-
-def patch_loss(patches: Tensor, temperature: float, others: int, things: Tensor | None = None) -> Tensor:
-    """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
-
-    Args:
-        patches: (B, 2, V, P, D), unit length. Anchor: the thing's first view; positive: its second; negatives: the twin
-            in the anchor's context, and the second view of the next `others` groups' things.
-        things: as for `global_loss`.
-    """
-    anchor, positive = patches[:, 0, 0], patches[:, 0, 1]
-    candidates = [positive, patches[:, 1, 0], *(positive.roll(-k, 0) for k in range(1, others + 1))]
-    distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
-    similarity = -distance.view(len(candidates), len(anchor)).T
-    valid = None
-    if things is not None:
-        shown = things.to(patches.device)[:, 0]
-        valid = torch.stack([things.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
-        valid = valid != shown[:, None]
-    return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature, valid=valid)
-
-
-# Recipe
 
 
 def take_over(model: IDSim, source: str) -> str:
@@ -371,7 +110,7 @@ class Tiny:
         self.config, self.processes = config, processes
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
-        self.things = _things(self.data, self.groups)
+        self.things = identity_numbers(self.data, self.groups)
         self.files = photo_files(config.photos) if len(photo_places(config)) else []
         self.families = families(self.files)
         measures = measurable(held_out) if len(held_out) else []
@@ -400,8 +139,8 @@ class Tiny:
         self.settings: dict[str, Any] = {
             **told,
             "groups": len(self.groups),
-            "data": _digest(names),
-            "photos": _photo_digest(self.files, self.families),
+            "data": digest(names),
+            "photos": photo_digest(self.files, self.families),
         }
         share(config.batch_size, processes.rank, processes.count)
 
@@ -434,7 +173,7 @@ class Tiny:
         wanted = {name: self.settings[name] for name in decisive}
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(path):
+            with sole_maker(path):
                 if not path.is_file():  # nor did another run make it just now
                     note.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")  # first: a file has its note
                     make(path)
@@ -530,35 +269,3 @@ def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
     """The recipe on rows of split train, or all rows where the manifest has no splits."""
     _keep_memory()
     return Tiny(config, data, processes)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """While a file is made no other run makes it; what killed runs left of it goes, for it may be gigabytes."""
-    place = path.with_name(f".{path.name}.lock")
-    busy = TrainError(f"another run is making {path}: start when it is there, or name another --cache")
-    with contextlib.ExitStack() as stack:
-        with writing(path, place):
-            held = stack.enter_context(locked(place, busy))
-        if held:  # where there are no locks, its maker may be alive
-            clear_leftovers(path)
-        yield
-
-
-def _things(data: Manifest, groups: Groups) -> NDArray[np.int64]:
-    """A number for the identity that each group and its twin show, (G, 2)."""
-    names = data.column("identity")
-    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
-    return np.asarray([[number[names[row]] for row in group[:, 0]] for group in groups], dtype=np.int64)
-
-
-def _photo_digest(files: Sequence[Path], families: Sequence[Sequence[int]]) -> str:
-    """Of the photos' contents, and of which are in a folder together."""
-    told = [
-        f"{family[0]} {blake2b(file.read_bytes()).hexdigest()}" for file, family in zip(files, families, strict=True)
-    ]
-    return _digest(told)
-
-
-def _digest(names: Sequence[str]) -> str:
-    return blake2b("\n".join(names).encode(), digest_size=8).hexdigest()

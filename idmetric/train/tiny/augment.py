@@ -1,0 +1,53 @@
+"""Random changes of batches of images on their device."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Mirror left and right in a share of the groups, which shows other things: in one group all images or none.
+
+    Args:
+        images: (B, 2, V, H, W, 3).
+    """
+    chosen = torch.rand(len(images), generator=generator) < share
+    return torch.where(chosen.to(images.device).view(-1, 1, 1, 1, 1, 1), images.flip(4), images)
+
+
+def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Random crop, small rotation, colour change, blur, noise and occlusion of each image on its own.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. Colour changes stay mild: colour is part of an identity.
+
+    Returns:
+        (B, 3, size, size) in [0, 1].
+    """
+    count = len(images)
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return torch.rand(count, *shape, generator=generator).to(images.device) * (high - low) + low
+
+    zoom, angle = draw(0.6, 1.0), draw(-0.2, 0.2)
+    shift = draw(-1, 1, 2) * (1 - zoom)[:, None]
+    cos, sin = zoom * angle.cos(), zoom * angle.sin()
+    theta = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
+    grid = F.affine_grid(theta, [count, 3, size, size], align_corners=False)
+    x = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    x *= draw(0.87, 1.13, 1, 1, 1) * draw(0.96, 1.04, 3, 1, 1)
+    mean = x.mean((2, 3), keepdim=True)
+    x.sub_(mean).mul_(draw(0.87, 1.13, 1, 1, 1)).add_(mean)
+    x = torch.lerp(x.mean(1, keepdim=True), x, draw(0.85, 1.15, 1, 1, 1))
+    soft = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+    x.lerp_(soft, draw(-0.5, 1.0, 1, 1, 1).clamp_min(0))
+    x += torch.randn(x.shape, generator=generator).to(x.device) * draw(0, 0.04, 1, 1, 1)
+    # an occluding rectangle of flat colour on a third of the images
+    rows = torch.arange(size, device=x.device).view(1, 1, -1, 1) / size
+    columns = rows.transpose(2, 3)
+    top, left = draw(0, 1, 1, 1, 1), draw(0, 1, 1, 1, 1)
+    inside = (rows > top) & (rows < top + draw(0.1, 0.4, 1, 1, 1)) & (columns > left)
+    inside &= (columns < left + draw(0.1, 0.4, 1, 1, 1)) & (draw(0, 1, 1, 1, 1) < 0.33)
+    return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp_(0, 1)

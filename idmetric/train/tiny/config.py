@@ -1,0 +1,103 @@
+"""Settings of the recipe tiny, and the model that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.checkpoints.config import check_mirror_sizes
+from idmetric.models.idsim import IDSimConfig
+from idmetric.train.options import option
+from idmetric.train.processes import Precision
+from idmetric.train.tiny.photos import spread
+
+RESNET_18 = (2, 2, 2, 2)
+
+
+MODEL = IDSimConfig(
+    backbone="resnet18",
+    image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
+    hidden=256,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.25, 0.25, 0.25),
+    backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the recipe."""
+
+    photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
+    cache: str = option("", "file of all groups' images, and of photos beside it, made if not there; default: in --out")
+    photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
+    pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
+    photo_size: int = option(256, "side in pixels at which photos are kept")
+    views: int = option(3, "contexts of a group; identities with fewer views are left out")
+    shown: int = option(2, "of them, in a step")
+    stored_size: int = option(144, "side in pixels at which images are kept")
+    steps: int = option(3000, "optimiser steps")
+    batch_size: int = option(64, "groups per step")
+    lr: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
+    weight_decay: float = option(0.05, "of weight matrices")
+    warmup: int = option(100, "steps of linear warm-up")
+    max_grad_norm: float = option(1.0, "largest norm of the gradient")
+    temperature: float = option(0.07, "of the global term")
+    patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
+    patch_temperature: float = option(0.05, "of the patch term")
+    patch_negatives: int = option(2, "other identities per anchor in the patch term, besides the twin")
+    mirrored: float = option(0.5, "share of groups shown mirrored: thing, twin and all contexts alike")
+    large_size: int = option(128, "pixels in training")
+    small_size: int = option(96, "pixels in its first part, which is cheaper so")
+    small_part: float = option(0.7, "that part of the steps")
+    init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
+    channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
+    layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
+    image_size: int = option(176, "side of the trained model's input")
+    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
+    seed: int = option(0, "all random numbers follow from it")
+    precision: Precision = option("bf16", "mixed precision")
+    save_every: int = option(100, "steps between checkpoints")
+    validate_every: int = option(500, "steps between validations, on rows of split val")
+    log_every: int = option(50, "steps between lines of the log")
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.shown <= self.views:
+            raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
+        for name in ("mirrored", "photo_share", "pasted"):
+            if not 0 <= (given := getattr(self, name)) <= 1:
+                raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
+        check_mirror_sizes(self.mirror_sizes)
+        if min(self.layers) < 1:
+            raise ValueError(f"layers = {self.layers}: each stage has a block or more")
+        if self.patch_negatives >= self.batch_size:
+            raise ValueError(
+                f"patch_negatives = {self.patch_negatives} others are not in a batch of {self.batch_size} groups"
+            )
+        if self.photo_size < 1:
+            raise ValueError(f"photo_size = {self.photo_size}: photos are kept at 1 pixel or more")
+        if self.photos and self.photo_share:
+            if len(photo_places(self)) == self.batch_size:
+                raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
+            if not len(photo_places(self)):
+                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} is no group")
+
+
+SMOKE: Mapping[str, Any] = {
+    "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,),
+    "large_size": 48, "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
+}  # fmt: skip
+
+
+def photo_places(config: Config) -> NDArray[np.int64]:
+    """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
+    return np.flatnonzero(spread(config.batch_size, config.photo_share if config.photos else 0.0))
+
+
+def rendered_places(config: Config) -> NDArray[np.int64]:
+    """The others."""
+    return np.delete(np.arange(config.batch_size), photo_places(config))
