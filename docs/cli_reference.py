@@ -2,9 +2,9 @@
 
     python docs/cli_reference.py FOLDER      writes FOLDER/idmetric-score.md, ...
 
-MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. Recipes and protocols are
-modules that import torch; here they get stand-ins for it, as their options need none of it: the pages are made in a
-second or two, with no more than NumPy, Pillow and pyarrow.
+MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. Recipes and protocols
+import torch; here they get stand-ins for it, since their options do not need it. The pages take a second or two, with
+NumPy, Pillow and pyarrow only.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def head(action: argparse.Action) -> str:
 
 
 def argument(action: argparse.Action) -> str:
-    """How its value is written, as argparse writes it."""
+    """An option's value as argparse writes it."""
     if action.nargs == 0:
         return ""
     plain = argparse.HelpFormatter("")
@@ -154,7 +154,7 @@ def meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
 
 
 def cell(text: str) -> str:
-    """Text as it stands in a table."""
+    """Text for a cell of a table."""
     return marked(" ".join(text.split())).replace("|", "\\|")
 
 
@@ -164,7 +164,7 @@ def marked(text: str) -> str:
     for i in range(0, len(parts), 2):
         safe = re.sub(r"([\\*\[\]])", r"\\\1", parts[i]).replace("<", "&lt;")
         parts[i] = re.sub(r"(?<![\w\-/])(--[a-z][a-z\-]*)", r"`\1`", safe)
-        parts[i] = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", parts[i])
+        parts[i] = re.sub(r"\bdocs/((?:reports/)?[\w-]+\.md)", r"[\1](../\1)", parts[i])
     return "".join(parts)
 
 

@@ -1,10 +1,10 @@
-"""Draw the pictures of docs/limits.md, and print its numbers: what `tiny` takes for the same thing, and what not.
+"""Draw the pictures of docs/limits.md and print its numbers: where `tiny` recognizes an object, and where it fails.
 
     python docs/draw_limits.py              the strips docs/images/limits-*.webp, and both tables
 
-A strip holds a reference, an image that shows the same thing in the way that the case is about, and an impostor:
-another thing of its kind in the reference's own context. The case fails for a thing whose impostor is nearer than its
-image. All is rendered (idmetric.data.world, pip install 'idmetric[world]'), so that anyone can draw it again.
+A strip shows a reference, the same object under the change of that case, and an impostor: another object of its kind in
+the reference's own context. A case fails for an object if the impostor is nearer than the object's image. All pictures
+are rendered (idmetric.data.world, pip install 'idmetric[world]').
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from idmetric.data.world.context import Occluder
 from idmetric.protocols.common.baselines import hsv_vector
 
 HERE = Path(__file__).parent
-SIDE, SEED, THINGS = 192, 41, 48
+SIDE, SEED, OBJECTS = 192, 41, 48
 Picture = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One thing: its reference, and what cases make of it."""
+    """A rendered object with its reference picture."""
 
     world: World
     number: int
     reference: Take
 
     def seen(self, **changes: object) -> Picture:
-        """The thing in the reference's context with changes."""
+        """The object in the reference's context with changes."""
         context: Context = replace(self.reference.context, **changes)  # type: ignore[arg-type]  # names are checked by replace
         return self.world.render(self.reference.identity, context).picture
 
@@ -47,17 +47,17 @@ class Scene:
         return self.world.context_edit(self.reference).context
 
     def away(self, **changes: object) -> Picture:
-        """The thing before another background in another light, with changes."""
+        """The object in front of another background in another light, with changes."""
         there = self.elsewhere()
         return self.seen(background=there.background, light=there.light, **changes)
 
     def impostor(self, strength: float = 1.0) -> Take:
-        """Another thing of its kind in the reference's context; below strength 1, almost this one."""
+        """Another object of its kind in the reference's context; more similar below strength 1."""
         return self.world.near([self.reference], strength)[0]
 
 
 def scene(number: int) -> Scene:
-    """The thing of this number, whole and in the middle."""
+    """The object with this number, unoccluded and centered."""
     world = World(SEED, None, SIDE)
     [view] = world.views(number, 1)
     context = replace(
@@ -68,12 +68,12 @@ def scene(number: int) -> Scene:
 
 
 def hidden(one: Scene) -> Picture:
-    """The thing's left half behind something."""
+    """The object with its left half occluded."""
     return one.seen(occluders=(Occluder(0.0, 0.0, 0.5, 1.0, False, one.number),))
 
 
 def together(one: Scene, other: Take) -> Picture:
-    """The thing on the left, the other one on the right."""
+    """The object on the left and the other one on the right."""
     left, right = (
         one.world.render(identity, replace(one.reference.context, scale=0.42, centre=(x, 0.5))).picture
         for identity, x in ((one.reference.identity, 0.27), (other.identity, 0.73))
@@ -81,7 +81,7 @@ def together(one: Scene, other: Take) -> Picture:
     return np.concatenate([left[:, : SIDE // 2], right[:, SIDE // 2 :]], 1)
 
 
-# case -> the image of the same thing
+# case -> the image of the same object
 CASES: dict[str, Callable[[Scene], Picture]] = {
     "background": lambda one: one.away(),
     "dusk": lambda one: one.seen(light=replace(one.reference.context.light, strength=0.25, colour=(1.0, 0.75, 0.5))),
@@ -97,7 +97,7 @@ CASES: dict[str, Callable[[Scene], Picture]] = {
 
 
 def strips(number: int) -> dict[str, list[Picture]]:
-    """Case -> reference, the same thing, impostor."""
+    """Pictures of each case: reference, the same object, impostor."""
     one = scene(number)
     reference, other = one.reference.shot.picture, one.impostor()
     made = {case: [reference, make(one), other.shot.picture] for case, make in CASES.items()}
@@ -107,13 +107,13 @@ def strips(number: int) -> dict[str, list[Picture]]:
 
 
 def tiles(strip: Image.Image) -> list[Image.Image]:
-    """The pictures of a strip."""
+    """Split a strip into its pictures."""
     side = strip.height
     return [strip.crop((x, 0, x + side, side)) for x in range(0, strip.width, side)]
 
 
 def distances(metric: IDSim, pictures: list[Picture] | list[Image.Image]) -> dict[str, list[float]]:
-    """Distance -> of the second and third picture from the first, by `tiny`'s two features and by a histogram."""
+    """Distances of the second and third picture from the first, by `tiny`'s two features and by a histogram."""
     images = [Image.fromarray(p) if isinstance(p, np.ndarray) else p for p in pictures]
     embedding = metric.embed(images)
     found = {name: metric(embedding[:1], embedding[1:], name).tolist() for name in ("cls", "patch")}
@@ -122,37 +122,37 @@ def distances(metric: IDSim, pictures: list[Picture] | list[Image.Image]) -> dic
 
 
 def save(pictures: list[Picture], path: Path) -> Image.Image:
-    """Write a strip; returns it as it is read again."""
+    """Write a strip; returns the picture read from the written file."""
     Image.fromarray(np.concatenate(pictures, 1)).save(path, quality=88, method=6)
     with Image.open(path) as strip:
         return strip.convert("RGB")
 
 
 def subject(metric: IDSim, strip: Image.Image) -> float:
-    """Distance of the left half of a strip's second picture, where `two` has the thing, by a mask."""
+    """Distance of the left half of a strip's second picture, selected by a mask."""
     reference, both, _ = tiles(strip)
     mask = Image.new("L", both.size)
     mask.paste(255, (0, 0, both.width // 2, both.height))
     return metric(reference, both, mask_b=mask, outside="crop").item()
 
 
-def measure(metric: IDSim, folder: Path, things: int) -> Iterator[str]:
-    """Lines of the two tables. A strip shows the first thing that the case fails for, else that of the least margin."""
+def measure(metric: IDSim, folder: Path, objects: int) -> Iterator[str]:
+    """Lines of both tables. A strip shows the first object for which the case fails, else the one of least margin."""
     found: dict[str, list[dict[str, list[float]]]] = {}
     chosen: dict[str, tuple[float, int, list[Picture]]] = {}
-    for number in range(things):
+    for number in range(objects):
         for case, pictures in strips(number).items():
             scores = distances(metric, pictures)
             found.setdefault(case, []).append(scores)
-            margin = max(scores["cls"][1] - scores["cls"][0], 0.0)  # all failures are alike: the first stays
+            margin = max(scores["cls"][1] - scores["cls"][0], 0.0)  # the first failure stays
             if case not in chosen or margin < chosen[case][0]:
                 chosen[case] = (margin, number, pictures)
-    yield "| case | same thing | impostor | impostor nearer: `cls` | `patch` | histogram |\n|---|---|---|---|---|---|"
+    yield "| case | same object | impostor | impostor nearer: `cls` | `patch` | histogram |\n|---|---|---|---|---|---|"
     for case, rows in found.items():
         same, other = (np.mean([r["cls"][i] for r in rows]) for i in (0, 1))
         wrong = (100 * np.mean([r[name][1] < r[name][0] for r in rows]) for name in ("cls", "patch", "hsv"))
         yield f"| {case} | {same:.2f} | {other:.2f} | " + " | ".join(f"{x:.0f} %" for x in wrong) + " |"
-    yield "\n| strip | thing | the same | impostor |\n|---|---|---|---|"
+    yield "\n| strip | object | the same | impostor |\n|---|---|---|---|"
     for case, (_, number, pictures) in chosen.items():
         strip = save(pictures, folder / f"limits-{case}.webp")
         same, other = distances(metric, tiles(strip))["cls"]
@@ -161,11 +161,11 @@ def measure(metric: IDSim, folder: Path, things: int) -> Iterator[str]:
             yield f"| two, by a mask | {number} | {subject(metric, strip):.3f} | |"
 
 
-def main(folder: Path = HERE / "images", things: int = THINGS) -> None:
+def main(folder: Path = HERE / "images", objects: int = OBJECTS) -> None:
     """Draw the strips and print the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     metric = IDSim("tiny", device="cpu")
-    for line in measure(metric, folder, things):
+    for line in measure(metric, folder, objects):
         print(line)
 
 

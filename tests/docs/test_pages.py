@@ -1,6 +1,6 @@
 """README and docs: commands that exist, links that lead somewhere, a reference with every option, a site that builds.
 
-The Python blocks of the pages run in test_docs_code.py.
+The Python blocks of the pages run in test_code.py.
 """
 
 from __future__ import annotations
@@ -199,18 +199,18 @@ def test_the_reference_has_every_option_of_every_command(reference: dict[str, st
     scripts = re.findall(r'^(idmetric-\w+) = "', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), flags=re.M)
     assert sorted(reference) == sorted(parsers) == sorted(scripts)
     for program, own in parsers.items():
-        told = set(re.findall(r"`(-{1,2}[\w-]+)", reference[program]))
+        listed = set(re.findall(r"`(-{1,2}[\w-]+)", reference[program]))
         for parser in own:
             options = {o for a in parser._actions for o in a.option_strings if a.help is not argparse.SUPPRESS}
-            assert options - {"-h", "--help"} <= told, parser.prog
+            assert options - {"-h", "--help"} <= listed, parser.prog
             # the words that call it are a heading, or the page's title
             assert re.search(rf"^##? {re.escape(parser.prog)}$", reference[program], flags=re.M), parser.prog
 
 
-def test_the_reference_tells_defaults_as_help_does(reference: dict[str, str]) -> None:
+def test_the_reference_has_the_defaults_of_help(reference: dict[str, str]) -> None:
     for name in train.RECIPES:
         [parser] = [p for p in leaves(train.build_parser(name)) if p.prog.endswith(f" {name}")]
-        told = " ".join(reference["idmetric-train"].replace("\\", "").replace("`", "").split())
+        shown_text = " ".join(reference["idmetric-train"].replace("\\", "").replace("`", "").split())
         for action in parser._actions:
             if (
                 action.help
@@ -219,7 +219,7 @@ def test_the_reference_tells_defaults_as_help_does(reference: dict[str, str]) ->
                 and action.dest != "help"
             ):
                 shown = " ".join(action.help.replace("%%", "%").replace("`", "").split())
-                assert shown.replace("|", "").replace("<", "&lt;") in told.replace("|", ""), (name, action.dest)
+                assert shown.replace("|", "").replace("<", "&lt;") in shown_text.replace("|", ""), (name, action.dest)
 
 
 # The papers' numbers
@@ -272,14 +272,14 @@ def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None
             file
         )
         if "two" in file:
-            [told] = re.findall(r"By a mask of its half: ([\d.]+)\.", text)
+            [distance] = re.findall(r"By a mask of its half: ([\d.]+)\.", text)
             with Image.open(DOCS / file) as strip:
-                assert drawing["subject"](metric, strip.convert("RGB")) == pytest.approx(float(told), abs=2e-3)
+                assert drawing["subject"](metric, strip.convert("RGB")) == pytest.approx(float(distance), abs=2e-3)
 
 
 def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtk")
-    runpy.run_path(str(DOCS / "draw_limits.py"))["main"](tmp_path, things=1)
+    runpy.run_path(str(DOCS / "draw_limits.py"))["main"](tmp_path, objects=1)
     drawn = {p.name for p in tmp_path.iterdir()}
     assert drawn == {p.name for p in (DOCS / "images").glob("limits-*.webp")}
     assert all(
