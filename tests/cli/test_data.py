@@ -360,7 +360,7 @@ def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(
     assert read(many / "t.csv").column("split") != read(many / "s.csv").column("split")
 
 
-@pytest.mark.filterwarnings("ignore:nothing is in split more")
+@pytest.mark.filterwarnings("ignore:split more is empty")
 def test_what_is_left_may_be_nothing(many: Path) -> None:
     parts = [a for part in ("train=0.7", "val=0.2", "test=0.1", "more=rest") for a in ("--part", part)]
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *parts) == 0  # though .7 + .2 + .1 is no whole 1

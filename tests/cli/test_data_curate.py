@@ -148,7 +148,7 @@ def test_filters_are_printed_edited_and_used(
     text = capsys.readouterr()
     assert "(test): -12 images, -4 identities" in text.out
     assert "rule 1: matches nothing" in text.err
-    assert "10 identities where 11000 are wanted" in text.err
+    assert "only 10 of 11000 identities are available" in text.err
     assert set(read(tmp_path / "x.csv").column("dataset")) == {"DF2"}
     (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
     assert run(*command, "--filters", "own.json") == 1
@@ -214,7 +214,7 @@ def test_what_took_the_identities_is_said_where_too_few_are_left(
     assert "other splits: --split" in error
     (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
     assert run("curate", "photos.parquet", "--recipe", "visme", "-o", "x.csv", "--filters", "own.json") == 1
-    assert 'rule {"drop": {"dataset": ["met", "df2"]}} took 14 identities' in capsys.readouterr().err
+    assert 'rule {"drop": {"dataset": ["met", "df2"]}} dropped 14 identities' in capsys.readouterr().err
 
 
 def test_what_is_wrong_with_the_output_is_said_before_the_work(
@@ -295,7 +295,7 @@ def test_from_photos_to_a_mixture_of_triplets(
     assert len(out) == 90
     assert all(Path(str(s)).is_file() for s in out.sources())
     assert run(*mix, "--split", "train", "--ratio", "1:1:8") == 1
-    assert "subset 'identity' gives 14 triplets of 14 instances, 24 are wanted" in capsys.readouterr().err
+    assert "subset 'identity' gives 14 of 24 triplets, from 14 instances" in capsys.readouterr().err
 
 
 def test_mining_lists_unreadable_images_and_goes_on_where_told(

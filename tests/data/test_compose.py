@@ -215,7 +215,7 @@ def test_a_canvas_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Im
     made = attempt(contextual_canvas, image, mask, np.random.default_rng(seed), mode)
     if isinstance(made, str):
         uniform = len(np.unique(np.asarray(mask))) == 1
-        assert any(text in made for text in (("empty", "covers everything") if uniform else ("too thin",)))
+        assert any(text in made for text in (("empty", "covers everything") if uniform else ("so thin",)))
         return
     p, found = made.parameters, bits(made.mask)
     long, short = max(made.image.size), min(made.image.size)
@@ -240,7 +240,7 @@ def test_padding_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Ima
     made = attempt(pad_randomly, image, mask, np.random.default_rng(seed), most)
     if isinstance(made, str):
         uniform = len(np.unique(np.asarray(mask))) == 1
-        assert any(text in made for text in (("empty", "covers everything") if uniform else ("too thin",)))
+        assert any(text in made for text in (("empty", "covers everything") if uniform else ("so thin",)))
         return
     p = made.parameters
     assert made.image.size == made.mask.size == image.size
@@ -261,7 +261,7 @@ def test_fitted_sides_are_the_nearest_multiples(photo: tuple[Image.Image, Image.
     scale = min(1, longest / max(image.size))
     made = attempt(fit, image, mask, longest, multiple)
     if isinstance(made, str):
-        assert "too thin" in made or min(image.size) * scale < multiple / 2
+        assert "so thin" in made or min(image.size) * scale < multiple / 2
         return
     fitted, found = made
     assert fitted.size == found.size
@@ -283,7 +283,7 @@ def test_fitting_keeps_what_fits_and_names_what_cannot() -> None:
     assert fit(noise(4000, 3000), ellipse(4000, 3000))[0].size == (720, 544)
     with pytest.raises(ComposeError, match="3x2000 pixels cannot keep their shape"):
         fit(noise(3, 2000), rectangle(3, 2000, 0, 0, 2, 900))
-    with pytest.raises(ComposeError, match="too thin"):
+    with pytest.raises(ComposeError, match="so thin"):
         fit(noise(2000, 2000), rectangle(2000, 2000, 5, 0, 6, 2000))
     with pytest.raises(ValueError, match="at least multiple"):
         fit(image, mask, 7, 8)

@@ -376,7 +376,7 @@ def test_small_datasets_give_all_they_have() -> None:
     assert not result.notes
     few = recipes.idsim(manifest, 1000)
     assert len(few.manifest) == 250
-    assert few.notes == ["125 identities where 1000 are wanted: there are no more"]
+    assert few.notes == ["only 125 of 1000 identities are available"]
     raw = recipes.idsim(manifest, 45, strategy="proportional").manifest.filter(slot="anchor")
     assert Counter(raw.column("dataset")) == proportional({"MET": 5, "DeepFashion2": 50, "UT": 70}, 45)
 
@@ -413,7 +413,7 @@ def test_nearid_keeps_rigid_unique_identities_of_two_views_with_their_distractor
     out = result.manifest
     positives = out.filter(role="real")
     assert set(positives.column("identity")) == {f"o{k}" for k in (0, 2, 3, 4, 5, 7, 8, 9, 10)}
-    assert result.notes == ["2 identities repeat another's text or ObjaverseID, and are left out"]
+    assert result.notes == ["2 identities repeat another's text or ObjaverseID and are left out"]
     assert {r.identity for r in out.filter(role="distractor")} == {f"{r.identity}-d{r.id[-1]}" for r in positives}
     parts = Counter(s for s, _ in set(zip(positives.column("split"), positives.column("identity"), strict=True)))
     assert parts == {"train": 4, "val": 2, "test": 3}
@@ -428,8 +428,8 @@ def test_nearid_names_what_took_the_identities_that_a_split_lacks() -> None:
     with pytest.raises(ValueError, match="there are 9") as error:
         recipes.nearid(nearid_source())
     for part in (
-        '"deformable"}} took 4 identities',
-        "took 1 identities",
+        '"deformable"}} dropped 4 identities',
+        "dropped 1 identities",
         "2 identities repeat another's text",
         "--split",
     ):
@@ -458,8 +458,8 @@ def test_nearid_can_keep_its_published_split() -> None:
     before = dict(zip(manifest.column("id"), manifest.column("split"), strict=True))
     assert len(result.manifest) == len(manifest)
     assert all(r.split == before[r.id or ""] for r in result.manifest)
-    assert "2 images have no split, and stay without" in result.notes
-    with pytest.raises(ValueError, match="choose one"):
+    assert "2 images have no split and stay without one" in result.notes
+    with pytest.raises(ValueError, match="exclude each other"):
         recipes.nearid(manifest, parts={"train": -1}, existing="keep")
 
 
@@ -469,9 +469,9 @@ def test_idsim_can_leave_held_out_images_alone() -> None:
     result = recipes.idsim(both, 33, existing="keep")
     assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("Train", None)}
     assert Counter(result.manifest.column("split")) == {"train": 60, "val": 6}
-    assert result.notes[0].startswith("29 images of other splits than train are left to these")
+    assert result.notes[0].startswith("29 images of splits other than train are not used")
     assert "1 identities have images both in split train and in others" in result.notes
-    with pytest.raises(ValueError, match="none of the images are of split train"):
+    with pytest.raises(ValueError, match="no images are of split train"):
         recipes.idsim(published({"test": 3}), 2, existing="keep")
 
 
@@ -519,7 +519,7 @@ def test_ilgen_shares_instances_out_over_categories_with_four_images_each() -> N
     assert Counter(c for d, c, _ in instances if d == "generic") == {"c0": 5, "c1": 5, "c2": 5, "c3": 5}
     short = recipes.ilgen(Manifest.from_rows(rows), "generic")
     assert len({r.identity for r in short.manifest}) == 40  # ten of each category at most
-    assert short.notes == ["40 identities of domain generic where 20000 are wanted: there are no more"]
+    assert short.notes == ["only 40 of 20000 identities of domain generic are available"]
 
 
 # Masks

@@ -173,9 +173,9 @@ def test_one_valid_frame_of_each_window_is_chosen_evenly(tmp_path: Path) -> None
             assert p.index in valid
             assert p.index // 10 == p.window
             assert number_of(p.image) == p.index  # names sorted by number: 95, ..., 99, 100, ...
-            assert p.thing.coverage == 0.5
-            assert p.thing.mask is not None
-            assert p.thing.mask.mean() == 0.5
+            assert p.object.coverage == 0.5
+            assert p.object.mask is not None
+            assert p.object.mask.mean() == 0.5
             assert p.blur == blur_score(picture(p.index))
             counts[p.index] += 1
     assert counts[8] == 150  # the only one of its window
@@ -231,7 +231,7 @@ def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
     one = list(
         choose(open_clip(find_clips(tmp_path / "frames", tmp_path / "masks")[0], 10, objects="one"), EVERY, 0, Tally())
     )
-    assert {p.thing.number for p in one} == {0}
+    assert {p.object.number for p in one} == {0}
 
 
 def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
@@ -243,16 +243,16 @@ def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
         Image.fromarray(numbers).save(tmp_path / "clip/masks" / f"{i}.png")
     clip = find_clips(tmp_path / "clip")[0]
     frame = next(open_clip(clip, 10, objects="indexed").read([1]))
-    assert {t.number: t.coverage for t in frame.things()} == {2: 30 / 96, 5: 30 / 96}
+    assert {t.number: t.coverage for t in frame.objects()} == {2: 30 / 96, 5: 30 / 96}
     mask(0.5).convert("RGB").save(tmp_path / "clip/masks/0.png")
     with pytest.raises(ImageReadError, match=r"0\.png: its mode RGB holds no object numbers"):
-        next(open_clip(clip, 10, objects="indexed").read([0])).things()
+        next(open_clip(clip, 10, objects="indexed").read([0])).objects()
     tally = Tally()
     list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a grey mask is of one object
     assert any("it holds 2 values (2, 5)" in line and "--objects indexed" in line for line in tally.unreadable)
     for i in range(10):
         Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks" / f"{i}.png")
-    [thing] = next(open_clip(clip, 10).read([1])).things()
+    [thing] = next(open_clip(clip, 10).read([1])).objects()
     assert thing.coverage == 1
 
 
@@ -355,7 +355,7 @@ def test_boxes_give_coverage_but_no_masks(tmp_path: Path) -> None:
         open_clip(clip, 10)
     footage = open_clip(clip, 10, "boxes")
     assert footage.annotated.tolist() == [True, True, False, False, True, False]
-    things = [frame.things()[0] for frame in footage.read([0, 1, 4])]
+    things = [frame.objects()[0] for frame in footage.read([0, 1, 4])]
     assert [t.coverage for t in things] == [0.5, 0.5, 1.0]  # within the frame
     assert [t.mask for t in things] == [None, None, None]
     sampling = Sampling(fps=1, stride=1, annotated=1, parts=5)
@@ -379,7 +379,7 @@ def test_frames_can_be_chosen_without_annotation(tmp_path: Path) -> None:
     tally = Tally()
     picks = list(choose(open_clip(find_clips(tmp_path)[0], 10, "none"), SAMPLINGS["got10k"], 0, tally))
     assert [p.index in (10, 15) for p in picks] == [True]
-    assert picks[0].thing.coverage is None
+    assert picks[0].object.coverage is None
     assert tally.rejected(0) == {"blurred": 1}
 
 
@@ -439,7 +439,7 @@ def test_masks_of_a_video_lie_on_its_frames(tmp_path: Path, kind: str) -> None:
     assert [p.window for p in picks] == [0, 1]
     for p in picks:
         assert number_of(p.image) == p.index
-        assert p.thing.coverage == pytest.approx((p.index + 12) / 96)
+        assert p.object.coverage == pytest.approx((p.index + 12) / 96)
         assert kind != "folder of some" or p.index % 7 == 0
 
 
@@ -467,7 +467,7 @@ def test_damaged_videos_are_named(tmp_path: Path) -> None:
         frame.sample_rate = 44100
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    with pytest.raises(ClipError, match=r"sound\.mp4: there is no video in it"):
+    with pytest.raises(ClipError, match=r"sound\.mp4: the file contains no video"):
         open_clip(Clip("x", tmp_path / "sound.mp4"), 30, "none")
 
 
@@ -488,7 +488,7 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
     picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, tally))
     assert [number_of(p.image) for p in picks] == readable
     assert len(tally.unreadable) == 2
-    assert "a.mov, frame 33: it does not decode" in tally.unreadable[0]
+    assert "a.mov, frame 33: it cannot be decoded" in tally.unreadable[0]
 
 
 def test_what_is_there_of_a_broken_download_is_used(tmp_path: Path) -> None:

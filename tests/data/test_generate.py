@@ -427,7 +427,7 @@ def test_shards_together_are_one_run(name: str, tmp_path: Path) -> None:
 
 
 def broken(tmp_path: Path) -> Manifest:
-    """Eight sources: good, cut short, absent, mask of another size, empty mask, full mask, too thin, good."""
+    """Eight sources: good, cut short, absent, mask of another size, empty mask, full mask, so thin, good."""
     sources = pictures(tmp_path, 8)
     (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:300])
     (tmp_path / "2.png").unlink()
@@ -442,7 +442,7 @@ def broken(tmp_path: Path) -> Manifest:
 
 def test_unusable_sources_stop_the_run_before_it_begins(tmp_path: Path) -> None:
     task = TASKS["distractor"](broken(tmp_path), engine(log=str(tmp_path / "log")), WORDS)
-    with pytest.raises(GenerateError, match="5 sources cannot be used; mend them, or leave them out") as error:
+    with pytest.raises(GenerateError, match="5 sources cannot be used; fix them, or leave them out") as error:
         run(task, tmp_path / "out")
     for number, file in ((2, "1.png"), (3, "2.png"), (4, "3.png"), (5, "4.png"), (6, "5.png")):
         assert f"row {number} ({file})" in str(error.value)
@@ -454,7 +454,7 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
     task = distractor_task(sources, engine(), WORDS, side=16)
     outcome = run(task, tmp_path / "out", on_error="skip")
     assert [name for name, _ in outcome.unusable] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
-    assert "too thin" in outcome.unusable[-1][1]
+    assert "so thin" in outcome.unusable[-1][1]
     found = collect(task, tmp_path / "out")
     assert found.manifest.column("parent") == ["0.png", "7.png"]
     assert len(found.missing) == 6
@@ -466,7 +466,7 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
 def test_sources_that_turn_out_unusable_are_listed_at_the_end(tmp_path: Path) -> None:
     sources = broken(tmp_path).take([0, 6, 7])
     task = distractor_task(sources, engine(), WORDS, side=16)
-    with pytest.raises(GenerateError, match=r"1 sources cannot be used(.|\n)*row 2 \(6.png\): .*too thin"):
+    with pytest.raises(GenerateError, match=r"1 sources cannot be used(.|\n)*row 2 \(6.png\): .*so thin"):
         run(task, tmp_path / "out")
     assert len(collect(task, tmp_path / "out").manifest) == 2  # the others are done
 

@@ -31,7 +31,7 @@ from idmetric.data.generate import (
     open_engine,
     open_remover,
 )
-from idmetric.data.generate.iclight import conditioned, on_grey
+from idmetric.data.generate.iclight import conditioned, on_gray
 from tests import diffusion_parts as parts
 from tests.hub_server import COMMIT, HubServer
 
@@ -251,7 +251,7 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert asked.mask is not None
     inside = np.asarray(asked.mask)[..., None] > 0
     pixels = np.asarray(asked.image)
-    grey = on_grey(asked.image, asked.mask)
+    grey = on_gray(asked.image, asked.mask)
     assert (np.asarray(grey) == np.where(inside, pixels, 127)).all()
     light: Any = engine("iclight")
     made = light.edit(asked)
@@ -277,7 +277,7 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
         ("flux_fill", {"base": str(folder / "clipseg")}, "cannot load clipseg as FluxFillPipeline"),
         ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(folder / "lora.safetensors")}, "not fit"),
         ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
-        ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "neither a folder, nor a file"),
+        ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, a file"),
         ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is a file; .* give the folder"),
         ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path)}, "iclight_sd15_.* is missing"),
     ]  # fmt: skip

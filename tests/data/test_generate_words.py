@@ -311,7 +311,7 @@ def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
             Chat(serve((200, body, {})).url, "m").say([])
     with pytest.raises(GenerateError, match="answers with nothing"):
         Chat(serve(" ").url, "m").say([])
-    with pytest.raises(GenerateError, match="no http or https address"):
+    with pytest.raises(GenerateError, match="not an http or https address"):
         Chat("file:///etc/hostname", "m").say([])
     with pytest.raises(GenerateError, match="no answer in 1 attempts"):
         Chat("http://127.0.0.1:9", "m", retries=0).say([])

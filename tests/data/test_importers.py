@@ -126,7 +126,7 @@ def test_folders_that_say_no_identity_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"empty: no images"):
         import_dataset("folder", tmp_path / "empty")
     put(tmp_path / "flat" / "1.png", png(1))
-    with pytest.raises(SourceError, match=r"flat/1\.png.*no identity's folder.*flat/NAME/1\.png"):
+    with pytest.raises(SourceError, match=r"flat/1\.png.*not in the folder of an identity.*flat/NAME/1\.png"):
         import_dataset("folder", tmp_path / "flat")
     put(tmp_path / "two" / "a" / "1.png", png(1))
     put(tmp_path / "two" / "a" / "1_mask.png", box(1))
@@ -204,7 +204,7 @@ def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:
         import_dataset("cute", tmp_path / "cute")
     deep = import_dataset("cute", tmp_path / "cute" / "pear", options={"depth": "1"})
     assert (deep[0].identity, deep[0].background) == ("cute/pear_1", "x")
-    with pytest.raises(SourceError, match="only 2 folders"):
+    with pytest.raises(SourceError, match="has 2 folders"):
         import_dataset("cute", tmp_path / "cute", options={"depth": "9"})
 
 
@@ -480,7 +480,7 @@ def test_composites_whose_squares_have_frames_of_their_own_lose_them() -> None:
     whole.save(file, "PNG")
     for data, colour in zip(split_composite(file.getvalue()), ((200, 0, 0), (0, 0, 200)), strict=True):
         assert read_image(data).getcolors() == [(32 * 32, colour)]
-    with pytest.raises(SourceError, match="100 x 90 pixels are no two squares"):
+    with pytest.raises(SourceError, match="100 x 90 pixels are not two squares"):
         split_composite(png(1, (100, 90)))
 
 
@@ -717,15 +717,15 @@ def test_any_table_with_named_columns(tmp_path: Path, ending: str) -> None:
     assert manifest.column("seed") == [3, 4]
     assert [value_of(manifest, k) for k in range(2)] == [0, 1]
     assert (manifest[1].parameters or {})["label"] == "y"  # a name is no number: kept aside
-    with pytest.raises(SourceError, match=r"which column holds the image\? There are photo, who"):
+    with pytest.raises(SourceError, match=r"no column 'path' or 'image'; name one of photo, who"):
         import_dataset("table", path)
-    with pytest.raises(SourceError, match=r"which column says what an image shows\?.*--map identity=NAME"):
+    with pytest.raises(SourceError, match=r"no column 'identity'; name one of .*--map identity=NAME"):
         import_dataset("table", path, columns={"path": "photo"})
     with pytest.raises(SourceError, match="no column 'nobody'"):
         import_dataset("table", path, columns={"path": "photo", "identity": "nobody"})
     with pytest.raises(SourceError, match="--map colour"):
         import_dataset("table", path, columns={"path": "photo", "identity": "who", "colour": "label"})
-    with pytest.raises(SourceError, match="row 1, column 'oracle': 'x' is no number"):
+    with pytest.raises(SourceError, match="row 1, column 'oracle': 'x' is not a number"):
         import_dataset("table", path, columns={"path": "photo", "identity": "who", "oracle": "label"})
 
 
@@ -885,7 +885,7 @@ def test_images_have_the_users_permissions(tmp_path: Path) -> None:
 def test_urls_are_named_not_searched_for_as_files(tmp_path: Path) -> None:
     for address in ("https://x.org/1.jpg", "s3://bucket/1.jpg", "data:image/png;base64,AAAA"):
         path = write_table({"path": [address], "identity": ["a"]}, tmp_path / "t.parquet")
-        with pytest.raises(SourceError, match=r"t\.parquet: .*URLs are not fetched; download"):
+        with pytest.raises(SourceError, match=r"t\.parquet: .*URLs are not downloaded; download"):
             import_dataset("table", path)
 
 
@@ -960,7 +960,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="unknown importer 'x'; there are folder, "):
         import_dataset("x", tmp_path)
-    with pytest.raises(SourceError, match=r"folder: 2 sources.*--name.*merge"):
+    with pytest.raises(SourceError, match=r"folder: rows of 2 sources.*--name.*merge"):
         import_dataset("folder", [tmp_path, tmp_path])
     with pytest.raises(SourceError, match="unknown option 'depth' of nearid; there are engine, splits"):
         import_dataset("nearid", tmp_path, options={"depth": "1"})
@@ -968,7 +968,7 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         import_dataset("nearid", tmp_path)
     with pytest.raises(SourceError, match="which has no revision"):
         import_dataset("nearid", tmp_path, revision="main")
-    with pytest.raises(SourceError, match="no such file or folder, and no dataset of the Hub"):
+    with pytest.raises(SourceError, match="no such file or folder, and not the name of a Hub dataset"):
         import_dataset("nearid", tmp_path / "none")
     put(tmp_path / "x.parquet", b"PAR1 no")
     with pytest.raises(SourceError, match=r"x\.parquet: not readable"):
@@ -1088,7 +1088,7 @@ def test_tables_of_the_hub_name_no_files_outside(hub: Hub, kind: str) -> None:
         parts = ("original", "inpainted", "object_mask", "part_mask")
         columns |= {f"image_{view}_{part}": ["../../secret.png"] for part in parts}
     write_table(columns, hub.folder / "train.parquet")
-    with pytest.raises(SourceError, match=r"owner/set: '\.\./\.\./secret\.png' leads out of the dataset's folder"):
+    with pytest.raises(SourceError, match=r"owner/set: '\.\./\.\./secret\.png' is outside the dataset's folder"):
         import_dataset(kind, "owner/set", options={"min_quality": "0"} if kind == "subjects200k" else None)
 
 
@@ -1096,7 +1096,7 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
     online, local = Source("owner/set", tmp_path, (), COMMIT), Source("set", tmp_path, ())
     outside = ("/etc/hostname", "..", "a/../../b.png", "\\\\server\\share\\a.png", "//server/share/a", "C:\\a", "..\\a")
     for path in outside:
-        with pytest.raises(SourceError, match="leads out of the dataset's folder"):
+        with pytest.raises(SourceError, match="is outside the dataset's folder"):
             online.locate(path)
         assert local.locate(path) == tmp_path / path  # the user's own table
     for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
@@ -1128,7 +1128,7 @@ def test_an_unknown_revision_and_an_absent_hub_are_named(hub: Hub, monkeypatch: 
     from huggingface_hub import constants
 
     put(hub.folder / "a.parquet", b"")
-    with pytest.raises(SourceError, match="no such revision"):
+    with pytest.raises(SourceError, match="doesn't have this revision"):
         open_source("owner/set", revision="v9")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(SourceError, match=r"cannot be reached.*import the folder"):

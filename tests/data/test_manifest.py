@@ -337,7 +337,7 @@ def test_numbers_that_json_lacks_are_refused_in_parameters() -> None:
     for _ in range(100_000):
         deep = [deep]
     for value in (float("nan"), float("inf"), deep):
-        with pytest.raises(ManifestError, match="row 1, column 'parameters': no JSON"):
+        with pytest.raises(ManifestError, match="row 1, column 'parameters': not JSON serializable"):
             Manifest.from_rows([Row("a", "1", parameters={"k": value})])
     while deep:  # from outside in: freeing it at once would go as deep
         deep = deep[0]  # type: ignore[assignment]

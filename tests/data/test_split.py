@@ -108,7 +108,7 @@ def test_no_identity_is_ever_in_two_splits(
     assert list(done.replace(split=None)) == list(manifest.replace(split=None))  # nothing else changes
 
 
-@pytest.mark.filterwarnings("ignore:nothing is in split")
+@pytest.mark.filterwarnings("ignore:split .* is empty")
 @given(st.integers(1, 300), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_shares_are_met_to_one_identity(count: int, seed: int) -> None:
@@ -150,9 +150,9 @@ def test_small_datasets_starve_no_split() -> None:
 
 def test_a_split_that_stays_empty_is_warned_of() -> None:
     manifest = Manifest.from_rows(flat(3, 2))
-    with pytest.warns(UserWarning, match=r"nothing is in split test: there are 3 identities"):
+    with pytest.warns(UserWarning, match=r"split test is empty: there are 3 identities"):
         split(manifest, {"train": 0.9, "test": 0.1})
-    with pytest.warns(UserWarning, match=r"split val: there are 6 rows"):
+    with pytest.warns(UserWarning, match=r"split val is empty: there are 6 rows"):
         split_rows(manifest, {"train": 6, "val": -1})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -63,7 +63,7 @@ def test_the_ratios_of_the_ablation() -> None:
     assert shares(10_000, RATIOS["no-identity"]) == [5000, 5000, 0]
     assert parse_ratio("0.7:0.15:0.15") == parse_ratio("real") == (0.7, 0.15, 0.15)
     for wrong in ("1:1", "a:b:c", "1:-1:1", "0:0:0", "nan:1:1", "inf:1:1", ""):
-        with pytest.raises(ValueError, match="is no ratio"):
+        with pytest.raises(ValueError, match="is not a ratio"):
             parse_ratio(wrong)
 
 
@@ -146,15 +146,15 @@ def test_a_subset_that_runs_out_is_named() -> None:
         "context": (mined(50), context(5), edited(50)),
         "identity": (mined(50), context(50), edited(5)),
     }.items():
-        with pytest.raises(TripletError, match=f"subset '{name}' gives 5 triplets of 5 instances, 1[01] are wanted"):
+        with pytest.raises(TripletError, match=f"subset '{name}' gives 5 of 1[01] triplets, from 5 instances"):
             mixture(*sources, count=31)
-    with pytest.raises(TripletError, match="subset 'context' are wanted: give its manifest"):
+    with pytest.raises(TripletError, match="subset 'context' need its manifest: give it"):
         mixture(mined(50), None, edited(50), count=30)
     with pytest.raises(TripletError, match="an instance needs an original, two context-edits"):
         mixture(mined(50), context(50, edits=1), count=30, ratio=(1, 1, 0))
     with pytest.raises(TripletError, match="mine negatives first"):
         mixture(context(50), count=30, ratio=(1, 0, 0))
-    with pytest.raises(TripletError, match="'context' gives 0 triplets of 1 instances"):
+    with pytest.raises(TripletError, match="'context' gives 0 of 1 triplets"):
         mixture(mined(50), context(1), count=1, ratio=(0, 1, 0))
 
 
@@ -197,11 +197,11 @@ def test_splits_are_not_mixed() -> None:
         return Manifest.from_rows([*train, *named])
 
     sources = both(mined), both(context), both(edited)
-    with pytest.raises(TripletError, match="has the splits train, val: say which"):
+    with pytest.raises(TripletError, match="has the splits train, val: choose one"):
         mixture(*sources, count=30)
     with pytest.raises(TripletError, match="no rows of split 'test'; its splits: train, val"):
         mixture(*sources, count=30, split="test")
-    with pytest.raises(TripletError, match="of the splits train, val"):
+    with pytest.raises(TripletError, match="have the splits train, val"):
         mixture(mined(20), context(20, "val"), count=30, ratio=(1, 1, 0))
     out = mixture(*sources, count=60, split="val")
     assert set(out.column("split")) == {"val"}
@@ -215,7 +215,7 @@ def test_contradictions_are_refused() -> None:
     own = Manifest.from_rows(
         [Row("a", "0.jpg"), Row("a", "1.jpg"), Row("a", "2.jpg", role="identity-edit", parent="0.jpg")]
     )
-    with pytest.raises(TripletError, match="row 3: an identity-edit of 'a' bears that identity"):
+    with pytest.raises(TripletError, match="row 3: an identity-edit of 'a' must have another"):
         mixture(mined(3), None, own, count=1, ratio=(0, 0, 1))
     with pytest.raises(ValueError, match="at least 1"):
         mixture(mined(3), count=0)

@@ -94,9 +94,7 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
         return
     more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
     listed = "\n  ".join([*lines[:shown], *more])
-    raise ValueError(
-        f"{len(lines)} images cannot be used; mend them, or leave them out by --on-error skip:\n  {listed}"
-    )
+    raise ValueError(f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}")
 
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
-"""Curation: from all images there are to a training set, as the papers choose theirs.
+"""Sampling of identities and images for a training set, as in the papers.
 
-`balanced` and `proportional` say how many identities each dataset gives; `choose`, `cap`, `two_views`, `distinct` and
-`unique` take them. `idmetric.data.curate.recipes` chains these.
+`balanced` and `proportional` compute the number of identities from each dataset; `choose`, `cap`, `two_views`,
+`distinct` and `unique` select them. `idmetric.data.curate.recipes` combines these functions.
 
-What is chosen hangs on the seed and the names of identities and images alone, not on their order: each name is hashed
-with the seed, and the smallest hashes win. So an image that is taken out of the manifest changes nothing elsewhere.
+A selection depends on the seed and the names of identities and images alone, not on their order: the names with the
+smallest hashes are selected. Removing an image from the manifest therefore does not change the selection of others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Strategy = Literal["balanced", "proportional"]
 
 
 def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
-    """Quotas that equalise what each dataset gives: all get the same, small ones all they have.
+    """Equal quotas of all datasets, except that small datasets give all their identities.
 
-    ID-Sim, A.1 "Balanced sampling procedure", steps 1-3: every dataset is allotted total / N; those with fewer give
-    all and leave; what remains is shared equally among the others, again and again. Going from the smallest dataset to
-    the largest does that in one pass; what doesn't divide goes to the largest.
+    ID-Sim, A.1 "Balanced sampling procedure", steps 1-3: every dataset gets a quota of total / N; datasets with fewer
+    identities give all of them, and the remainder is divided equally among the others, repeatedly. One pass from the
+    smallest dataset to the largest does the same; the remainder of a division goes to the largest.
 
     Args:
-        sizes: dataset -> identities that it has.
-        total: identities wanted; if there are fewer, all are taken.
+        sizes: dataset -> number of its identities.
+        total: number of identities to select; if there are fewer, all are selected.
     """
     _check(sizes, total)
     left, quotas = total, {}
@@ -45,10 +45,10 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[str, int]:
-    """Quotas that arise where `total` identities are drawn from all datasets together, each equally likely.
+    """Random quotas of a draw of `total` identities from all datasets together, each identity equally likely.
 
-    ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column scatters about the
-    proportions as such a draw does, and far more than rounded proportions would.
+    ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column varies around the
+    proportions like such a draw, and far more than rounded proportions would.
     """
     _check(sizes, total)
     names = sorted(sizes)
@@ -64,11 +64,11 @@ def _check(sizes: Mapping[str, int], total: int) -> None:
         raise ValueError(f"a negative number of identities: {total} of {dict(sizes)}")
 
 
-# Taking rows
+# Selecting rows
 
 
 def datasets_of(manifest: Manifest) -> dict[str, str]:
-    """identity -> dataset of its first row ("" if empty), for all identities but those of followers."""
+    """identity -> dataset of its first row ("" if empty), for all identities except followers."""
     home: dict[str, str] = {}
     rows = zip(manifest.column("identity"), manifest.column("dataset"), followers(manifest), strict=True)
     for identity, dataset, follows in rows:
@@ -78,7 +78,7 @@ def datasets_of(manifest: Manifest) -> dict[str, str]:
 
 
 def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
-    """All rows of as many identities of each dataset as its quota says, and what was made from them."""
+    """All rows of a random selection of identities by the quota of each dataset, with their followers."""
     members = defaultdict(list)
     for identity, dataset in datasets_of(manifest).items():
         members[dataset].append(identity)
@@ -87,7 +87,7 @@ def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Mani
 
 
 def cap(manifest: Manifest, identities: int | None = None, images: int | None = None, seed: int = 0) -> Manifest:
-    """At most so many identities of each dataset, and so many images of each identity (None: no limit).
+    """At most `identities` identities of each dataset and `images` images of each identity (None: no limit).
 
     VisME, section 4.1: "identity-aware re-sampling ... 7.5K identities with at most four images each".
     """
@@ -98,7 +98,7 @@ def cap(manifest: Manifest, identities: int | None = None, images: int | None = 
 
 
 def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
-    """Two images of each identity, drawn uniformly: slots anchor and positive of a group named as the identity.
+    """Two images of each identity, drawn uniformly, as anchor and positive of a group with the identity's name.
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
@@ -115,9 +115,9 @@ def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
 
 
 def distinct(manifest: Manifest) -> Manifest:
-    """Each image of an identity once: rows that repeat a file or its bytes (as manifests of triplets do) are left out.
+    """Each image of an identity once, without rows that repeat its file or bytes (as in manifests of triplets).
 
-    Of the repeated rows the first stays, and rows made from another of them are then of that one.
+    The first of repeated rows stays and becomes the parent of rows that were made from the others.
     """
     first: dict[tuple[str | None, Hashable], str] = {}
     same: dict[str, str] = {}
@@ -135,11 +135,11 @@ def distinct(manifest: Manifest) -> Manifest:
 def unique(
     manifest: Manifest, columns: Sequence[str] = ("text", "x_objaverse_id", "parameters.objaverse_id")
 ) -> Manifest:
-    """Identities that share no value of a column with another: of those that do, the first stays.
+    """The first of all identities that share a value of a column.
 
-    NearID, section 3.3: "strict uniqueness constraints based on paired textual descriptions and ObjaverseID". An
-    identity's value is that of all its images together; upper and lower case and spaces don't matter, and what is empty
-    equals nothing. A free column that the manifest lacks is passed over.
+    NearID, section 3.3: "strict uniqueness constraints based on paired textual descriptions and ObjaverseID". The value
+    of an identity comprises all its images, ignoring case and spaces; empty values do not match. A free column that the
+    manifest lacks is skipped.
     """
     identities, follows = manifest.column("identity"), followers(manifest)
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -159,24 +159,24 @@ def unique(
 
 
 def lowest(names: Sequence[str], count: int, seed: Sequence[Hashable]) -> list[str]:
-    """`count` of the names, drawn at random: those whose hash with the seed is lowest."""
+    """A random selection of `count` names: the ones with the lowest hashes."""
     return sorted(names, key=lambda name: hashed(*seed, name))[:count]
 
 
 def hashed(*parts: Hashable) -> tuple[int, str]:
-    """A number in 0..2^64 - 1 that looks random, the same for the same parts; and the parts, to break ties."""
+    """A pseudorandom number in 0..2^64 - 1 that the parts determine, and the parts as text to break ties."""
     text = "\0".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"), text
 
 
 def keep_identities(manifest: Manifest, chosen: Collection[str]) -> Manifest:
-    """The rows of these identities, and what was made from them."""
+    """The rows of these identities with their followers."""
     names = set(chosen)
     return _with_followers(manifest, np.array([i in names for i in manifest.column("identity")], dtype=bool))
 
 
 def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
-    """At most `count` images of each identity, drawn uniformly, and what was made from them."""
+    """At most `count` images of each identity, drawn uniformly, with their followers."""
     chosen = {row for rows in _by_identity(manifest).values() for row in _draw(rows, count, seed)}
     rows = zip(manifest.column("identity"), manifest.column("id"), strict=True)
     return _with_followers(manifest, np.array([r in chosen for r in rows], dtype=bool))

@@ -1,4 +1,4 @@
-"""Filters: which images and identities to keep, written down as data.
+"""Filters: rules that keep or drop images and identities.
 
 A filter file is JSON (a list of rules) or TOML (tables `[[rule]]`). A rule keeps or drops rows by the values of their
 columns, or drops identities by their number of images:
@@ -7,8 +7,8 @@ columns, or drops identities by their number of images:
      {"of": {"dataset": "GLDv2"}, "keep": {"category": ["tower", "fountain"]}},
      {"min_images": 2}]
 
-Several columns must all match, of several values one; upper and lower case are the same; null matches an empty value.
-Columns are those of a manifest, free ones (x_...), and single parameters (parameters.NAME).
+A row must match all columns of a rule, and one value of each. Case is ignored; null matches an empty value. Columns are
+those of a manifest, free ones (x_...), and single parameters (parameters.NAME).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Where = Mapping[str, Any]  # column -> value, or a list of values
 
 @dataclass(frozen=True)
 class Rule:
-    """One decision about rows or identities. Exactly one of keep, drop and an image count is given.
+    """One decision about rows or identities; it has exactly one of keep, drop and an image count.
 
     Attributes:
-        keep: of the rows concerned, only those with these values remain.
-        drop: of the rows concerned, those with these values go.
-        min_images, max_images: identities with fewer, or more, images go.
-        of: the rows concerned; all, if empty.
-        why: said where the rule is reported.
+        keep: drop all rows without these values.
+        drop: drop all rows with these values.
+        min_images, max_images: drop identities with fewer, or with more, images.
+        of: restricts the rule to rows with these values; empty = all rows.
+        why: the reason, shown in reports of the rule.
     """
 
     keep: Where = field(default_factory=dict)
@@ -71,9 +71,9 @@ class Rule:
         return json.dumps(given, ensure_ascii=False)
 
 
-# ID-Sim, A.1. "CatIndividuallD" there is WildlifeReID-10k's subset CatIndividualImages; which subset an image of it is
-# of stands in x_subset (its metadata.csv says so in column dataset, which `import table --name WildlifeReID10k` keeps
-# there). FORB's and GLDv2's labels stand in category.
+# ID-Sim, A.1. Its "CatIndividuallD" is WildlifeReID-10k's subset CatIndividualImages. Column x_subset holds the subset
+# of an image: `import table --name WildlifeReID10k` moves column dataset of metadata.csv there. FORB's and GLDv2's
+# labels are in category.
 IDSIM_RULES = (
     Rule(drop={"dataset": "FORB", "category": ["logo", "logos"]}, why="one name for different logo styles"),
     Rule(
@@ -83,7 +83,7 @@ IDSIM_RULES = (
         why="other landmarks are too broad to be one object",
     ),
     Rule(drop={"dataset": ["SOP", "StanfordOnlineProducts", "Stanford Online Products"]},
-         why="one name for several colours and versions"),
+         why="one name for several colors and versions"),
     Rule(
         of={"dataset": ["WildlifeReID10k", "WildlifeReID-10k"]},
         keep={"x_subset": ["DogFaceNet", "CatIndividualImages"]},
@@ -101,7 +101,7 @@ NEARID_RULES = (
 
 @dataclass(frozen=True)
 class Applied:
-    """What a rule did: rows it concerned, rows (with what follows them) and identities that went, and a warning."""
+    """The effect of a rule: number of rows concerned, of dropped rows (with followers) and identities; a warning."""
 
     rule: Rule
     concerned: int
@@ -111,9 +111,9 @@ class Applied:
 
 
 def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, list[Applied]]:
-    """The rows that all rules leave, one rule after the other, and what each did.
+    """Apply the rules in order; returns the remaining rows and the effect of each rule.
 
-    Where an image goes, the identity-edits and distractors made from it go too. Images are counted without these.
+    With an image, the identity-edits and distractors made from it are dropped too. They do not count as images.
 
     Raises:
         ValueError: if a keep rule needs a free column that the manifest lacks.
@@ -129,7 +129,7 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
 
 
 def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], str]:
-    """Which rows a rule concerns, which rows it leaves, and what is odd about it."""
+    """The rows (N,) that a rule concerns, the rows (N,) that it leaves, and a warning or an empty text."""
     concerned = matches(manifest, rule.of)
     if len(manifest) and not concerned.any():
         return concerned, ~concerned, f"concerns no image; {_values(manifest, rule.of)}"
@@ -155,7 +155,7 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
 
 
 def _values(manifest: Manifest, where: Where, among: NDArray[np.bool_] | None = None) -> str:
-    """The commonest values of a rule's first column, among some rows."""
+    """The most common values of a rule's first column, among some rows."""
     column = next(iter(where))
     values = column_values(manifest, column)
     if values is None:
@@ -165,7 +165,7 @@ def _values(manifest: Manifest, where: Where, among: NDArray[np.bool_] | None = 
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
-    """True (N,) for rows whose columns all have one of the given values; a free column that is absent is empty."""
+    """True (N,) for rows that have one of the given values in every column; an absent free column is empty."""
     out = np.ones(len(manifest), dtype=bool)
     for column, given in where.items():
         wanted = {_plain(v) for v in (given if isinstance(given, list | tuple | set) else [given])}
@@ -175,7 +175,7 @@ def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
 
 
 def column_values(manifest: Manifest, column: str) -> list[Any] | None:
-    """A column's values, or with "parameters.NAME" those of one parameter; None if the manifest has none such."""
+    """The values of a column, or of one parameter ("parameters.NAME"); None if the manifest lacks it."""
     if column.startswith("parameters."):
         name = column.removeprefix("parameters.")
         values = [None if p is None else json.loads(p).get(name) for p in manifest.column("parameters")]
@@ -195,7 +195,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """The rules of a filter file.
 
     Raises:
-        ValueError: naming the file and the rule that is wrong.
+        ValueError: naming the file and the rule at fault.
     """
     path = Path(path)
     try:

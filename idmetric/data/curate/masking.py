@@ -1,4 +1,4 @@
-"""Which images of a training sample get their background blacked out, and the masks that this needs (NearID)."""
+"""Random blackout of backgrounds in training samples, and the masks that it needs (NearID)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 
 # NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors
 MASK_PROB_APN = (0.5, 0.2, 0.6)
-MASK_PROB = 1.0  # share of samples that are masked at all; with 1, the three above are the paper's
+MASK_PROB = 1.0  # share of samples with any masking; the paper's three probabilities imply 1
 _ROLE: Mapping[str, int] = MappingProxyType({"anchor": 0, "positive": 1, "negative": 2, "distractor": 2})
 MASKED_ROLES = ("real", "context-edit", "distractor", "identity-edit", "part-edit")
 
@@ -23,14 +23,14 @@ def draw_masking(
     mask_prob: float = MASK_PROB,
     mask_prob_apn: tuple[float, float, float] = MASK_PROB_APN,
 ) -> list[bool]:
-    """Which images of one sample to mask, drawn at random.
+    """Draw the images of one sample to mask.
 
-    With probability `mask_prob` the sample is masked at all; then each image on its own, with its slot's probability.
-    (NearID, section 4.1; the released code's default of `mask_prob` is 0, the paper's numbers mean 1.)
+    With probability `mask_prob`, each image of the sample is masked independently with the probability of its slot.
+    (NearID, section 4.1; the released code has a default `mask_prob` of 0, the paper's numbers imply 1.)
 
     Args:
         slots: of the sample's images: anchor, positive, negative (or distractor).
-        seed: whole numbers; take all that should change the draw, such as (seed, epoch, sample).
+        seed: whole numbers that determine the draw, such as (seed, epoch, sample).
         mask_prob, mask_prob_apn: probabilities in [0, 1]; the three are for anchor, positive, negative.
 
     Raises:
@@ -38,7 +38,7 @@ def draw_masking(
     """
     unknown = [s for s in slots if s not in _ROLE]
     if unknown:
-        raise ValueError(f"slot {unknown[0]!r} has no probability of masking; {', '.join(_ROLE)} have")
+        raise ValueError(f"slot {unknown[0]!r} has no probability of masking; known slots are {', '.join(_ROLE)}")
     if not all(0 <= p <= 1 for p in (mask_prob, *mask_prob_apn)):
         raise ValueError(f"probabilities lie in [0, 1], got {mask_prob} and {mask_prob_apn}")
     draws = np.random.default_rng(seed).random(len(slots) + 1)
@@ -47,10 +47,10 @@ def draw_masking(
 
 
 def inherit_masks(manifest: Manifest) -> Manifest:
-    """With the parent's mask for edits and distractors that have none: they keep their parent's shape and place.
+    """The manifest with the parent's mask for edits and distractors without one, which keep its shape and place.
 
-    (NearID's code masks a distractor by the mask of the positive that it was made from.) Context-edits may have moved
-    the object, so they inherit none.
+    (NearID's code masks a distractor by the mask of the positive that it was made from.) Context-edits inherit no mask,
+    because they may have moved the object.
     """
     parent, role = parent_rows(manifest), manifest.column("role")
     path, data = manifest.column("mask"), manifest.column("mask_bytes")

@@ -1,4 +1,4 @@
-"""Mining: hard negatives and hard pairs, nearest in a model's space and yet of another identity.
+"""Mining of hard negatives and hard pairs: images close in a model's space but of different identities.
 
 vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
 triplets = hard_negatives(manifest, vectors).manifest
@@ -25,23 +25,23 @@ REAL = ("real",)
 
 @dataclass(frozen=True)
 class Mined:
-    """Rows in groups, and the ids of anchors that found no negative."""
+    """Rows in groups, and the ids of anchors without a negative."""
 
     manifest: Manifest
     without: list[str]
 
 
 def anchor_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows that negatives are sought for: slot anchor, if there are any; else all rows of these roles."""
+    """Rows to find negatives for: the rows of slot anchor if there are any, else all rows of these roles."""
     slots = np.array(manifest.column("slot"), dtype=object)
     chosen = slots == "anchor" if (slots == "anchor").any() else _of_roles(manifest, roles)
     return np.flatnonzero(chosen & _named(manifest))
 
 
 def pool_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows that may become negatives: of these roles (None: any) and of known identity.
+    """Rows that may become negatives: rows of these roles (None: any) with a known identity.
 
-    Rows of slot negative are copies of rows elsewhere, and don't count.
+    Rows of slot negative are excluded, because they are copies of other rows.
     """
     slots = np.array(manifest.column("slot"), dtype=object)
     return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest) & (slots != "negative"))
@@ -59,7 +59,7 @@ def hard_negatives(
     index: Index = "auto",
     progress: Progress | None = None,
 ) -> Mined:
-    """Triplets: each anchor with the nearest images of other identities in its split.
+    """Triplets of each anchor with the nearest images of other identities in its split.
 
     ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
     space". In curated manifests the rows of slot anchor are the anchors and keep their group's positive; otherwise
@@ -67,17 +67,17 @@ def hard_negatives(
 
     Args:
         vectors: embeddings (N, D) of the rows, from `embed_rows`; rows of NaN are left out.
-        k: negatives of each anchor.
-        roles: of images that may be negatives, and anchors; None: any. Images without identity never are.
-        relatives: also take identities made from the anchor's (or that it was made from), such as identity-edits. They
-            differ, but are nearest by construction, and would be found every time.
-        ceiling: leave out images at least this similar (cosine): likely the same thing under another name.
+        k: number of negatives of each anchor.
+        roles: of images that may be negatives and anchors; None: any. Images without identity are excluded.
+        relatives: allow negatives of the anchor's lineage, such as identity-edits. They are other identities, but
+            nearest by construction, so a search would always find them.
+        ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
         index, progress: as in `nearest_other`.
 
     Returns:
-        Rows of groups with slots anchor, positive (where there is one) and negative. Free columns: x_source, the id
-        in the manifest given; x_similarity of negatives.
+        Rows of groups with slots anchor, positive (if there is one) and negative. Free columns are x_source (id in the
+        given manifest) and x_similarity (of negatives).
     """
     usable = _usable(manifest, vectors)
     anchors = anchor_rows(manifest, roles)
@@ -86,6 +86,7 @@ def hard_negatives(
     pool = pool[usable[pool]]
     families = _codes(manifest.column("identity")) if relatives else lineages(manifest)
     splits = _codes(manifest.column("split"))
+
     found = Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
     done = 0
     for part in np.unique(splits[anchors]):
@@ -95,6 +96,7 @@ def hard_negatives(
                              ceiling=ceiling, index=index, progress=shown)  # fmt: skip
         found.rows[here], found.similarity[here] = near.rows, near.similarity
         done += len(here)
+
     positives = _positives(manifest, anchors, pool, seed)
     names = manifest.column("id")
     groups = _anchor_groups(manifest, anchors)
@@ -124,15 +126,15 @@ def hard_pairs(
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
 
     VisME, section 4.1, step 2: "candidate negative pairs that share the same editing instruction but originate from
-    different source identities ... select the pairs whose generated images are closest". Texts are the same up to upper
-    and lower case and spaces; pairs stay within a split.
+    different source identities ... select the pairs whose generated images are closest". Texts are compared without
+    case and spaces; pairs stay within a split.
 
     Args:
         vectors: embeddings (N, D); rows of NaN are left out.
-        k: nearest images that each image is paired with; a pair that both ends name is one pair.
-        ceiling: leave out pairs at least this similar. It is the denoising of that step: what is too close is likely
-            the same thing, or an edit that did nothing. The paper tells no value.
-        limit: only the closest pairs, at most so many; at least 1.
+        k: number of nearest images that each image is paired with; a pair that is found from both sides counts once.
+        ceiling: leave out pairs with at least this similarity. This is the denoising of step 2: a closer pair likely
+            shows the same subject, or an edit without effect. The paper states no value.
+        limit: largest number of pairs, at least 1; the closest are kept.
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
@@ -166,7 +168,7 @@ def hard_pairs(
 def text_pools(
     manifest: Manifest, families: NDArray[np.int64], usable: NDArray[np.bool_] | None = None
 ) -> list[NDArray[np.int64]]:
-    """Rows with the same text in the same split, where they are of two families at least; in order of appearance."""
+    """Rows with the same text in the same split, if they are of at least two families, in order of appearance."""
     pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
     chosen = _named(manifest) if usable is None else _named(manifest) & usable
     for row, (text, part) in enumerate(zip(manifest.column("text"), manifest.column("split"), strict=True)):
@@ -176,19 +178,19 @@ def text_pools(
 
 
 def _anchor_groups(manifest: Manifest, anchors: NDArray[np.int64]) -> dict[int, str]:
-    """The group of each anchor: its own, if it is that group's anchor; else one named as its row."""
+    """The group of each anchor: its own if it is that group's anchor, else one with the name of its row."""
     names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
     out = {a: groups[a] if slots[a] == "anchor" else names[a] for a in anchors.tolist()}
     twice = [group for group, count in Counter(out.values()).items() if count > 1]
     if twice:
-        raise ValueError(f"group {twice[0]!r} has several anchors: a triplet has one")
+        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
     return out
 
 
 def _positives(
     manifest: Manifest, anchors: NDArray[np.int64], pool: NDArray[np.int64], seed: int
 ) -> dict[int, list[int]]:
-    """The positives of each anchor: its group's, or another image of its identity and split; none, if there is none."""
+    """The positives of each anchor: those of its group, or one other image of its identity and split, or none."""
     names, identity, split, slots, groups, path = (
         manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
     )
@@ -212,10 +214,9 @@ def _positives(
 
 
 def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None]]) -> Manifest:
-    """The rows (number, group, slot, similarity or None) of a manifest, with new ids.
+    """Copies of rows (number, group, slot, similarity or None) of a manifest, with new ids.
 
-    Column x_source holds the old ones, or what they had in x_source themselves; `parent` names a copy of the parent,
-    where there is one.
+    Column x_source holds the row's own x_source or else its old id; `parent` names a copy of the parent, if any.
     """
     names = manifest.column("id")
     known = manifest.column("x_source") if "x_source" in manifest.table.column_names else [None] * len(manifest)

@@ -1,6 +1,6 @@
-"""The papers' curations, each a chain of filters, allocation and sampling: manifest in, manifest out.
+"""The papers' curations, which filter, allocate and sample the rows of a manifest.
 
-from idmetric.data import recipes
+from idmetric.data.curate import recipes
 train_and_val = recipes.idsim(manifest, seed=0).manifest
 """
 
@@ -34,12 +34,12 @@ from idmetric.data.manifest.lineage import followers
 from idmetric.data.manifest.split import split
 from idmetric.data.manifest.table import Manifest
 
-Existing = Literal["refuse", "keep", "overwrite"]  # what becomes of splits that a manifest has
+Existing = Literal["refuse", "keep", "overwrite"]  # treatment of existing splits
 
 
 @dataclass(frozen=True)
 class Curated:
-    """A recipe's result: the rows, what each filter did, and what the user should know."""
+    """A recipe's result: the rows, the effect of each filter, and notes for the user."""
 
     manifest: Manifest
     applied: list[Applied]
@@ -47,8 +47,8 @@ class Curated:
 
 
 def causes(applied: Sequence[Applied], notes: Sequence[str]) -> list[str]:
-    """Why identities are missing: what rules took, and notes."""
-    return [f"rule {a.rule} took {a.identities} identities" for a in applied if a.identities] + list(notes)
+    """Texts that explain missing identities: the effects of rules, and notes."""
+    return [f"rule {a.rule} dropped {a.identities} identities" for a in applied if a.identities] + list(notes)
 
 
 def idsim(
@@ -62,13 +62,13 @@ def idsim(
     """ID-Sim's subset of real images (A.1): filtered, balanced, two images per identity, split 10:1 at random.
 
     Args:
-        count: identities; of 11,000, 10,000 train and 1,000 validate.
+        count: number of identities; of 11,000, 10,000 are for training and 1,000 for validation.
         strategy: "balanced", or "proportional" as in Table 2's unbalanced column.
-        existing: splits of the manifest are refused; or "keep" takes images of its split train, and those without a
-            split, and leaves all others to what they are for; or "overwrite" takes all.
+        existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
+            images without a split, "overwrite" uses all images.
 
     Raises:
-        ValueError: if the manifest has splits, and nobody said what to do with them.
+        ValueError: if the manifest has splits and `existing` is "refuse".
     """
     manifest, notes = _trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
@@ -89,27 +89,28 @@ def nearid(
     parts: Mapping[str, float] | None = None,
     existing: Existing = "refuse",
 ) -> Curated:
-    """NearID's identities (section 3.3): rigid, unique, of two views or more; their distractors follow, with masks.
+    """NearID's identities (section 3.3): rigid, unique, of two views or more, with their distractors and masks.
 
-    Masks are inherited (`idmetric.data.curate.masking.inherit_masks`); `require_masks` says which are missing.
+    Masks are inherited (`idmetric.data.curate.masking.inherit_masks`); `require_masks` reports missing ones.
 
     Args:
-        count: at most so many identities; default all.
-        parts: the splits, by default the paper's: 100 identities validate, 500 test, all others (18,786) train.
-        existing: splits of the manifest are refused; or "keep" leaves them as they are, such as the published ones; or
-            "overwrite" splits anew.
+        count: largest number of identities; default: all.
+        parts: the splits, by default the paper's: 100 identities for validation, 500 for test and all others (18,786)
+            for training.
+        existing: treatment of existing splits: "refuse" raises an error, "keep" keeps them (such as the published
+            ones), "overwrite" replaces them.
 
     Raises:
-        ValueError: if the manifest has splits, and nobody said what to do with them; if too few identities are left
-            for `parts`, naming what took them.
+        ValueError: if the manifest has splits and `existing` is "refuse"; or if too few identities are left for
+            `parts`, naming the rules that dropped them.
     """
     if existing == "keep" and parts is not None:
-        raise ValueError("parts make new splits, and the manifest's are to be kept: choose one")
+        raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
     _refuse_splits(manifest, existing)
     kept, applied = apply_rules(distinct(manifest), rules)
     several = len(datasets_of(kept))
     kept = unique(kept)
-    notes = [f"{several - len(datasets_of(kept))} identities repeat another's text or ObjaverseID, and are left out"]
+    notes = [f"{several - len(datasets_of(kept))} identities repeat another's text or ObjaverseID and are left out"]
     kept, last = apply_rules(kept, [Rule(min_images=2, why="two views or more")])
     if count is not None:
         chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
@@ -118,7 +119,7 @@ def nearid(
     applied += last
     if existing == "keep":
         without = kept.column("split").count(None)
-        notes += [f"{without} images have no split, and stay without"] if without else []
+        notes += [f"{without} images have no split and stay without one"] if without else []
     else:
         kept = _split_anew(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
     return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
@@ -127,9 +128,9 @@ def nearid(
 def visme(
     manifest: Manifest, identities: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()
 ) -> Curated:
-    """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, at most four images of each.
+    """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, and four images of each identity.
 
-    Identities with one image, which have no positive, are left out. Splits stay as they are.
+    Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
     kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
     return Curated(_whole_groups(manifest, cap(kept, identities, images, seed)), applied, [])
@@ -137,7 +138,7 @@ def visme(
 
 @dataclass(frozen=True)
 class Counts:
-    """A domain of ILGen: object categories, instances of each, and instances in all."""
+    """Numbers of a domain of ILGen: object categories, instances per category, and instances in total."""
 
     categories: int
     per_category: int
@@ -155,10 +156,10 @@ ILGEN_IMAGES = 4
 
 
 def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, int]:
-    """domain -> instances. "all": half the generic ones and all specific ones, 10K + 10K (Table 1); or one domain.
+    """domain -> number of instances, for one domain or for "all": half of the generic and all specific ones (Table 1).
 
     Args:
-        count: instances in all, shared out in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
+        count: total number of instances, in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
     """
     if variant != "all" and variant not in ILGEN:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
@@ -172,10 +173,10 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
 def ilgen(
     manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = ()
 ) -> Curated:
-    """ILGen's counts (Table 1): categories, instances per category and four images of each, by column domain.
+    """ILGen's numbers (Table 1) of categories, instances per category and four images of each, by column domain.
 
-    Instances are shared out equally over a domain's categories. Of the generic domain the paper takes "50% of objects",
-    without saying which: here that is half of each category. Splits stay as they are.
+    All categories of a domain give the same number of instances. Of the generic domain the paper takes "50% of objects"
+    without further detail; here that is half of each category. Splits stay as they are.
     """
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
     kept, applied = apply_rules(distinct(manifest), (*rules, enough))
@@ -194,7 +195,7 @@ def ilgen(
 
 
 def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
-    """category -> identities, of a domain; where an identity's rows differ, its first counts."""
+    """category -> identities of a domain, by the first row of each identity."""
     groups: dict[str, list[str]] = defaultdict(list)
     seen = set()
     columns = *map(manifest.column, ("identity", "domain", "category")), followers(manifest)
@@ -215,23 +216,23 @@ def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
 
 
 def splits_of(manifest: Manifest) -> str:
-    """The splits of a manifest and their sizes, in words."""
+    """A text with the splits of a manifest and their sizes."""
     counts = Counter(manifest.column("split"))
     return ", ".join(f"{name or 'none'}: {counts[name]} images" for name in sorted(counts, key=lambda n: n or ""))
 
 
 def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
-    """The images that may be trained on, and what the user should know of the others."""
+    """The images that may be used for training, and notes about the others."""
     _refuse_splits(manifest, existing)
     given = [(s or "train").casefold() for s in manifest.column("split")]
     free = np.array([s in ("train", "training") for s in given], dtype=bool)
     if existing != "keep" or free.all():
         return manifest, []
     if not free.any():
-        raise ValueError(f"none of the images are of split train ({splits_of(manifest)})")
+        raise ValueError(f"no images are of split train ({splits_of(manifest)})")
     names = np.array(manifest.column("identity"), dtype=object)
     shared = len((set(names[free]) & set(names[~free])) - {None})
-    notes = [f"{int((~free).sum())} images of other splits than train are left to these ({splits_of(manifest)})"]
+    notes = [f"{int((~free).sum())} images of splits other than train are not used ({splits_of(manifest)})"]
     notes += [f"{shared} identities have images both in split train and in others"] if shared else []
     return manifest.take(free), notes
 
@@ -239,7 +240,7 @@ def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[s
 def _split_anew(
     manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: list[str]
 ) -> Manifest:
-    """`split` over all datasets together; its warnings become notes, its refusal names what took the identities."""
+    """`split` over all datasets together; warnings become notes, and errors explain missing identities."""
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -251,7 +252,7 @@ def _split_anew(
 
 
 def _whole_groups(before: Manifest, after: Manifest) -> Manifest:
-    """Groups that lost a row are undone: their rows stay, as images on their own."""
+    """`after` without groups that lost a row; their other rows stay as single images."""
     whole, left = Counter(before.column("group")), Counter(after.column("group"))
     rows = list(zip(after.column("group"), after.column("slot"), strict=True))
     group = [g if left[g] == whole[g] else None for g, _ in rows]
@@ -260,4 +261,4 @@ def _whole_groups(before: Manifest, after: Manifest) -> Manifest:
 
 
 def _short(found: int, wanted: int, of: str = "") -> list[str]:
-    return [f"{found} identities{of} where {wanted} are wanted: there are no more"] if found < wanted else []
+    return [f"only {found} of {wanted} identities{of} are available"] if found < wanted else []

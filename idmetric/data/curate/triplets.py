@@ -1,9 +1,9 @@
-"""The mixture that ID-Sim trains on: triplets of real images, of contextual edits, and of identity edits (A.1, A.2).
+"""ID-Sim's training mixture of triplets with real images, contextual edits and identity edits (A.1, A.2).
 
     train = mixture(real, context, edited, count=10_000, ratio=RATIOS["even"], split="train")
 
-Free column x_mixture says which of the three a row's triplet is: real, context or identity. (In training, those of
-identity get mild noise on anchor and positive, so that artefacts of generation don't give the negative away; A.2.2.)
+Free column x_mixture holds the subset of a row's triplet: real, context or identity. (In training, identity triplets
+get mild noise on anchor and positive, which keeps artifacts of generation from revealing the negative; A.2.2.)
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Draw = Callable[[np.random.Generator], Triplet | None]
 
 
 class TripletError(ValueError):
-    """A mixture that cannot be made; the message names the subset and the ways out."""
+    """A mixture that cannot be made; the message names the subset and says how to fix it."""
 
 
 def parse_ratio(text: str) -> tuple[float, float, float]:
-    """ "1:1:1", "0.7:0.15:0.15" or a name of `RATIOS` as shares of real, context and identity triplets."""
+    """Shares of real, context and identity triplets from a text like "1:1:1" or a name of `RATIOS`."""
     if text in RATIOS:
         return RATIOS[text]
     try:
@@ -45,13 +45,13 @@ def parse_ratio(text: str) -> tuple[float, float, float]:
         if len(shares) != 3 or min(shares) < 0 or not 0 < sum(shares) < np.inf:
             raise ValueError
     except ValueError:
-        raise ValueError(f"{text!r} is no ratio: write real:context:identity such as 1:1:1, or one of "
+        raise ValueError(f"{text!r} is not a ratio: write real:context:identity such as 1:1:1, or one of "
                          f"{', '.join(RATIOS)}") from None  # fmt: skip
     return shares[0], shares[1], shares[2]
 
 
 def shares(count: int, ratio: Sequence[float]) -> list[int]:
-    """`count` in the proportions of a ratio: whole numbers that sum to it."""
+    """Whole numbers in the proportions of a ratio that sum to `count`."""
     ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
     return [int(n) for n in np.diff(np.r_[0, ends])]
 
@@ -71,25 +71,27 @@ def mixture(
     """A training set of triplets (ID-Sim, section 3.2: 10k triplets of about 10k instances, an even split in three).
 
     Args:
-        real: mined triplets: groups with slots anchor, positive and negative (`curate.mine.hard_negatives`).
-        context: originals (role real) and their context-edits, of the same identity. The pair of an instance is, with
-            equal chance, original and edited, edited and original, or two edited images; the negative is an original
-            or an edited image, with equal chance, of another instance (A.2.1). Instances need one original and two
-            edits, so that all three pairings are open to them.
-        identity: originals and their identity-edits: two originals, and as negative an edit made from an image of the
-            same instance (A.2.2).
-        count: triplets. ratio: shares of the three; Table 6's are in `RATIOS`.
-        per_identity: at most so many triplets of an instance in each of the three.
-        split: use the rows of this split. Without it, all rows must be of one.
-        context_vectors: embeddings of the rows of `context`; its negatives are then the nearest of their kind instead
-            of random ones (the paper mines its real negatives, and doesn't say whether it mined these).
+        real: mined triplets, i.e. groups with slots anchor, positive and negative (`curate.mine.hard_negatives`).
+        context: originals (role real) and context-edits of the same identity. The pair of an instance is, with equal
+            probability, original and edit, edit and original, or two edits. The negative is, with equal probability, an
+            original or an edit of another instance (A.2.1). An instance needs one original and two edits, which allow
+            all three pairings.
+        identity: originals and their identity-edits. A triplet has two originals of an instance and, as negative, an
+            edit made from an image of the same instance (A.2.2).
+        count: number of triplets.
+        ratio: shares of the three subsets; Table 6's are in `RATIOS`.
+        seed: of all random draws.
+        per_identity: largest number of triplets of an instance in each subset.
+        split: use the rows of this split. Without it, all rows must be of one split.
+        context_vectors: embeddings of the rows of `context`; its negatives are then the nearest of their role instead
+            of random ones. (The paper mines its real negatives and doesn't say whether it mined these.)
 
     Returns:
-        Three rows for each triplet: anchor, positive, negative; free columns x_mixture, x_source, and for context
-        x_pairing.
+        Three rows for each triplet (anchor, positive, negative), with free columns x_mixture and x_source, and for
+        context x_pairing.
 
     Raises:
-        TripletError: naming the subset that has too few instances, or what is wrong with it.
+        TripletError: naming the subset with too few instances or with invalid triplets.
     """
     if count < 1 or per_identity < 1:
         raise ValueError(f"count and per_identity are at least 1, got {count} and {per_identity}")
@@ -101,7 +103,7 @@ def mixture(
             continue
         manifest = given[name]
         if manifest is None:
-            raise TripletError(f"{need} triplets of subset {name!r} are wanted: give its manifest, or ratio 0 for it")
+            raise TripletError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
         chosen, rows = _one_split(manifest, split, name)
         pools = build[name](chosen)
         found = _draw(pools, need, per_identity, (seed, name))
@@ -113,19 +115,19 @@ def mixture(
             found = _nearest(chosen, found, context_vectors[rows])
         parts.append(_written(chosen, found, name))
     if not parts:
-        raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are none at all")
+        raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
     splits = sorted({s for part in parts for s in part.column("split")} - {None})
     if len(splits) > 1:
-        raise TripletError(f"the subsets are of the splits {', '.join(splits)}: say which one to use")
+        raise TripletError(f"the subsets have the splits {', '.join(splits)}: choose one")
     return with_parents_found(merge(parts, shared=True))
 
 
 def _one_split(manifest: Manifest, split: str | None, name: str) -> tuple[Manifest, NDArray[np.int64]]:
-    """The rows of the split in order of their ids, so that another order changes nothing; and their numbers."""
+    """The rows of the split sorted by id, which makes the result independent of their order, and their numbers."""
     column = manifest.column("split")
     there = sorted({s or "(none)" for s in column})
     if split is None and len(there) > 1:
-        raise TripletError(f"subset {name!r} has the splits {', '.join(there)}: say which one to use")
+        raise TripletError(f"subset {name!r} has the splits {', '.join(there)}: choose one")
     names = manifest.column("id")
     wanted = (k for k, s in enumerate(column) if split is None or s == split)
     rows = np.array(sorted(wanted, key=names.__getitem__), dtype=np.int64)
@@ -135,7 +137,7 @@ def _one_split(manifest: Manifest, split: str | None, name: str) -> tuple[Manife
 
 
 def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int, str]) -> list[Triplet]:
-    """`need` triplets, one of each instance in random order, then a second of each, ..."""
+    """`need` triplets: one of each instance in random order, then a second of each, and so on."""
     order = sorted(pools, key=lambda name: hashed(*seed, name))
     found: dict[Triplet, None] = {}
     for turn in range(per_identity):
@@ -143,7 +145,7 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
             if len(found) == need:
                 return list(found)
             rng = np.random.default_rng(hashed(*seed, name, turn)[0])
-            for _ in range(10):  # a repeated triplet is drawn anew; an instance may have no more
+            for _ in range(10):  # redraw repeated triplets; the instance may have no others
                 triplet = pools[name](rng)
                 if triplet is not None and triplet not in found:
                     found[triplet] = None
@@ -152,7 +154,7 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
 
 
 def _real(manifest: Manifest) -> dict[str, Draw]:
-    """identity -> a mined triplet of it."""
+    """identity -> function that draws one of its mined triplets."""
     names = manifest.column("identity")
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row, (group, slot) in enumerate(zip(manifest.column("group"), manifest.column("slot"), strict=True)):
@@ -180,7 +182,7 @@ def _real(manifest: Manifest) -> dict[str, Draw]:
 
 
 def _context(manifest: Manifest) -> dict[str, Draw]:
-    """identity -> a pair of it in one of the three pairings, and an image of another instance."""
+    """identity -> function that draws a pair of it in one of the three pairings, and an image of another instance."""
     kinds: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # originals, edits
     for row, (name, role) in enumerate(zip(manifest.column("identity"), manifest.column("role"), strict=True)):
         if name is not None and role in ("real", "context-edit"):
@@ -212,7 +214,7 @@ def _context(manifest: Manifest) -> dict[str, Draw]:
 
 
 def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.floating]) -> list[Triplet]:
-    """The triplets with each negative exchanged for the nearest image of its role and another family."""
+    """The triplets with each negative replaced by the nearest image of the same role and another family."""
     roles = np.array(manifest.column("role"), dtype=object)
     usable = np.isfinite(vectors).all(axis=1) & np.array([i is not None for i in manifest.column("identity")])
     out, family = list(triplets), lineages(manifest)
@@ -227,7 +229,7 @@ def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.fl
 
 
 def _identity(manifest: Manifest) -> dict[str, Draw]:
-    """identity -> two originals of it, and an identity-edit of one of its images."""
+    """identity -> function that draws two of its originals and an identity-edit of one of its images."""
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
     originals: dict[str, list[int]] = defaultdict(list)
     edits: dict[str, list[int]] = defaultdict(list)
@@ -237,8 +239,8 @@ def _identity(manifest: Manifest) -> dict[str, Draw]:
         elif role == "identity-edit" and parents[row] >= 0:
             of = names[parents[row]]
             if of is not None and of == name:
-                raise TripletError(f"subset 'identity', row {row + 1}: an identity-edit of {of!r} bears that identity "
-                                   "itself; it shows another")  # fmt: skip
+                raise TripletError(f"subset 'identity', row {row + 1}: an identity-edit of {of!r} must have another "
+                                   "identity")  # fmt: skip
             if of is not None:
                 edits[of].append(row)
 
@@ -261,9 +263,9 @@ _NEEDS = {
 
 def _shortage(name: str, found: int, need: int, instances: int, per_identity: int) -> str:
     return (
-        f"subset {name!r} gives {found} triplets of {instances} instances, {need} are wanted; an instance needs "
+        f"subset {name!r} gives {found} of {need} triplets, from {instances} instances; an instance needs "
         f"{_NEEDS[name]}. Add data, lower the count or this subset's share, or allow more than {per_identity} "
-        "of an instance"
+        "per instance"
     )
 
 

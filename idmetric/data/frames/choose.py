@@ -1,8 +1,8 @@
-"""Which frames of a video to take: sharp, well covered, one from each stretch of time (ID-Sim, A.2.1, Table 4).
+"""Choice of video frames: sharp, with a well visible object, one from each window (ID-Sim, A.2.1, Table 4).
 
     footage = open_clip(clip, fps=10)
     for pick in choose(footage, SAMPLINGS["got10k"], seed=0, tally=Tally()):
-        pick.image, pick.thing.mask, pick.blur
+        pick.image, pick.object.mask, pick.blur
 
 `idmetric.data.frames.extract` writes them to files.
 """
@@ -20,26 +20,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.footage import Footage, Frame, Thing
+from idmetric.data.frames.footage import Footage, Frame, FrameObject
 from idmetric.images.read import ImageReadError
 
-# why a window gives no frame, from the first hurdle on: the furthest that any frame of it came to counts
+# reasons for a window without a frame, in the order of the checks; the furthest check that a frame reached counts
 REASONS = ("no annotation", "object too small", "object too large", "blurred", "unreadable")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How frames are chosen; Table 4 of ID-Sim holds the first four for its datasets, see `SAMPLINGS`.
+    """Parameters of the choice; Table 4 of ID-Sim has the first four for its datasets, see `SAMPLINGS`.
 
     Attributes:
-        fps: frames per second; times are counted in these frames, whatever the rate of a file.
-        stride: annotated frames this far apart are looked at (all that are annotated, if they are further apart).
-        annotated: k of the table: such frames in a window.
-        parts: equal parts that a long clip is cut into.
-        long: seconds; longer clips are cut into parts, others into windows.
-        coverage: least and largest share of the frame that the object may cover.
-        blur: least variance of the Laplacian.
-        least: valid frames without which an instance is left out.
+        fps: frames per second, the unit of times for files of any frame rate.
+        stride: smallest distance between the annotated frames that are examined.
+        annotated: number k of these frames in a window.
+        parts: number of equal parts of a long clip.
+        long: longest duration in seconds of a clip that is cut into windows; longer clips are cut into parts.
+        coverage: smallest and largest share of the frame that the object may cover.
+        blur: smallest variance of the Laplacian.
+        least: smallest number of valid frames of an instance.
     """
 
     fps: float
@@ -55,11 +55,11 @@ class Sampling:
         if not (0 < self.fps < 1e6 and min(self.stride, self.annotated, self.parts, self.least) >= 1):
             raise ValueError(f"fps must be positive, and stride, annotated, parts and least at least 1: {self}")
         if not (0 <= self.coverage[0] <= self.coverage[1] <= 1 and self.long >= 0 and self.blur >= 0):
-            raise ValueError(f"coverage must be two rising shares within 0..1, long and blur at least 0: {self}")
+            raise ValueError(f"coverage must be two ascending shares within 0..1, long and blur at least 0: {self}")
 
     @property
     def window(self) -> int:
-        """Frames in a window of a short clip: k annotated ones, a stride apart ("window size" of the table)."""
+        """Number of frames in a window of a short clip, k times the stride ("window size" in the table)."""
         return self.annotated * self.stride
 
 
@@ -73,10 +73,10 @@ SAMPLINGS = {
 
 @dataclass(frozen=True)
 class Pick:
-    """The frame chosen for an object in a window."""
+    """The chosen frame of an object in a window."""
 
     window: int
-    thing: Thing
+    object: FrameObject
     index: int
     rank: int
     image: Image.Image
@@ -85,13 +85,13 @@ class Pick:
 
 @dataclass
 class Tally:
-    """What became of the windows of a clip.
+    """Statistics of the windows of a clip.
 
     Attributes:
-        windows: as `plan` gives them.
-        hurdles: of each window, the furthest hurdle, as its place in `REASONS`, that holds for all objects.
-        fates: (object, window) -> the furthest hurdle of this object, len(REASONS) where a frame was chosen.
-        unreadable: what could not be read, and why.
+        windows: as returned by `plan`.
+        hurdles: of each window, the furthest failed check for all objects, as an index of `REASONS`.
+        fates: (object, window) -> the furthest failed check of this object, or len(REASONS) if a frame was chosen.
+        unreadable: messages about unreadable frames and masks.
         seen: whether any annotation that was read shows an object.
     """
 
@@ -101,37 +101,37 @@ class Tally:
     unreadable: list[str] = field(default_factory=list)
     seen: bool = False
 
-    def note(self, window: int, reason: str | None, thing: int | None = None) -> None:
-        """A frame of the window failed for this reason (None: was chosen), for one object or for all."""
+    def note(self, window: int, reason: str | None, number: int | None = None) -> None:
+        """Note that a frame of the window failed for this reason (None: was chosen), for one object or for all."""
         hurdle = len(REASONS) if reason is None else REASONS.index(reason)
-        if thing is None:
+        if number is None:
             self.hurdles[window] = max(self.hurdles[window], hurdle)
         else:
-            self.fates[thing, window] = max(self.fates.get((thing, window), 0), hurdle)
+            self.fates[number, window] = max(self.fates.get((number, window), 0), hurdle)
 
-    def rejected(self, thing: int) -> dict[str, int]:
-        """Reason -> windows that gave the object no frame."""
-        fates = [max(hurdle, self.fates.get((thing, w), 0)) for w, hurdle in enumerate(self.hurdles)]
+    def rejected(self, number: int) -> dict[str, int]:
+        """Reason -> number of windows without a frame of the object."""
+        fates = [max(hurdle, self.fates.get((number, w), 0)) for w, hurdle in enumerate(self.hurdles)]
         counts = {reason: fates.count(i) for i, reason in enumerate(REASONS)}
         return {reason: count for reason, count in counts.items() if count}
 
 
 def blur_score(image: Image.Image) -> float:
-    """Variance of the Laplacian of the 8-bit grey image; higher = sharper (ID-Sim, A.2.1, after Pech-Pacheco, 2000).
+    """Variance of the Laplacian of the 8-bit gray image; higher = sharper (ID-Sim, A.2.1, after Pech-Pacheco, 2000).
 
-    `cv2.Laplacian(grey, cv2.CV_64F).var()`: kernel [[0, 1, 0], [1, -4, 1], [0, 1, 0]], borders mirrored without
-    repeating the edge. Grey is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
+    Equals `cv2.Laplacian(gray, cv2.CV_64F).var()`: kernel [[0, 1, 0], [1, -4, 1], [0, 1, 0]], borders mirrored without
+    repeating the edge. Gray is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
     """
-    grey = np.pad(np.asarray(image.convert("L"), dtype=np.int32), 1, mode="reflect")
-    around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
-    return float((around - 4 * grey[1:-1, 1:-1]).var(dtype=np.float64))
+    gray = np.pad(np.asarray(image.convert("L"), dtype=np.int32), 1, mode="reflect")
+    around = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
+    return float((around - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
 
 
 def plan(count: int, sampling: Sampling) -> list[range]:
-    """The windows of a clip of `count` frames at the sampling's rate; each is to give one frame.
+    """The windows of a clip of `count` frames at the sampling's rate, each of which gives one frame.
 
-    Clips of more than `long` seconds are cut into `parts` equal parts, shorter ones into windows of k x stride frames,
-    the last of which may be shorter (A.2.1; a clip of just 6 s, which the paper leaves open, counts as short).
+    Clips of more than `long` seconds are cut into `parts` equal parts, shorter ones into windows of k x stride frames;
+    the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
         bounds = [count * i // sampling.parts for i in range(sampling.parts + 1)]
@@ -141,9 +141,9 @@ def plan(count: int, sampling: Sampling) -> list[range]:
 
 
 def places(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
-    """Where frames of these times (seconds) lie at the sampling's rate, and the clip's length in its frames.
+    """Places of frames with these times (seconds) at the sampling's rate, and the clip's length in the same unit.
 
-    The last frame lasts as long as the others do on average.
+    The last frame gets the average duration of the others.
     """
     end = times[-1] + (times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps)
     at = np.floor(times * sampling.fps + 0.5).astype(np.int64)
@@ -151,7 +151,7 @@ def places(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], i
 
 
 def candidates(at: Sequence[int], annotated: Sequence[bool] | NDArray[np.bool_], stride: int) -> list[int]:
-    """Indices of annotated frames at least a stride apart, from the first annotated one on; `at`: their places."""
+    """Indices of annotated frames at least a stride apart, starting with the first; `at` holds places of all frames."""
     chosen: list[int] = []
     for index, place in enumerate(at):
         if annotated[index] and (not chosen or place >= at[chosen[-1]] + stride):
@@ -160,14 +160,14 @@ def candidates(at: Sequence[int], annotated: Sequence[bool] | NDArray[np.bool_],
 
 
 def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Iterator[Pick]:
-    """One valid frame of each window for each object, drawn evenly from those that are valid there.
+    """One valid frame of each window for each object, drawn uniformly from its valid frames.
 
-    The frames of a window are put in a random order, by seed and the clip's name, and the first valid one counts. The
-    clip is read once, in time; of each object the best frame so far is held, of one window at a time.
+    Seed and clip name determine a random order of a window's frames, and the first valid one is chosen. The clip is
+    read once, in order of time; memory holds one frame per object.
 
     Args:
-        tally: a new one, gets the windows and what became of them. Frames and masks that cannot be read are listed in
-            it, and passed over; so is what is wrong with the whole clip.
+        tally: a new one, which collects the windows and their statistics. Unreadable frames and masks are skipped and
+            listed in it, and so are problems of the whole clip.
     """
     tally.unreadable += footage.problems
     at, count = places(footage.times, sampling)
@@ -184,19 +184,19 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
             yield from (best[number] for number in sorted(best))
             best, now = {}, window
         if not footage.indexed and 0 in best and best[0].rank < rank:
-            continue  # the only object has a frame that was drawn before: this one need not be read
+            continue  # the only object already has a frame of a better rank
         blur = cache(lambda frame=frame: blur_score(frame.image()))
         try:
-            for thing in frame.things():
-                number = thing.number
-                tally.seen |= bool(thing.coverage)
+            for shown in frame.objects():
+                number = shown.number
+                tally.seen |= bool(shown.coverage)
                 if number in best and best[number].rank < rank:
                     continue
-                reason = _reason(frame, thing, blur, sampling)
+                reason = _reason(frame, shown, blur, sampling)
                 if reason is None:
-                    best[number] = Pick(window, thing, frame.index, rank, frame.image(), blur())
+                    best[number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
                 tally.note(window, reason, number)
-            tally.note(window, "object too small")  # holds for those that are not in it
+            tally.note(window, "object too small")  # for objects that are not in the frame
         except ImageReadError as error:
             tally.note(window, "unreadable")
             tally.unreadable.append(str(error))
@@ -204,21 +204,21 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
 
 
 def _ranks(home: Sequence[int], seed: Sequence[int]) -> list[int]:
-    """A random order of the frames of each window; `home`: the window of each frame, rising."""
+    """A random order of the frames of each window; `home` holds the window of each frame, ascending."""
     ranks: list[int] = []
     for window, members in groupby(home):
         ranks += np.random.default_rng([*seed, window]).permutation(len(list(members))).tolist()
     return ranks
 
 
-def _reason(frame: Frame, thing: Thing, blur: Callable[[], float], sampling: Sampling) -> str | None:
-    """Why the frame is not valid for the object; None if it is."""
-    if thing.coverage is not None and thing.coverage < sampling.coverage[0]:
+def _reason(frame: Frame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str | None:
+    """The reason why the frame is not valid for the object, or None if it is valid."""
+    if shown.coverage is not None and shown.coverage < sampling.coverage[0]:
         return "object too small"
-    if thing.coverage is not None and thing.coverage > sampling.coverage[1]:
+    if shown.coverage is not None and shown.coverage > sampling.coverage[1]:
         return "object too large"
     size = frame.image().size
-    if thing.mask is not None and thing.mask.shape != size[::-1]:
-        found = f"{thing.mask.shape[1]}x{thing.mask.shape[0]}"
+    if shown.mask is not None and shown.mask.shape != size[::-1]:
+        found = f"{shown.mask.shape[1]}x{shown.mask.shape[0]}"
         raise ImageReadError(frame.name, f"its mask has {found} pixels, the frame {size[0]}x{size[1]}: scale the mask")
     return "blurred" if blur() < sampling.blur else None

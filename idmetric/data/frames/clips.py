@@ -1,4 +1,4 @@
-"""Clips: finding folders of frames and video files, and the masks or boxes that belong to them.
+"""Clips: folders of frames and video files, with their masks or boxes.
 
     clips = find_clips("DAVIS/JPEGImages/480p", masks="DAVIS/Annotations/480p")
 
@@ -20,7 +20,7 @@ BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each fr
 
 
 class ClipError(ValueError):
-    """A clip that cannot be used; the message names the file and says why."""
+    """A clip that cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Clip:
     """Frames and their annotation.
 
     Attributes:
-        name: of the clip, unique: its path below the folder searched.
-        frames: a folder, or a video file.
-        masks: a folder (that of the frames itself, where masks stand beside them), a video file, or None.
-        boxes: file of boxes, or None.
+        name: unique name, the path relative to the searched folder.
+        frames: a folder or a video file.
+        masks: a folder (the frames' own if it contains the masks), a video file, or None.
+        boxes: a file of boxes, or None.
     """
 
     name: str
@@ -43,15 +43,17 @@ class Clip:
 def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | None = None) -> list[Clip]:
     """The clips of a folder at any depth, or of one video file, sorted by name.
 
-    Links to folders are followed; a folder that several names lead to is found once, by its own name if it has one.
-    Each folder that holds images is a clip, and each video file is. A clip `a/b` finds its masks in the folder
-    `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, a folder finds them in its own `masks`, in that of its
-    parent (folders called img, images, frames or rgb), or in images `*_mask.*` beside its frames; a video `b.mp4` in
-    `b_mask.*`, in the folders `b_masks` or `b_mask`, and `rgb_video.*` in `mask_video.*` (uCO3D). Boxes are found in
-    `groundtruth.txt`, in the folder or above it. What isn't found is None.
+    Each folder with images and each video file is a clip. Links to folders are followed; a folder with several names is
+    found once, by its own name if possible.
+
+    Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, masks of a folder
+    are in its own `masks`, in its parent's (for folders named img, images, frames or rgb), or in images `*_mask.*` next
+    to its frames. Masks of a video `b.mp4` are in `b_mask.*` or in the folders `b_masks` or `b_mask`; those of
+    `rgb_video.*` are in `mask_video.*` (uCO3D). Boxes are in `groundtruth.txt`, in the folder or its parent. Masks and
+    boxes that are not found are None.
 
     Raises:
-        ClipError: if there is no clip, or two have one name.
+        ClipError: if there is no clip, or two clips have one name.
     """
     root, mask_root = Path(root), None if masks is None else Path(masks)
     for given in (root, mask_root):
@@ -59,7 +61,7 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
             raise ClipError(f"{given}: no such file or folder")
     found = sorted((_clip(path, root, mask_root) for path in _sources(root, mask_root)), key=lambda clip: clip.name)
     if not found:
-        raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) in it")
+        raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) found")
     for a, b in pairwise(found):
         if a.name == b.name:
             raise ClipError(f"{a.frames} and {b.frames} are both the clip {a.name!r}: rename one of them")
@@ -67,12 +69,12 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is an image, by its name."""
+    """Whether a file's name is that of an image."""
     return _ends(path, IMAGES)
 
 
 def is_mask(path: Path) -> bool:
-    """Whether an image or video says by its name that it is a mask."""
+    """Whether a file's name is that of a mask."""
     return path.stem.endswith("_mask") or path.stem == "mask_video"
 
 
@@ -81,7 +83,7 @@ def _ends(path: Path, endings: tuple[str, ...]) -> bool:
 
 
 def _sources(root: Path, masks: Path | None) -> Iterator[Path]:
-    """Folders of frames, and videos, that are no masks."""
+    """Folders of frames and videos, without masks."""
     if root.is_file():
         yield root
         return
@@ -94,7 +96,7 @@ def _sources(root: Path, masks: Path | None) -> Iterator[Path]:
 
 
 def _folders(root: Path, taken: Path | None) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder from `root` on that holds no masks, once, and the names of its files; then what links lead to."""
+    """`root` and each folder in it, once, with the names of its files; no folders of masks; targets of links last."""
     seen: set[str] = set()
     tops = [root]
     while tops:
@@ -134,7 +136,7 @@ def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
 
 
 def _masks_below(masks: Path, names: tuple[Path, ...], alone: bool) -> Path | None:
-    """The masks of a clip in a tree of masks; of the only clip, also the very file or folder given."""
+    """The masks of a clip in a tree of masks; if the clip is the only one, `masks` itself may be its masks."""
     for name in names:
         if name.parts:
             found = _first_video(masks / name.parent, name.name) or _holding(masks / name)
@@ -159,5 +161,5 @@ def _first_video(folder: Path, stem: str) -> Path | None:
 
 
 def _holding(folder: Path) -> Path | None:
-    """The folder, if there are images in it."""
+    """The folder if it contains images, else None."""
     return folder if folder.is_dir() and any(is_image(p) for p in folder.iterdir()) else None

@@ -1,11 +1,11 @@
-"""Chosen frames of clips as files with a manifest; finished clips are skipped (ID-Sim, appendix A.2.1).
+"""Extraction of chosen frames into files with a manifest; finished clips are skipped (ID-Sim, appendix A.2.1).
 
     settings = Settings(SAMPLINGS["got10k"], seed=0)
     records = [extract(clip, "frames", settings) for clip in find_clips("GOT-10k/train", masks="masks")]
     to_manifest(records, "frames", dataset="got10k").write("frames.parquet")
 
-A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json; of indexed masks, names
-begin with the object's number (3_000012.png).
+A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json. With indexed masks, file
+names start with the object's number (3_000012.png).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from idmetric.data.frames.clips import Clip, ClipError
 from idmetric.data.frames.footage import Annotation, Footage, Objects, open_clip
 from idmetric.data.manifest.table import Manifest, Row
 
-RECORD = "clip.json"  # in the folder of a clip that is done
+RECORD = "clip.json"  # in the folder of a finished clip
 RECORD_KEYS = ("clip", "folder", "settings", "windows", "unreadable", "seen", "instances")
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides which frames are written, and how; kept with them, so that a resumed run cannot differ.
+    """Settings of an extraction; each clip's record stores them, and a resumed run must use the same.
 
     Attributes:
-        annotation, objects: as `idmetric.data.frames.footage.open_clip` takes them.
-        rate: frames per second of folders of frames, where it differs from the sampling's.
-        form: png is lossless; jpg has quality 95 and full colour resolution. Masks are png.
+        annotation, objects: see `idmetric.data.frames.footage.open_clip`.
+        rate: frames per second of folders of frames, if it differs from the sampling's.
+        form: png is lossless; jpg has quality 95 and full color resolution. Masks are png.
     """
 
     sampling: Sampling
@@ -58,23 +58,22 @@ class Settings:
 
 
 def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
-    """Write the chosen frames of a clip, and their masks, to a folder of its own below `folder`; return its record.
+    """Write the chosen frames of a clip and their masks to its own folder in `folder`, atomically; return its record.
 
-    The clip's folder appears when all of it is written. A clip that is there already is not read again. An instance
-    with fewer than `least` valid frames is left out.
+    A finished clip is not read again. An instance with fewer than `least` valid frames is left out.
 
     Args:
-        skip: pass over frames and masks that cannot be read; they are listed in the record.
+        skip: skip frames and masks that cannot be read; the record lists them.
 
     Returns:
-        The record, as `clip.json` in the clip's folder holds it: clip, folder, settings, windows (their number),
-        unreadable (texts), seen (whether any annotation shows an object), and instances, each with object, rejected
-        (reason -> windows) and frames.
+        The record, which `clip.json` in the clip's folder stores: clip, folder, settings, windows (their number),
+        unreadable (messages), seen (whether any annotation shows an object), and instances, each with object, rejected
+        (reason -> number of windows) and frames.
 
     Raises:
-        ClipError: if the clip's annotation is missing or does not fit, the video is unreadable, frames or masks are
-            unreadable (or a video is cut off) and `skip` is false, or the clip's folder was made with other settings
-            or is damaged.
+        ClipError: if the clip's annotation is missing or does not fit; if the video is unreadable; if frames or masks
+            are unreadable (or a video is cut off) and `skip` is false; or if the clip's folder was made with other
+            settings or is damaged.
     """
     folder = Path(folder)
     name = folder_name(clip.name)
@@ -96,23 +95,23 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
 
 
 def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """The record of a clip that is written already, else None.
+    """The record of a finished clip, else None.
 
     Raises:
-        ClipError: if it was written with other settings, its record is none, or files of it are missing.
+        ClipError: if it was written with other settings, its record is damaged, or files are missing.
     """
     path = folder / folder_name(clip.name) / RECORD
     if not path.is_file():
         if path.parent.exists() and not (path.parent.is_dir() and not any(path.parent.iterdir())):
-            raise ClipError(f"{path.parent}: in the way of clip {clip.name!r}, and without {RECORD}: remove it")
+            raise ClipError(f"{path.parent}: the folder of clip {clip.name!r} has no {RECORD}: remove it")
         return None
     record = _record(path)
     wanted = _plain(settings)
     if record["settings"] != wanted:
         differing = sorted(k for k in wanted if wanted[k] != record["settings"].get(k))
         raise ClipError(
-            f"{path.parent}: made with other settings ({', '.join(differing)}): use them again, write to another "
-            "folder, or remove this one"
+            f"{path.parent}: made with other settings ({', '.join(differing)}): use the same settings, write to "
+            "another folder, or remove this one"
         )
     kept = [i["frames"] for i in record["instances"] if len(i["frames"]) >= settings.sampling.least]
     for file in (frame[key] for frames in kept for frame in frames for key in ("path", "mask") if frame[key]):
@@ -122,10 +121,10 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What `clip.json` holds.
+    """The content of `clip.json`.
 
     Raises:
-        ClipError: naming the file, if it cannot be read or something is missing in it.
+        ClipError: naming the file, if it cannot be read or is incomplete.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -156,7 +155,7 @@ def open_for(clip: Clip, settings: Settings) -> Footage:
 
 
 def folder_name(clip: str) -> str:
-    """The folder of a clip: its name, readable and unique on every file system."""
+    """A folder name for a clip that is readable, and valid and unique on every file system."""
     readable = re.sub(r"[^A-Za-z0-9-]+", "_", clip)[-80:].strip("_-") or "clip"
     digest = hashlib.sha256(clip.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{readable}-{digest}"
@@ -168,13 +167,14 @@ def to_manifest(
     dataset: str | None = None,
     category_level: int | None = None,
 ) -> Manifest:
-    """The manifest of extracted clips: one row for each frame of the instances that have enough of them.
+    """The manifest of extracted clips: one row for each frame of every instance with enough frames.
 
-    Identity is dataset/clip, or dataset/clip/object. Free columns: x_frame (index in the clip), x_time (seconds),
-    x_blur, x_coverage.
+    The identity is dataset/clip or dataset/clip/object. Free columns are x_frame (index in the clip), x_time (seconds),
+    x_blur and x_coverage.
 
     Args:
-        category_level: which part of the clip's name (from 1) is its category, as in LaSOT's airplane/airplane-1.
+        category_level: number (from 1) of the part of the clip's name that is its category, as in LaSOT's
+            airplane/airplane-1.
     """
     rows = []
     extra: list[Mapping[str, Any]] = []
@@ -206,11 +206,11 @@ def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str
     for pick in choose(footage, sampling, settings.seed, tally):
         entry = _save(pick, folder, settings, footage.indexed)
         entry["time"] = round(float(footage.times[pick.index]), 6)
-        frames.setdefault(pick.thing.number, []).append(entry)
+        frames.setdefault(pick.object.number, []).append(entry)
     if tally.unreadable and not skip:
         raise ClipError("\n".join(tally.unreadable))
     instances = []
-    for number in sorted({thing for thing, _ in tally.fates} | (set() if footage.indexed else {0})):
+    for number in sorted({number for number, _ in tally.fates} | (set() if footage.indexed else {0})):
         kept = frames.get(number, [])
         if len(kept) < sampling.least:
             for file in (entry[key] for entry in kept for key in ("path", "mask") if entry[key]):
@@ -225,16 +225,16 @@ def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str
 
 
 def _save(pick: Pick, folder: Path, settings: Settings, indexed: bool) -> dict[str, Any]:
-    stem = f"{pick.thing.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
+    stem = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
     path, mask = f"{stem}.{settings.form}", None
     if settings.form == "jpg":
         pick.image.save(folder / path, quality=95, subsampling=0)
     else:
         pick.image.save(folder / path)
-    if pick.thing.mask is not None:
+    if pick.object.mask is not None:
         mask = f"{stem}_mask.png"
-        Image.fromarray(pick.thing.mask.astype(np.uint8) * 255).save(folder / mask)
-    found = {"frame": pick.index, "window": pick.window, "blur": pick.blur, "coverage": pick.thing.coverage}
+        Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / mask)
+    found = {"frame": pick.index, "window": pick.window, "blur": pick.blur, "coverage": pick.object.coverage}
     return {"path": path, "mask": mask, **found}
 
 

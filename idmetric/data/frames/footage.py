@@ -1,8 +1,8 @@
-"""An opened clip: when its frames are, which are annotated, and what each of them shows.
+"""Opened clips: the times of frames, their annotation and their objects.
 
     footage = open_clip(clip, fps=24)
     for frame in footage.read([0, 5, 10]):
-        frame.image(), frame.things()
+        frame.image(), frame.objects()
 
 Masks may be a folder of images named like the frames, with gaps; images beside the frames (`0001.jpg`,
 `0001_mask.png`); or a video of the same length.
@@ -32,15 +32,15 @@ Annotation = Literal["masks", "boxes", "none"]
 Objects = Literal["auto", "one", "indexed"]
 Box = tuple[float, float, float, float]  # left, top, width, height
 
-ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # beside boxes: 1 where the object can't be seen
-VOID = 255  # of indexed masks: neither object nor background
+ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
+VOID = 255  # value of indexed masks for neither object nor background
 
 
 @dataclass(frozen=True)
-class Thing:
-    """An object in a frame: its number (0: the only one), the share of the frame it covers, and its mask (H, W).
+class FrameObject:
+    """An object in a frame: its number (0: the only one), the share of the frame that it covers, and its mask (H, W).
 
-    Boxes give no mask; without annotation there is no coverage either.
+    Boxes have no mask; without annotation there is no coverage either.
     """
 
     number: int
@@ -50,15 +50,15 @@ class Thing:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame, read on demand: `image` gives it as RGB, `things` the annotated objects in it; `name` is for messages.
+    """A frame, read on demand: `image` returns it as RGB, `objects` its annotated objects; `name` is for messages.
 
-    Both raise `ImageReadError` where the file, or this frame of the video, cannot be read.
+    Both raise `ImageReadError` if the file, or this frame of the video, cannot be read.
     """
 
     index: int
     name: str
     image: Callable[[], Image.Image]
-    things: Callable[[], list[Thing]]
+    objects: Callable[[], list[FrameObject]]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Footage:
     """An opened clip.
 
     Attributes:
-        times: (frames,) seconds from the first frame on, in order.
-        annotated: (frames,) which frames have a mask or box.
+        times: (frames,) seconds since the first frame, ascending.
+        annotated: (frames,) true for frames with a mask or box.
         indexed: whether masks hold numbers of several objects.
-        read: the frames of rising indices, in order; each is to be used before the next is taken.
-        problems: texts on what is wrong with the whole, such as a video that is cut off.
+        read: returns the frames of ascending indices; use each frame before taking the next.
+        problems: messages about the whole clip, such as a video that is cut off.
     """
 
     clip: Clip
@@ -82,14 +82,14 @@ class Footage:
 
 
 class Folder:
-    """Images of a folder, of which some may be missing; its `times` and `read` are those of `Video`."""
+    """Images of a folder, some of which may be missing; `times` and `read` are as in `Video`."""
 
     def __init__(self, paths: Sequence[Path | None], fps: float = 1.0) -> None:
         self.paths = list(paths)
         self.times = np.arange(len(self.paths)) / fps
 
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
-        """For each of these images, what gives its path."""
+        """For each of these images, a function that returns its path."""
         for index in wanted:
             yield self._path(index)
 
@@ -101,13 +101,13 @@ class Folder:
 
 
 def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects: Objects = "auto") -> Footage:
-    """The times of a clip's frames, which of them are annotated, and a way to read them.
+    """Open a clip: find the times and annotation of its frames without reading them.
 
     Args:
-        fps: frames in a second of a folder of frames, one for each file, whatever the numbers in their names; a video
-            has its own times.
-        annotation: "masks"; "boxes": coverage is that of the box within the frame, and there are no masks; "none".
-        objects: "one": all of a mask is one object. "indexed": its values are numbers of objects, 255 is none of them.
+        fps: frames per second of a folder; each file is one frame, whatever the numbers in file names. A video has its
+            own times.
+        annotation: "masks", "boxes" (coverage is that of the box within the frame, without masks) or "none".
+        objects: "one": a mask shows one object. "indexed": its values are numbers of objects, and 255 is no object.
             "auto": indexed if the clip's first mask is a palette image (DAVIS, YouTube-VOS).
 
     Raises:
@@ -139,13 +139,13 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
-    """The box of each frame from `groundtruth.txt`: left, top, width, height, by commas, tabs or spaces.
+    """The box of each frame from `groundtruth.txt`: left, top, width, height, separated by commas, tabs or spaces.
 
-    None where it has no area, and where a file beside it (`absence.label` of GOT-10k; `full_occlusion.txt` and
-    `out_of_view.txt` of LaSOT) says that the object cannot be seen.
+    A box is None if it has no area, or if a file in the same folder (`absence.label` of GOT-10k; `full_occlusion.txt`
+    and `out_of_view.txt` of LaSOT) marks the object as not visible.
 
     Raises:
-        ClipError: naming file and line, if it cannot be read or its length is not that of the clip.
+        ClipError: naming file and line, if it cannot be read or does not have one box per frame.
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
@@ -176,33 +176,33 @@ def _readers(
     box: Box | None,
     indexed: bool,
     merged: bool,
-) -> tuple[Callable[[], Image.Image], Callable[[], list[Thing]]]:
-    """`image` and `things` of a frame."""
+) -> tuple[Callable[[], Image.Image], Callable[[], list[FrameObject]]]:
+    """The functions `image` and `objects` of a frame."""
 
     @cache
     def image() -> Image.Image:
         return read_image(source())
 
-    def things() -> list[Thing]:
+    def objects() -> list[FrameObject]:
         if mask is not None:
-            return _things(mask(), indexed, merged)
-        return [Thing(0, None if box is None else _box_coverage(box, image().size))]
+            return _objects(mask(), indexed, merged)
+        return [FrameObject(0, None if box is None else _box_coverage(box, image().size))]
 
-    return image, things
+    return image, objects
 
 
-def _things(mask: ImageLike, indexed: bool, merged: bool) -> list[Thing]:
+def _objects(mask: ImageLike, indexed: bool, merged: bool) -> list[FrameObject]:
     if not indexed:
         bits = _bits(mask, merged)
-        return [Thing(0, float(bits.mean()), bits)]
+        return [FrameObject(0, float(bits.mean()), bits)]
     numbers = read_indices(mask)
     sizes = np.bincount(numbers.ravel(), minlength=VOID + 1)
     sizes[[0, VOID]] = 0
-    return [Thing(int(n), float(sizes[n] / numbers.size), numbers == n) for n in np.flatnonzero(sizes)]
+    return [FrameObject(int(n), float(sizes[n] / numbers.size), numbers == n) for n in np.flatnonzero(sizes)]
 
 
 def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
-    """The only object of a mask; `merged`: all objects of a palette image together."""
+    """The only object of a mask; with `merged`, all objects of a palette image together."""
     if merged and open_image(mask).mode == "P":
         numbers = read_indices(mask)
         known: NDArray[np.bool_] = (numbers != 0) & (numbers != VOID)
@@ -222,7 +222,7 @@ def _box_coverage(box: Box, size: tuple[int, int]) -> float:
 
 
 def _frames_in(folder: Path) -> list[Path]:
-    """Frames sorted by the numbers in their names, so that 10 comes after 9."""
+    """Frames sorted by the numbers in their names: 10 comes after 9."""
     found = sorted((p for p in folder.iterdir() if is_image(p) and not is_mask(p)), key=lambda p: p.name)
     names: dict[str, Path] = {}
     for path in found:
@@ -255,7 +255,7 @@ def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
 
 
 def _by_number(clip: Clip, stems: dict[str, Path], count: int) -> list[Path | None]:
-    """Masks of a video's frames: one for each, in order; or fewer, named by their frames' numbers from 0 on."""
+    """Masks of a video's frames: one for each in order, or fewer with frame numbers (from 0) in their names."""
     if len(stems) == count:
         return [stems[stem] for stem in sorted(stems, key=_natural)]
     paths: list[Path | None] = [None] * count
@@ -275,7 +275,7 @@ def _is_palette(masks: Folder | Video) -> bool:
     try:
         with open_file(first) as image:
             return bool(image.mode == "P")
-    except Exception:  # reading its pixels will say what is wrong
+    except Exception:  # reading its pixels will report the error
         return False
 
 

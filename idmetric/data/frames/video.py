@@ -1,4 +1,4 @@
-"""Frames of a video file: times first, without decoding; then the frames in order, one in memory."""
+"""Frames of a video file: their times without decoding, then the frames in order, one in memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Video:
     """A video, decoded once from its beginning for each `read`.
 
     Attributes:
-        times: (frames,) seconds from the first frame on, by the file's time stamps, so that a varying frame rate is
-            respected; by order at the stated rate where stamps are missing (raw streams, some .avi).
-        problems: texts on what is wrong with the whole: that it ends before the time its header tells.
+        times: (frames,) seconds since the first frame, by the file's time stamps, which covers varying frame rates; by
+            order at the stated rate if stamps are missing (raw streams, some .avi).
+        problems: messages about the whole file, e.g. that it ends before the duration in its header.
 
     Raises:
-        ClipError: naming the file, if it is no video, damaged at its beginning, or of excessive size.
+        ClipError: naming the file, if it is not a video, damaged at its beginning, or too large.
         ImportError: without PyAV.
     """
 
@@ -41,7 +41,7 @@ class Video:
                     start, end = (float(t * packet.time_base) for t in (stamp, stamp + (packet.duration or 0)))
                     seen = reach.setdefault(packet.stream_index, [start, end])
                     seen[:] = min(seen[0], start), max(seen[1], end)
-                # empty: the end; discarded: cut off by an edit list
+                # an empty packet marks the end; an edit list cuts discarded ones off
                 if packet.stream_index == stream.index and packet.size and not packet.is_discard:
                     stamps.append(packet.pts)
             base, rate = stream.time_base, stream.average_rate
@@ -56,17 +56,17 @@ class Video:
         elif rate:
             self.times = np.arange(len(stamps)) / float(rate)
         else:
-            raise ClipError(f"{path}: it has neither time stamps nor a frame rate; convert it to .mp4 or .mkv")
+            raise ClipError(f"{path}: no time stamps and no frame rate; convert it to .mp4 or .mkv")
         slack = max(0.1, 2 * float(np.diff(self.times).max(initial=0)))
         self.problems: tuple[str, ...] = ()
         if found < stated - slack:
-            self.problems = (f"{path}: cut off after {found:.2f} of {stated:.2f} seconds: fetch or copy it again",)
+            self.problems = (f"{path}: cut off after {found:.2f} of {stated:.2f} seconds: download or copy it again",)
 
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
-        """For each frame of these rising indices, what gives it upright as RGB; to be called before the next is taken.
+        """For each of these ascending indices, a function that returns the frame upright as RGB.
 
-        It raises `ImageReadError` for a frame that doesn't decode, and for those that follow it up to the next key
-        frame: they show what they changed of a picture that isn't there.
+        Call it before taking the next one. It raises `ImageReadError` for a frame that doesn't decode, and for all
+        frames after it up to the next key frame, because they are differences to a missing picture.
         """
         frames = self._decoded(wanted[-1] if len(wanted) else -1)
         end = (len(self.times), None)
@@ -80,7 +80,7 @@ class Video:
         def picture() -> Image.Image:
             if frame is None:
                 name = f"{self.path}, frame {number}"
-                raise ImageReadError(name, "it does not decode: the video is damaged there or shortly before")
+                raise ImageReadError(name, "it cannot be decoded: the video is damaged there or shortly before")
             image: Image.Image = frame.to_image()
             turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
             return image.rotate(turn, expand=True) if turn else image
@@ -88,11 +88,11 @@ class Video:
         return picture
 
     def _decoded(self, last: int) -> Iterator[tuple[int, Any]]:
-        """(index, frame) of what decodes, up to the last that is wanted; none from a damaged one to a key frame."""
+        """(index, frame) of all intact frames up to `last`; a damaged frame spoils all frames up to a key frame."""
         from av import FFmpegError
 
         order, sound = -1, True
-        broken: set[int | None] = set()  # stamps of packets that are not all there
+        broken: set[int | None] = set()  # time stamps of incomplete packets
         with _opened(self.path) as container:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
@@ -116,27 +116,27 @@ class Video:
 
 
 def _length(container: Any, reach: Mapping[int, Sequence[float]]) -> tuple[float, float]:
-    """Seconds that the header tells (0: nothing), and seconds that the packets fill; of formats whose headers tell it.
+    """The duration in seconds by the header (0 if it has none), and the duration of the packets.
 
-    Others (.ts, .mpg, raw streams) get a length that FFmpeg finds from what is there, which proves nothing.
+    For other formats (.ts, .mpg, raw streams), FFmpeg infers the duration from the packets, which proves nothing.
     """
     stream, ends = container.streams.video[0], dict(reach)
     kind, stated = container.format.name, 0.0
     if "mp4" in kind and stream.duration:
         stated = float(stream.duration * stream.time_base)
     elif "matroska" in kind and container.duration:
-        stated = container.duration / 1_000_000  # of all its streams together
+        stated = container.duration / 1_000_000  # of all streams together
     elif kind == "avi" and stream.frames and stream.average_rate:
         stated = float(stream.frames / stream.average_rate)
     if "matroska" not in kind:
         ends = {k: v for k, v in ends.items() if k == stream.index}
-    # a length counts from the first packet in one format, from zero in another
+    # some formats count the duration from the first packet, others from zero
     return stated, max((max(end, end - start) for start, end in ends.values()), default=0.0)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file in PyAV; what FFmpeg finds wrong becomes a `ClipError` that names it."""
+    """Open the file in PyAV; errors of FFmpeg become a `ClipError` that names the file."""
     try:
         import av
     except ImportError as error:
@@ -144,7 +144,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise ClipError(f"{path}: there is no video in it")
+                raise ClipError(f"{path}: the file contains no video")
             codec = container.streams.video[0].codec_context
             if codec.width * codec.height > MAX_PIXELS:
                 raise ClipError(f"{path}: {codec.width} x {codec.height} pixels are more than the {MAX_PIXELS} allowed")

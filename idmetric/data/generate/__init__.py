@@ -1,6 +1,6 @@
 """Data made with diffusion models (extra `generate`): contextual edits, identity edits, distractors, ILGen.
 
-Tasks plan jobs, engines make images, and `idmetric.data.generate.run` does the jobs so that a stop loses at most one.
+Tasks plan jobs, engines make images, and `idmetric.data.generate.run` runs the jobs; a stop loses at most one image.
 
 | task | paper | engines |
 |---|---|---|
@@ -9,11 +9,11 @@ Tasks plan jobs, engines make images, and `idmetric.data.generate.run` does the 
 | `distractor_task` | NearID, 0.B.1 | `sdxl_inpaint`, `flux_fill`, `flux_canny`, `qwen_inpaint` |
 | `object_task`, `relight_task` | ILGen, 3.2 | `sd_turbo`, `iclight` |
 
-NearID's seventh source, PowerPaint, is missing: neither it nor BrushNet is in a release of diffusers, its own code pins
-an old one, and its weights include a pickle. Its published distractors come with the NearID dataset.
+NearID's seventh source, PowerPaint, is missing: no release of diffusers includes it or BrushNet, its own code pins an
+old release, and its weights include a pickle. Its published distractors come with the NearID dataset.
 
-Weights come from the Hub or local folders, as safetensors alone, and run no code of their repositories. Their licences
-differ, and those of FLUX.1 [dev] forbid commercial use; each row's parameters name them.
+Weights are safetensors from the Hub or local folders; code of their repositories is never run. Their licences differ,
+and those of FLUX.1 [dev] forbid commercial use; the parameters of each row name them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Which pixels of a generated picture are its object: the background removal of ILGen.
+"""Background removal of ILGen: masks of the objects in generated pictures.
 
-ILGen uses RMBG v1.4 (appendix A), whose weights run only with code from their repository and come under a
-non-commercial licence; neither is taken in here. There are two other ways, and a third is to bring masks of one's own:
+ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository and have a non-commercial licence, so
+this module offers two other ways (a third is to supply your own masks):
 
-* `CleanBackground` needs no model. ILGen asks its generator for "a clean background", and here that is taken at its
-  word: what is connected to the border and near a smooth fit of the border's colours is background. Where the border
-  isn't smooth the picture is rejected, not guessed at. Soft edges and holes through an object come out less well than
-  RMBG's, and a shadow may count as object.
-* `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, coarsely: at 352 x 352.
+* `CleanBackground` needs no model. ILGen asks its generator for "a clean background", so pixels that are connected to
+  the border and close to a smooth fit of the border's colors count as background. A picture with an uneven border is
+  rejected. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
+* `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, at a coarse 352 x 352.
 
-Both give a mask of 0 and 255, RMBG a soft one.
+Both return a mask of 0 and 255; RMBG returns a soft one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0")
 
 
 class Remover(Protocol):
-    """Finds the object of a picture."""
+    """Finds the object in a picture."""
 
     @property
     def settings(self) -> dict[str, Any]: ...
@@ -44,22 +43,22 @@ class Remover(Protocol):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field; once they are loaded."""
+        """Commit or fingerprint of its weights by field, available after `load`."""
         ...
 
     def load(self) -> None: ...
 
     def mask(self, image: Image.Image, category: str) -> Image.Image:
-        """The object, "L", 0 or 255.
+        """The mask of the object, "L", 0 or 255.
 
         Raises:
-            Rejected: if there is none to be found.
+            Rejected: if it finds no object.
         """
         ...
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
-    """ "clean" or "clipseg"; nothing is loaded yet.
+    """The remover "clean" or "clipseg"; its weights are not loaded yet.
 
     Raises:
         GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
@@ -78,15 +77,16 @@ def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | No
 
 @dataclass(frozen=True)
 class CleanBackground:
-    """The object before a clean background, by colour alone.
+    """Finds the object on a clean background by color alone.
 
-    A quadratic surface is fitted to each colour along the border. Pixels within `tolerance` of it that hang together
-    with the border are background; of the rest, the largest connected region, with its holes filled, is the object.
+    A quadratic surface is fitted to each color channel along the border. Pixels within `tolerance` of it that are
+    connected to the border are background. The largest connected region of the rest, with its holes filled, is the
+    object.
 
     Attributes:
         tolerance: largest distance from the surface, Euclidean, in RGB of 0-255.
         border: width of the border, as a share of the shorter side.
-        clean: share of the border that must be within tolerance, or the background is not clean.
+        clean: smallest share of the border within tolerance; with less, the picture is rejected.
         least, most: share of the picture that an object may cover.
     """
 
@@ -122,18 +122,18 @@ class CleanBackground:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth colour")
         body = _largest(~_touching(near, rim))
         if not body.any():
-            raise Rejected("there is nothing but background")
-        return _mask(body, self.least, self.most, "what is not background")
+            raise Rejected("the picture shows nothing but background")
+        return _mask(body, self.least, self.most, "the object")
 
 
 @dataclass(frozen=True)
 class ClipSeg:
-    """The object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
+    """Finds the object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
 
-    The largest connected region that it finds is the object, with holes filled that do not reach the border.
+    The object is the largest connected region, including its holes unless they reach the border.
 
     Attributes:
-        threshold: of the probability that a pixel belongs to it.
+        threshold: of the probability that a pixel belongs to the object.
         least, most: share of the picture that an object may cover.
     """
 
@@ -189,7 +189,7 @@ class ClipSeg:
         rim = np.ones_like(body)
         rim[1:-1, 1:-1] = False
         body |= ~_touching(~body, rim)
-        return _mask(body, self.least, self.most, f"what was found as {category}")
+        return _mask(body, self.least, self.most, f"the region found as {category}")
 
 
 def _regions(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -216,20 +216,20 @@ def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return largest
 
 
-def _mask(body: NDArray[np.bool_], least: float, most: float, what: str) -> Image.Image:
+def _mask(body: NDArray[np.bool_], least: float, most: float, name: str) -> Image.Image:
     """The mask as an image, "L", 0 or 255.
 
     Raises:
-        Rejected: if it covers less or more of the picture than an object may.
+        Rejected: if it covers less than `least` or more than `most` of the picture.
     """
     covered = float(body.mean())
     if not least <= covered <= most:
-        raise Rejected(f"{what} covers {covered:.1%} of the picture")
+        raise Rejected(f"{name} covers {covered:.1%} of the picture")
     return Image.fromarray(body.astype(np.uint8) * 255)
 
 
 def _surface(pixels: NDArray[np.float64], rim: NDArray[np.bool_], tolerance: float) -> NDArray[np.float64]:
-    """(H, W, 3): quadratic in x and y, least squares on the rim; refitted to what is near, as objects may touch it."""
+    """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
     y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in rim.shape), indexing="ij")
     terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
     at, colours = terms[rim], pixels[rim]

@@ -1,4 +1,4 @@
-"""Lists of object categories for ILGen: from a file, or from a language model behind an OpenAI-compatible address."""
+"""Lists of object categories for ILGen, from a file or from a language model behind an OpenAI-compatible address."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from idmetric.data.generate.errors import GenerateError
 from idmetric.io import json_file, text_file
 from idmetric.io.output import replacing
 
-# ILGen, table 1: number of categories C and of objects of each K
+# ILGen, table 1: number of categories C, and K objects of each
 COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}
 _MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
-_LONGEST = 80  # letters of a category; longer lines are talk
-_WORDS = 5  # of a category, as our prompt asks
-OPENAI = "api.openai.com"  # the one server that OPENAI_API_KEY is meant for
+_LONGEST = 80  # letters of a category; longer lines are no names
+_WORDS = 5  # most words of a category, as our prompt asks
+OPENAI = "api.openai.com"  # the only server that gets OPENAI_API_KEY
 
 
 def read_categories(path: str | os.PathLike[str]) -> list[str]:
-    """The categories of a text file, one on each line; blank lines and lines that start with # are left out.
+    """The categories of a text file, one on each line; blank lines and lines that start with # are ignored.
 
     Raises:
-        GenerateError: if the file cannot be read, or holds no or repeated categories.
+        GenerateError: if the file cannot be read, has no categories, or repeats one.
     """
     try:
         text = text_file.read(path, "utf-8-sig")
@@ -45,12 +45,12 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
         if (seen := first.setdefault(line.casefold(), i)) != i:
             raise GenerateError(f"{os.fspath(path)}: line {i} repeats line {seen}: {line!r}")
     if not lines:
-        raise GenerateError(f"{os.fspath(path)}: there are no categories in it; write one on each line")
+        raise GenerateError(f"{os.fspath(path)}: the file has no categories; write one on each line")
     return [line for _, line in lines]
 
 
 def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
-    """Write a file of categories, whole or not at all."""
+    """Write a file of categories atomically."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as temporary:
@@ -62,11 +62,12 @@ class Chat:
     """A language model behind an OpenAI-compatible address.
 
     Attributes:
-        url: such as http://localhost:8000/v1; `/chat/completions` is added where it lacks.
-        model: the name that the server knows it by.
-        key: sent as a bearer token; None sends none. Redirects are not followed, so it goes nowhere else.
-        timeout: seconds for one answer. retries: after a refusal for load (429), a server error (5xx) or a lost
-            connection, waiting 1, 2, 4, ... seconds, or as long as the server says, at most a minute.
+        url: such as http://localhost:8000/v1; `/chat/completions` is appended if it is missing.
+        model: its name on the server.
+        key: bearer token to send, or None. Redirects are not followed, so no other server gets it.
+        timeout: seconds to wait for one answer.
+        retries: attempts after status 429, a server error (5xx) or a lost connection. The pause is 1, 2, 4, ...
+            seconds, or as long as the server asks, but at most a minute.
     """
 
     url: str
@@ -79,7 +80,7 @@ class Chat:
         """The model's answer to a conversation.
 
         Raises:
-            GenerateError: with the server's words, if there is none.
+            GenerateError: quoting the server, if it does not answer.
         """
         for attempt in range(self.retries + 1):
             try:
@@ -105,7 +106,7 @@ class Chat:
     def _address(self) -> str:
         scheme = urllib.parse.urlsplit(self.url).scheme
         if scheme not in ("http", "https"):
-            raise GenerateError(f"{self.url!r} is no http or https address")
+            raise GenerateError(f"{self.url!r} is not an http or https address")
         base = self.url.rstrip("/")
         return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
@@ -126,17 +127,17 @@ def ask_categories(
     wait: Callable[[float], None] = time.sleep, known: Sequence[str] = (),
     keep: Callable[[list[str]], None] = lambda found: None,
 ) -> list[str]:  # fmt: skip
-    """`count` categories of a domain, without repetitions (ILGen, section 3.2); asked on until there are enough.
+    """Ask a model for `count` different categories of a domain (ILGen, section 3.2), in several rounds if necessary.
 
     Args:
-        domain: a name in `domains`, such as generic, art, landmark, product, or a description of any other.
-        domains: the words to ask with (`Wording.domains`).
-        rounds: questions at most. Two in a row that bring nothing new end it as well.
-        known: categories of an earlier attempt, to go on from.
-        keep: called with all categories so far after each answer that brought new ones.
+        domain: a name in `domains`, such as generic, art, landmark or product, or a description of another domain.
+        domains: the words of the questions (`Wording.domains`).
+        rounds: most questions to ask; two answers in a row without a new category end it too.
+        known: categories of an earlier attempt, which this one resumes.
+        keep: called with all categories so far after each answer that added some.
 
     Raises:
-        GenerateError: if the model stops short of `count`.
+        GenerateError: if the model names fewer than `count`.
     """
     spoken = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
     first = {"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}
@@ -169,8 +170,10 @@ def file_categories(
     path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any],
     wait: Callable[[float], None] = time.sleep,
 ) -> None:  # fmt: skip
-    """Ask for categories and write them to a file. What there is after each answer is kept in `<file>.partial`, which
-    the next attempt goes on from, so that nothing is lost if the model stops short or the connection breaks."""
+    """Ask for categories and write them to a file.
+
+    `<file>.partial` keeps the categories so far after each answer, and the next attempt resumes from it.
+    """
     partial = path.with_name(f"{path.name}.partial")
     known = read_categories(partial) if partial.exists() else []
     try:
@@ -178,15 +181,16 @@ def file_categories(
     except GenerateError as error:
         if not partial.exists():
             raise
-        raise GenerateError(f"{error}; {partial} keeps those there are: run again to go on from them") from error
+        raise GenerateError(f"{error}; {partial} keeps the categories so far: run again to resume") from error
     write_categories(path, found)
     partial.unlink(missing_ok=True)
 
 
 def parse_categories(answer: str) -> list[str]:
-    """Names from a model's list: without numbers, bullets, emphasis and end marks; long lines and headings are talk.
+    """The names in a model's list, without numbers, bullets, emphasis and final punctuation.
 
-    A list may also be a JSON array of texts, or lines of three or more names of at most five words between commas.
+    Long lines and headings are ignored. The list may also be a JSON array of texts, or lines of three or more names of
+    at most five words, separated by commas.
     """
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
     lines = _array(answer)
@@ -198,7 +202,7 @@ def parse_categories(answer: str) -> list[str]:
 
 
 def _array(answer: str) -> list[str] | None:
-    """The texts of the JSON array from the first bracket to the last, if there is one."""
+    """The texts of the JSON array between the first and the last bracket, or None."""
     start, end = answer.find("["), answer.rfind("]")
     try:
         value = json_file.parse(answer[start : end + 1])
@@ -212,14 +216,14 @@ def _talk(line: str) -> bool:
 
 
 def _parts(line: str) -> list[str]:
-    """The names of a line of names between commas; any other line as it is."""
+    """The names of a line, if commas separate them; otherwise the line itself."""
     parts = [part.strip() for part in line.strip(" .,;").split(",")]
     parts[-1] = parts[-1].removeprefix("and ")
     return parts if len(parts) >= 3 and all(0 < len(part.split()) <= _WORDS for part in parts) else [line]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: following it would send the key to another server."""
+    """Treats a redirect as an error; following it would send the key to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,8 +1,8 @@
-"""What is done to a photo and its mask before a diffusion model edits it: crop, scale, place on white, cut the mask.
+"""Preparation of a photo and its mask for a diffusion model: crop, scale, place on white, cut the mask.
 
-Pure functions of an image, the mask of its foreground and a random generator. Images and masks may be anything that
-`idmetric.images` reads (EXIF orientation applied, 16 bits scaled); results are PIL images, RGB, and masks "L" with 0
-and 255 alone. Masks are scaled by exact area: a pixel belongs to the foreground where at least half of it does.
+Pure functions of an image, the mask of its foreground and a random generator. They accept any image and mask that
+`idmetric.images` reads (EXIF orientation applied, 16 bits scaled) and return PIL images: RGB images, and masks "L" of 0
+and 255. Masks are scaled by exact area: a pixel belongs to the foreground if at least half of it does.
 
     from idmetric.data.generate.compose import contextual_canvas, scale_mode
     made = contextual_canvas("dog.jpg", "dog_mask.png", np.random.default_rng([seed, row]), scale_mode("dog-17", seed))
@@ -28,14 +28,14 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 Bits = NDArray[np.bool_]
 
 MODES: tuple[Mode, ...] = ("small", "large")
-LEAST = 0.10  # of the canvas that the foreground covers (ID-Sim, A.2.1)
+LEAST = 0.10  # smallest share of the canvas that the foreground covers (ID-Sim, A.2.1)
 CANVAS_STEP = (64, 96)  # canvases are multiples of this: exactly 2:3, and divisible by 32
 CANVAS_LONGEST = 1248  # ID-Sim, A.2.1; 13 steps
 FIT_LONGEST, FIT_MULTIPLE = 720, 8  # ID-Sim, A.2.2
-REMOVED = (0.4, 0.6)  # of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
-PADDING = 0.5  # of the image's sides (ILGen, section 4.1)
+REMOVED = (0.4, 0.6)  # share of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
+PADDING = 0.5  # largest padding as a share of the image's sides (ILGen, section 4.1)
 NEARID_SIDE = 512  # NearID, appendix 0.B.1
-_HALF = 0.5 - 1e-6  # float32 rounding of coverage
+_HALF = 0.5 - 1e-6  # coverage is rounded to float32
 
 
 class ComposeError(ValueError):
@@ -44,12 +44,12 @@ class ComposeError(ValueError):
 
 @dataclass(frozen=True)
 class Composed:
-    """An image made for editing.
+    """An image that is ready for editing.
 
     Attributes:
         image: RGB.
         mask: of its foreground, "L", 0 or 255, of the same size.
-        parameters: what was drawn and measured, as JSON can hold it.
+        parameters: random draws and measurements, as JSON values.
     """
 
     image: Image.Image
@@ -58,7 +58,7 @@ class Composed:
 
 
 def scale_mode(identity: str, seed: int = 0) -> Mode:
-    """The mode of an instance: every frame of one identity gets the same, half of the identities get each (A.2.1)."""
+    """The scale mode of all frames of an identity; each mode gets half of the identities (A.2.1)."""
     digest = hashlib.sha256(f"{seed}/{identity}".encode()).digest()
     return MODES[digest[0] % 2]
 
@@ -66,28 +66,30 @@ def scale_mode(identity: str, seed: int = 0) -> Mode:
 def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mode: Mode) -> Composed:
     """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
 
-    The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground; where there is
-    none, the smallest that can, over the image's border. As all but the foreground becomes white, only its size
-    matters. The canvas has its ratio exactly, sides divisible by 32 and at most 1248 px.
+    The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground. If there is none,
+    it is the smallest window that can, which exceeds the image. Only the size of the crop matters, because everything
+    except the foreground becomes white. The canvas has exactly its ratio; its sides are divisible by 32 and at most
+    1248 px.
 
-    A foreground that covers less than 10 % of the crop is scaled up to 10 %, up to whole pixels; one too long for that
-    to fit is scaled up as far as it fits (`fits` is then false). Others are scaled by a factor that leaves between 10 %
-    and what they covered, drawn evenly from the lower half of these factors for mode "small", from the upper half for
-    "large": the paper names the two modes, but not what tells them apart. The foreground is never clipped.
+    A foreground that covers less than 10 % of the crop is enlarged to 10 %, rounded to whole pixels; if it is too long
+    for that, it is enlarged as far as it fits (`fits` is then false). Any other foreground is scaled by a factor that
+    leaves between 10 % and its original share. Mode "small" draws from the lower half of these factors, "large" from
+    the upper half; the paper names the two modes without defining them. The foreground is never clipped.
 
     Args:
-        image, mask: as `read_image` and `idmetric.images.masks.read_mask` take them, of one size.
+        image, mask: of one size, in any form that `read_image` and `idmetric.images.masks.read_mask` accept.
         rng: draws the scale, then the place.
-        mode: of the instance, see `scale_mode`.
+        mode: of the identity, see `scale_mode`.
 
     Returns:
-        Parameters: mode, canvas (width, height), crop (width, height), box of the foreground in the image, size of it
-        on the canvas, left, top, scale (canvas pixels of a pixel), covered_before (of the crop), covered, fits.
+        The canvas, with parameters mode, canvas (width, height), crop (width, height), box (of the foreground in the
+        image), size (of the foreground on the canvas), left, top, scale (canvas pixels per image pixel),
+        covered_before (share of the crop), covered and fits.
 
     Raises:
         ImageReadError: if the image or mask cannot be read.
         ComposeError: if their sizes differ, the mask is empty or covers everything, or the foreground is so thin that
-            nothing of it is left.
+            it vanishes.
     """
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
@@ -115,14 +117,16 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
 
 
 def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, most: float = PADDING) -> Composed:
-    """The foreground on white, smaller and elsewhere, in an image of the same size (ILGen, sections 3.2 and 4.1).
+    """The foreground on white, smaller and at a random place, in an image of the same size (ILGen, 3.2 and 4.1).
 
     "We add random padding (up to 50% of the image resolution) to the foreground-segmented instance, keeping the same
-    aspect ratio": sides grow by one share drawn evenly from [0, most], cut unevenly at random between left and right
-    and between top and bottom, and the whole is resized back. So the object shrinks to 1 / (1 + share), 2/3 at least.
+    aspect ratio": both sides grow by one share drawn uniformly from [0, most], which is divided at random between left
+    and right and between top and bottom. The result is resized back, so the object shrinks by 1 / (1 + share), to 2/3
+    at least.
 
     Returns:
-        Parameters: padding (the share), left, top, size of the former image in the new one, scale, covered.
+        The image, with parameters padding (the share), left, top, size (of the old image in the new one), scale and
+        covered.
 
     Raises:
         ImageReadError, ComposeError: as `contextual_canvas`.
@@ -143,13 +147,13 @@ def fit(
 ) -> tuple[Image.Image, Image.Image]:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
-    Nothing is enlarged but by rounding: sides go to the nearest multiple, so each is off the image's aspect ratio by
-    less than half a multiple (by less than one where `longest` itself is no multiple).
+    Images are only ever enlarged by rounding: each side is rounded to the nearest multiple, which changes it by less
+    than half a multiple (by less than one if `longest` is not a multiple).
 
     Raises:
         ImageReadError: if the image or mask cannot be read.
-        ComposeError: if their sizes differ, a side would be nearest to no multiple at all (a tiny image, or a very
-            long one), or the foreground is so thin that nothing of it is left.
+        ComposeError: if their sizes differ, a side would be rounded to zero (a tiny or very long image), or the
+            foreground is so thin that it vanishes.
     """
     if multiple < 1 or longest < multiple:
         raise ValueError(f"longest must be at least multiple, and multiple at least 1; got {longest} and {multiple}")
@@ -175,31 +179,31 @@ def partial_mask(
 ) -> tuple[Image.Image, dict[str, Any]]:
     """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
 
-    Axis, side and share are drawn; whole columns (horizontal axis) or rows (vertical axis) go, counted from that side,
-    so many that the removed area comes nearest to the drawn share of all cuts that remove 40-60 %. Where the drawn axis
-    has no such cut (a thin foreground), the other axis is cut.
+    Axis, side and share are drawn at random. The cut removes whole columns (horizontal axis) or rows (vertical axis)
+    from that side. Of all cuts that remove 40-60 %, it is the one closest to the drawn share. If the drawn axis has no
+    such cut (a thin foreground), the other axis is cut.
 
     Args:
-        mask: as `idmetric.images.masks.read_mask` takes it; below one half is background.
-        removed: least and largest share to remove, within (0, 1).
+        mask: in any form that `idmetric.images.masks.read_mask` accepts; values below one half are background.
+        removed: smallest and largest share to remove, within (0, 1).
 
     Returns:
-        The mask, and parameters: axis, side (left, right, top or bottom), cut (the first column or row that is kept, or
-        that is gone, counted from the left or top), share (drawn), removed (of the area, as it came out).
+        The mask, and the parameters axis, side (left, right, top or bottom), cut (first column or row after the cut,
+        counted from the left or top), share (drawn) and removed (the actual share of the area).
 
     Raises:
         ImageReadError: if the mask cannot be read.
-        ComposeError: if it is empty, or neither axis has such a cut (a single pixel).
+        ComposeError: if it is empty, or no axis has such a cut (a single pixel).
     """
     low, high = removed
     if not 0 < low <= high < 1:
-        raise ValueError(f"removed must be two rising shares within (0, 1), got {removed}")
+        raise ValueError(f"removed must be two ascending shares within (0, 1), got {removed}")
     bits = np.array(read_mask(mask).numpy() >= _HALF)
     area = int(bits.sum())
     if not area:
-        raise ComposeError(f"{describe(mask)}: the mask is empty, there is no foreground to remove a part of")
+        raise ComposeError(f"{describe(mask)}: the mask is empty, so no part of a foreground can be removed")
     first, from_end, share = int(rng.integers(2)), bool(rng.integers(2)), float(rng.uniform(low, high))
-    for axis in (first, 1 - first):  # 0: columns go, 1: rows go
+    for axis in (first, 1 - first):  # 0 removes columns, 1 removes rows
         line = bits.sum(axis=axis)[:: -1 if from_end else 1]
         gone = np.cumsum(line)
         allowed = np.flatnonzero((gone >= low * area - 1e-9) & (gone <= high * area + 1e-9))
@@ -225,12 +229,12 @@ def _read(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.
     if bits.shape != (photo.height, photo.width):
         raise ComposeError(
             f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
-            f"{photo.width}x{photo.height}: scale the mask to the image, if they show the same"
+            f"{photo.width}x{photo.height}: scale the mask to the image if they show the same picture"
         )
     if check and not bits.any():
         raise ComposeError(f"{describe(mask)}: the mask is empty, it must select the foreground (white)")
     if check and bits.all():
-        raise ComposeError(f"{describe(mask)}: the mask covers everything, it tells no foreground from background")
+        raise ComposeError(f"{describe(mask)}: the mask covers everything, it must leave out the background (black)")
     return photo, bits
 
 
@@ -240,8 +244,11 @@ def _box(bits: Bits) -> Box:
 
 
 def _crop(image: tuple[int, int], box: tuple[int, int]) -> tuple[float, float]:
-    """Width and height of the crop: the ratio that needs least beyond the image, then the one that keeps most of it,
-    then (a square image) the one nearer to the foreground's shape."""
+    """Width and height of the crop, for the better of the two ratios.
+
+    The better ratio exceeds the image less; then it keeps more of the image; then (for a square image) it is closer to
+    the foreground's shape.
+    """
     found = []
     for ratio in (3 / 2, 2 / 3):
         within = min(image[0], image[1] * ratio)
@@ -254,7 +261,7 @@ def _crop(image: tuple[int, int], box: tuple[int, int]) -> tuple[float, float]:
 
 
 def _canvas(crop: tuple[float, float]) -> tuple[int, int]:
-    """The canvas nearest in size to the crop, of its ratio."""
+    """The canvas of the crop's ratio that is closest to it in size."""
     short, long = CANVAS_STEP
     steps = min(CANVAS_LONGEST // long, max(1, math.floor(max(crop) / long + 0.5)))
     return (long * steps, short * steps) if crop[0] > crop[1] else (short * steps, long * steps)
@@ -264,7 +271,7 @@ def _place(
     photo: Image.Image, bits: Bits, box: Box, size: tuple[int, int], canvas: tuple[int, int],
     rng: np.random.Generator, name: str,
 ) -> tuple[tuple[Image.Image, Image.Image], dict[str, Any]]:  # fmt: skip
-    """What the mask selects in a box of the photo, resized and put anywhere on white; and where that is."""
+    """The masked part of a box of the photo, resized and placed at random on white, with its mask and its place."""
     left, top = (int(rng.integers(room - side + 1)) for room, side in zip(canvas, size, strict=True))
     scaled = _scaled(bits, box, size)
     if not scaled.any():
@@ -291,4 +298,4 @@ def _whole(length: float, most: int) -> int:
 
 
 def _vanished(name: str, size: tuple[int, int]) -> str:
-    return f"{name}: the foreground is too thin, nothing of it is left at {size[0]}x{size[1]} pixels: leave it out"
+    return f"{name}: the foreground is so thin that it vanishes at {size[0]}x{size[1]} pixels: leave it out"

@@ -1,6 +1,6 @@
 """Contextual edits: the same object in another place and light (ID-Sim, appendix A.2.1).
 
-Each frame's foreground is scaled, placed on a white canvas, and given a background and a lighting by Qwen-Image-Edit.
+The foreground of each frame is scaled and placed on a white canvas; Qwen-Image-Edit adds a background and lighting.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ GENERATOR_SEED = 0  # "a fixed generator seed ensures determinism"; the paper do
 def contextual_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
 ) -> Task:
-    """One edit (or several copies) of each row.
+    """Plan `copies` contextual edits of each row.
 
-    Frames of one identity get different combinations of background and lighting, drawn without replacement from those
-    that suit the category's supercategory, and begin anew once all are used up. Their scale mode, small or large, is
-    the identity's. The new row keeps the identity, its mask is that of the object on its canvas, and its background
-    is its own: the same words give another picture each time. They stand in the parameters.
+    Frames of one identity get different combinations of background and lighting. They are drawn without replacement
+    from the combinations that suit the category's supercategory, and repeat once all are used. All frames of an
+    identity have one scale mode, small or large. The new row keeps the identity, and its mask shows the object on its
+    canvas. Each row gets a background id of its own, because the same words give another picture each time; the words
+    are in the parameters.
 
     Raises:
         GenerateError: if a row has no mask.
@@ -52,18 +53,19 @@ def contextual_task(
     jobs: list[Job] = []
     used: dict[str, int] = {}
     for index, row in enumerate(manifest):
-        who = row.identity or row.id
+        identity = row.identity or row.id
         for copy in range(copies):
             scenes = words.scenes(row.category)
-            order = np.random.default_rng(text_seed(seed, who)).permutation(len(scenes))
-            background, lighting = scenes[order[used.get(who, 0) % len(scenes)]]
-            used[who] = used.get(who, 0) + 1
+            order = np.random.default_rng(text_seed(seed, identity)).permutation(len(scenes))
+            background, lighting = scenes[order[used.get(identity, 0) % len(scenes)]]
+            used[identity] = used.get(identity, 0) + 1
+
             slots = {"background": background, "lighting": lighting}
             if uses_class:
                 slots["class"] = str(getattr(row, class_column))
             prompt = words.prompt("context", **slots)
             settings = {
-                "task": "context", "mode": scale_mode(who, seed), "background": background, "lighting": lighting,
+                "task": "context", "mode": scale_mode(identity, seed), "background": background, "lighting": lighting,
                 "generator_seed": GENERATOR_SEED,
             }  # fmt: skip
             draw = frame_seed(seed, index, copy)

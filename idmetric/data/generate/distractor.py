@@ -27,25 +27,25 @@ from idmetric.data.generate.wording import Wording
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
-_LONGEST_RATIO = 8  # of sides; engines make nothing of longer strips
+_LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 
 
 def distractor_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
     side: int | None = NEARID_SIDE, out_side: int = NEARID_SIDE,
 ) -> Task:  # fmt: skip
-    """One distractor (or several copies) of each row: the engine repaints all that the mask selects.
+    """Plan `copies` distractors of each row; the engine repaints everything that the mask selects.
 
-    The paper works on squares, at 512 x 512 and at each engine's native size, and brings all results to 512 x 512 by
-    Lanczos. Here an image keeps its shape: it is worked on at the area of such a square, and comes out with a shorter
-    side of 512, or its own where that is smaller. Of a 512 x 512 image all is as in the paper. The result is put into
-    the image where the mask is; all else stays bit by bit (as it is after that reduction).
+    The paper works on squares, at 512 x 512 and at each engine's native size, and resizes all results to 512 x 512 by
+    Lanczos. Here an image keeps its aspect ratio: the engine works at the area of such a square, and the result has a
+    shorter side of 512 pixels, or the image's own if that is smaller. For a 512 x 512 image this equals the paper. The
+    result replaces the masked pixels; all other pixels of the (reduced) image stay exactly the same.
 
-    The seed of the noise is the row's, `seed + row`; the paper names none.
+    The seed of the noise is `seed + row`; the paper does not state one.
 
     Args:
-        side: of the square whose area is worked at; None is the engine's native one.
-        out_side: shorter side of results; 0 keeps each image's own size.
+        side: of the square with the area to work at; None = the engine's native side.
+        out_side: shorter side of results; 0 keeps the size of each image.
 
     Raises:
         GenerateError: if a row has no mask or class.
@@ -77,14 +77,14 @@ def distractor_task(
 
 
 def working_size(size: tuple[int, int], side: int, multiple: int) -> tuple[int, int]:
-    """(width, height) of the area of a square of that side, in the shape of `size`, divisible by `multiple`.
+    """(width, height) divisible by `multiple`, with the aspect ratio of `size` and the area of a square of that side.
 
     Raises:
         ComposeError: if one side is more than 8 times the other.
     """
     ratio = size[0] / size[1]
     if not 1 / _LONGEST_RATIO <= ratio <= _LONGEST_RATIO:
-        raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to be repainted: crop it")
+        raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to repaint: crop it")
     exact = side * math.sqrt(ratio), side / math.sqrt(ratio)
     width, height = (max(multiple, math.floor(s / multiple + 0.5) * multiple) for s in exact)
     return width, height

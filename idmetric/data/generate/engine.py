@@ -1,7 +1,7 @@
-"""What every diffusion engine is: a name, settings that decide its pixels, and `edit(request) -> image`.
+"""Diffusion engines: each has a name, settings that determine its pixels, and `edit(request) -> image`.
 
-An engine is a frozen dataclass; its fields are its settings, the paper's values the defaults. Building one loads
-nothing; its first `edit` does.
+An engine is a frozen dataclass of settings with the paper's values as defaults. It loads its weights at the first
+`edit`.
 
     from idmetric.data.generate import open_engine
     engine = open_engine("sdxl_inpaint", steps=20)
@@ -37,8 +37,8 @@ ENGINES = {
     "iclight": ("idmetric.data.generate.iclight", "ICLight"),
 }
 POWERPAINT = (
-    "PowerPaint, and BrushNet on which it stands, are in no release of diffusers, its own code pins an old one, and "
-    "its weights include a pickle: it isn't built here. Import the published distractors, NearID-PowerPaint, instead"
+    "PowerPaint is not available: no release of diffusers includes it or BrushNet, which it builds on; its own code "
+    "pins an old release, and its weights include a pickle. Import its published distractors (NearID-PowerPaint)"
 )
 
 
@@ -47,14 +47,14 @@ class Request:
     """One image to make.
 
     Attributes:
-        prompt: what to show.
+        prompt: text that describes the image.
         seed: of all random numbers; equal requests give equal images.
-        image: RGB, its sides divisible by the engine's `multiple`; None where it is made from text alone.
-        mask: "L", of the image's size, 255 = repaint (inpainting) or the object (relighting), 0 elsewhere.
-        strength: how far to leave the image, (0, 1]; None is the engine's own.
-        negative: what not to show, for engines that take it.
-        guidance: by the prompt; None is the engine's own.
-        size: (width, height) of the result; None is the image's.
+        image: RGB, with sides divisible by the engine's `multiple`; None for an image from text alone.
+        mask: "L", of the image's size: 255 = repaint (inpainting) or the object (relighting), 0 elsewhere.
+        strength: of the change, in (0, 1]; None = the engine's own.
+        negative: negative prompt, for engines that support it.
+        guidance: scale of the prompt's influence; None = the engine's own.
+        size: (width, height) of the result; None = the image's.
     """
 
     prompt: str
@@ -75,11 +75,11 @@ class Engine:
 
     name: ClassVar[str] = ""
     native: ClassVar[int] = 1024  # side of the square whose area it works best at
-    multiple: ClassVar[int] = 16  # that sides must be divisible by
+    multiple: ClassVar[int] = 16  # sides must be divisible by it
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides its pixels besides the request, as JSON can hold it."""
+        """Everything except the request that determines the pixels, as JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
         return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
 
@@ -95,25 +95,25 @@ class Engine:
 
     @cached_property
     def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field; once they are loaded."""
+        """Commit or fingerprint of its weights by field, available once they are loaded."""
         return {name: version(w) for name, w in self.weights.items()}
 
     @property
     def pipe(self) -> Any:
-        """Its pipeline, loaded when it is first asked for."""
+        """Its pipeline, loaded at the first use."""
         raise NotImplementedError
 
     def load(self) -> None:
-        """Load it now rather than at the first `edit`; errors as there."""
+        """Load it now instead of at the first `edit`, with the same errors."""
         _ = self.pipe
 
     def edit(self, request: Request) -> Image.Image:
-        """The image asked for, RGB, of the size asked for, or else of the request's image where there is one.
+        """The requested image, RGB, in the requested size or else in that of the request's image.
 
         Raises:
             WeightsError: if its weights cannot be loaded.
             GenerateError: if the device's memory is too small.
-            Flat: if nothing but one flat colour comes out.
+            Flat: if the result is of one color.
         """
         raise NotImplementedError
 
@@ -134,10 +134,10 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; nothing is loaded yet.
+    """An engine by name; its weights are not loaded yet.
 
     Args:
-        weights: other places of its weights by field ("base", "lora", ...): see `Weights.at`.
+        weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
         settings: other values of its fields, as numbers or as text.
 
     Raises:
@@ -155,10 +155,10 @@ def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | Non
 
 @contextmanager
 def drawing(request: Request, place: Place) -> Iterator[Any]:
-    """A generator on the CPU for the request's seed: the same noise on every device.
+    """A generator on the CPU with the request's seed, which draws the same noise for every device.
 
-    Some pipelines draw from torch's global generators as well: the CPU's and the device's are seeded too, and given
-    back as they were.
+    Some pipelines also draw from torch's global generators, so those of the CPU and the device are seeded too, and
+    restored afterwards.
 
     Raises:
         GenerateError: if the device's memory is too small.
@@ -177,7 +177,7 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
 
 @contextmanager
 def _seeded(seed: int, device: Any) -> Iterator[None]:
-    """The global generators of the CPU and of one device, but of no other, seeded inside and restored afterwards."""
+    """Seed the global generators of the CPU and of one device inside the context, and restore them afterwards."""
     import torch
 
     module = None if device.type == "cpu" else torch.get_device_module(device)

@@ -1,4 +1,4 @@
-"""Which weights lie in a local folder or file: a short hash of what they hold, quick enough to ask before each run."""
+"""A short hash of the weights in a local folder or file, fast enough to compute before each run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # of files that pipelines are loaded from
+_READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
 _SAMPLE = 16 * 1024  # bytes read at each of three places of a tensor
 _MOST_HEADER = 100_000_000  # bytes; safetensors' own limit
 
 
 def fingerprint(path: Path) -> str:
-    """12 hex digits of a SHA-256 over names and content of a folder's files, or of one file.
+    """12 hex digits of a SHA-256 over the names and contents of a folder's files, or of one file.
 
-    Configurations, words and the headers of safetensors files count whole; of each tensor its first, middle and last
-    16 KiB do. So other values or settings give another hash, wherever the folder lies, without reading all of it.
+    Configurations, vocabularies and the headers of safetensors files are hashed completely, and of each tensor the
+    first, middle and last 16 KiB. Other values or settings therefore give another hash without reading every byte. The
+    path of the folder doesn't matter.
     """
     digest = hashlib.sha256()
     root = path if path.is_dir() else path.parent
@@ -43,7 +44,7 @@ def _whole(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The header, then parts of every tensor in order; of a broken file all of it."""
+    """The header, then samples of every tensor in order; a broken file completely."""
     try:
         start = 8 + (length := int.from_bytes(file.read(8), "little"))
         if length > min(_MOST_HEADER, size):

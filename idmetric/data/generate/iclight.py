@@ -31,9 +31,10 @@ _SCHEDULE = {  # DPM++ 2M SDE Karras, as IC-Light's demo has it
 
 @dataclass(frozen=True)
 class ICLight(Engine):
-    """IC-Light "fc" with the defaults of its demo, as ILGen says (appendix A): 25 steps, CFG 2, then enlarged 1.5 times
-    and denoised anew by half. The demo's 512 x 640 becomes the image's own shape; the enlarged result is
-    resized once, to the size asked for.
+    """IC-Light "fc" with the defaults of its demo, as in ILGen (appendix A).
+
+    25 steps at CFG 2, then the image is enlarged 1.5 times and denoised again with strength 0.5. The image keeps its
+    own aspect ratio instead of the demo's 512 x 640, and the enlarged result is resized once, to the requested size.
     """
 
     base: Weights = BASE
@@ -51,7 +52,7 @@ class ICLight(Engine):
 
     @cached_property
     def pipes(self) -> tuple[Any, Any]:
-        """Text to image, and image to image, of the same parts."""
+        """The text-to-image and the image-to-image pipeline, which share their models."""
         import torch
 
         pipe = load_pipeline(
@@ -76,7 +77,8 @@ class ICLight(Engine):
         image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front, guidance = on_grey(image, mask), given(request.guidance, self.guidance)
+        front, guidance = on_gray(image, mask), given(request.guidance, self.guidance)
+
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
                 low = first(
@@ -110,13 +112,13 @@ class ICLight(Engine):
         return Image.fromarray(np.nan_to_num(values).astype(np.uint8))
 
 
-def on_grey(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """The object on grey 127, the value that IC-Light encodes as zero."""
+def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
+    """The object on gray 127, the value that IC-Light encodes as zero."""
     return Image.composite(image.convert("RGB"), Image.new("RGB", image.size, (GREY, GREY, GREY)), mask.convert("L"))
 
 
 def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
-    """Widen the UNet's first convolution to 8 input channels, the new ones zero, and add the offset to its weights.
+    """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights.
 
     Raises:
         WeightsError: if the offset does not fit.
@@ -129,7 +131,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
         new.weight.zero_()
         new.weight[:, : old.in_channels] = old.weight
         new.bias = old.bias
-    unet.conv_in = new  # its config keeps 4 channels: so many the pipeline must draw
+    unet.conv_in = new  # the config keeps 4 channels, the number that the pipeline draws
     state = unet.state_dict()
     wrong = sorted(k for k in state.keys() ^ offset.keys())
     wrong += sorted(k for k in state.keys() & offset.keys() if state[k].shape != offset[k].shape)
@@ -140,7 +142,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
 
 @contextmanager
 def conditioned(unet: Any, latent: Any) -> Iterator[None]:
-    """Inside, every step sees the object's latent beside the noisy one."""
+    """Within the context, every step gets the object's latent next to the noisy one."""
     import torch
 
     def widen(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -157,6 +159,6 @@ def conditioned(unet: Any, latent: Any) -> Iterator[None]:
 
 
 def _signed(image: Image.Image) -> NDArray[np.float32]:
-    """Pixels / 127 - 1, so that grey 127 is exactly 0, as IC-Light's code has it."""
+    """Pixels / 127 - 1, as in IC-Light's code; gray 127 becomes exactly 0."""
     signed: NDArray[np.float32] = np.asarray(image, np.float32) / np.float32(127) - np.float32(1)
     return signed

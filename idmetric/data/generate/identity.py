@@ -1,4 +1,4 @@
-"""Identity edits: hard negatives in which part of the object is another's (ID-Sim, appendix A.2.2)."""
+"""Identity edits: hard negatives in which a part of the object is replaced (ID-Sim, appendix A.2.2)."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def identity_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
     guidance: float = GUIDANCE,
 ) -> Task:  # fmt: skip
-    """One edit (or several copies) of each row: FLUX.1 Fill repaints the mask less 40-60 % of it, cut off at one side.
+    """Plan `copies` identity edits of each row: FLUX.1 Fill repaints a partial mask, without 40-60 % cut off one side.
 
-    Strength and partial mask are drawn by the frame's seed, `seed + row`; the generator's is 0. The image is worked on
-    at 720 px at most. The paper wants sides divisible by 8; FLUX packs latents two by two, so it is the engine's 16.
-    The result is resized back, and put into the original where the partial mask is: all else stays bit by bit.
+    The frame's seed, `seed + row`, draws strength and partial mask; the generator's seed is 0. FLUX works at 720 px at
+    most. The paper asks for sides divisible by 8; FLUX packs latents two by two, so the engine's 16 is used. The result
+    is resized back and replaces the pixels of the partial mask; all other pixels stay exactly the same.
 
-    The new row is an identity of its own; its mask is the object's, its part_mask what was repainted, and its oracle
-    score the share of the object that was not (NearID, section 3.4).
+    The new row is an identity of its own. Its mask is the object's, its part_mask the repainted part, and its oracle
+    score the share of the object that was kept (NearID, section 3.4).
 
     Args:
-        guidance: of FLUX.1 Fill, in the place of its own.
+        guidance: for FLUX.1 Fill, instead of the engine's default.
 
     Raises:
         GenerateError: if a row has no mask or class.

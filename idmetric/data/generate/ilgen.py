@@ -1,8 +1,8 @@
-"""ILGen: objects from category names, each relit before several backgrounds (sections 3.2, 4.1 and appendix A).
+"""ILGen: objects from category names, relit on several backgrounds (sections 3.2, 4.1 and appendix A).
 
-First K objects of each category are drawn and cut out (`object_task`). Each of them is then an identity: N times it is
-shrunk and placed at random, and IC-Light gives it a background and light that go with its category (`relight_task`).
-The second step takes any images with masks, such as renderings (the paper's "Objaverse-background").
+The first step generates K objects of each category and cuts them out (`object_task`). Each object is an identity. The
+second step shrinks it, places it at random and lets IC-Light add a background and light that suit the category, N times
+(`relight_task`); it accepts any images with masks, such as renderings (the paper's "Objaverse-background").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from idmetric.data.generate.background import Remover
 from idmetric.data.generate.compose import PADDING, pad_randomly
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.iclight import on_grey
+from idmetric.data.generate.iclight import on_gray
 from idmetric.data.generate.job import (
     Job,
     Made,
@@ -43,11 +43,11 @@ def object_task(
     categories: Sequence[str], each: int, engine: Engine, remover: Remover, words: Wording, seed: int = 0,
     domain: str = "generic",
 ) -> Task:  # fmt: skip
-    """`each` (K) objects of every category, "a <category> in a clean background", with their masks.
+    """Plan `each` (K) objects of every category, "a <category> in a clean background", with their masks.
 
-    Seeds depend on category and number alone, so a longer list of categories, or a larger K, adds to what there is.
-    An object whose background cannot be removed is rejected; the paper does not say what it does with those. Its
-    identity holds the hash of all that made it, so that runs with other seeds, weights or settings can be merged.
+    Seeds depend on category and number alone, so a longer list of categories or a larger K adds to existing objects. An
+    object is rejected if its background cannot be removed; the paper does not describe this case. The identity includes
+    a hash of prompt, seed, weights and settings, so runs that differ in these can be merged.
     """
     settings = {**engine.settings, **prefixed(remover.settings), "task": "object"}
     jobs = []
@@ -79,7 +79,7 @@ def object_task(
 
 
 def prefixed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The remover's settings beside an engine's, which may have the same names."""
+    """The remover's settings under names that differ from an engine's."""
     return {k if k == "remover" else f"remover.{k}": v for k, v in settings.items()}
 
 
@@ -87,16 +87,16 @@ def relight_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
     class_column: str = "category", padding: float = PADDING, blocks: Sequence[str] | None = None,
 ) -> Task:  # fmt: skip
-    """`variants` (N) images of each row's object, of its identity, padded anew by up to `padding` for each.
+    """Plan `variants` (N) relit images of each row's object, each with its own random padding of up to `padding`.
 
     Args:
-        blocks: for each row, the block of jobs that it belongs with; default its id.
+        blocks: the block of jobs that each row belongs to; default: its id.
 
     Raises:
         GenerateError: if a row has no mask or class.
     """
     require(manifest, "mask", "relighting keeps what the mask selects; add masks or filter these rows out")
-    require(manifest, class_column, "the prompt of relighting is its name; fill it in or filter these rows out")
+    require(manifest, class_column, "the prompt of relighting names it; fill it in or filter these rows out")
     settings = {"task": "relight", "padding": padding}
     jobs = []
     for index, row in enumerate(manifest):
@@ -111,8 +111,8 @@ def relight_task(
         image, mask = read_source(manifest, job.source)
         padded = pad_randomly(image, mask, np.random.default_rng(job.seed), padding)
         size = working_size(image.size, engine.native, engine.multiple)
-        grey = on_grey(padded.image, padded.mask)  # before it is resized: no white gets into the object's edge
-        small = grey.resize(size, Image.Resampling.LANCZOS)
+        gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
+        small = gray.resize(size, Image.Resampling.LANCZOS)
         made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
         return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
 

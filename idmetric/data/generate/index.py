@@ -1,4 +1,4 @@
-"""What the index of a pipeline's folder may name: classes of diffusers and transformers, and nothing that runs."""
+"""Check of a pipeline's index: it may name classes of diffusers and transformers, but no other code."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LIBRARIES = ("diffusers", "transformers")
 
 
 def refused(folder: Path) -> str | None:
-    """Why the folder must not be loaded, None if it may.
+    """The reason not to load the folder, or None if it is safe.
 
-    Some versions of diffusers import a module of the folder that its `model_index.json` names, or one that has the
-    name of a component's library. An index that is absent or no JSON is left to diffusers.
+    Some versions of diffusers import a module of the folder that its `model_index.json` names, or one with the name of
+    a component's library. If the index is absent or not JSON, diffusers reports it.
     """
     try:
         index = json_file.read(folder / "model_index.json")
@@ -32,7 +32,7 @@ def refused(folder: Path) -> str | None:
         if not (isinstance(library, str) and isinstance(value[1], str) and _known(library)):
             return f"its model_index.json takes {component!r} from {library!r}, neither diffusers nor transformers"
         if (folder / component / f"{library}.py").exists():
-            return f"it holds {component}/{library}.py, and code of a folder of weights is not run"
+            return f"it holds {component}/{library}.py, and code in a folder of weights is not run"
     return None
 
 

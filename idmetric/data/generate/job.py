@@ -1,4 +1,4 @@
-"""One image to make, what comes of it, and how its source is read and its row written."""
+"""Jobs: one image to make from a source, its result, and the row of the new image."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _HALF = 0.5 - 1e-6
 
 @dataclass(frozen=True)
 class Job:
-    """One image to make. All of it is known before anything is loaded.
+    """One image to make; jobs are planned before any weights are loaded.
 
     Attributes:
-        engine: what makes it. prompt, seed: what it is told.
-        settings: everything else that decides its pixels, as JSON can hold it.
-        parent: id of the row it is made from, None if it is made from words alone. source: that row's number.
-        row: values of the new row in the manifest.
+        engine: name of the engine.
+        prompt, seed: input of the engine.
+        settings: everything else that determines the pixels, as JSON values.
         block: jobs with the same block go to the same worker.
+        row: values of the new row in the manifest.
+        parent: id of the row that the image is made from; None for an image from words alone.
+        source: number of the parent's row.
     """
 
     engine: str
@@ -49,8 +51,10 @@ class Job:
 
     @cached_property
     def name(self) -> str:
-        """Path of the image without its ending, equal for equal jobs: engine, hash of the parent, seed, and hash of the
-        prompt and all settings."""
+        """Path of the image without extension, equal for equal jobs.
+
+        It consists of the engine, a hash of the parent, the seed, and a hash of the prompt and all settings.
+        """
         parent = _hash(self.parent if self.parent is not None else self.block)[:12]
         rest = _hash([self.prompt, self.settings])[:10]
         return f"{self.engine}/{parent[:2]}/{parent}-seed{self.seed}-{rest}"
@@ -58,8 +62,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What comes of a job: the image, its masks ("L", 0 or 255), what was drawn and measured on the way, and the oracle
-    score where only a part was repainted."""
+    """The result of a job: the image, its masks ("L", 0 or 255), random draws and measurements, and the oracle score
+    if only a part was repainted."""
 
     image: Image.Image
     mask: Image.Image | None = None
@@ -70,11 +74,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Task:
-    """Jobs and how they are done.
+    """A list of jobs, and the functions that run them.
 
     Attributes:
-        make: does a job. load: loads what that needs.
-        sources: the manifest that images are made from; None if they are made from words alone.
+        make: runs a job.
+        load: loads the weights that `make` needs.
+        sources: the manifest that images are made from; None for images from words alone.
     """
 
     jobs: Sequence[Job]
@@ -89,17 +94,15 @@ def frame_seed(seed: int, row: int, copy: int = 0) -> int:
 
 
 def check_seeds(seed: int, rows: int, copies: int) -> None:
-    """Check that the seeds of all frames are ones that a manifest and a generator can hold.
-
-    Raises:
-        GenerateError: if not.
-    """
+    """Raise a `GenerateError` unless a manifest and a generator can hold the seeds of all frames."""
     if seed < 0 or seed + rows + (copies << 32) >= 2**63:
-        raise GenerateError(f"seed {seed} with {rows} rows and {copies} copies leaves 0..2^63 - 1: take a smaller seed")
+        raise GenerateError(
+            f"seed {seed} with {rows} rows and {copies} copies exceeds the range 0..2^63 - 1: take a smaller seed"
+        )
 
 
 def text_seed(seed: int, *names: object) -> int:
-    """A seed of 32 bits that depends on names alone, not on their place in a list."""
+    """A seed of 32 bits that depends on the seed and the names alone."""
     return int(_hash([seed, *names])[:8], 16)
 
 
@@ -116,7 +119,7 @@ def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Imag
     if bits.shape != (image.height, image.width):
         raise ComposeError(
             f"{describe(source)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
-            f"{image.width}x{image.height}: scale the mask to the image, if they show the same"
+            f"{image.width}x{image.height}: scale the mask to the image if they show the same picture"
         )
     if bits.all() or not bits.any():
         raise ComposeError(f"{describe(source)}: the mask selects {'everything' if bits.all() else 'nothing'}")
@@ -124,7 +127,7 @@ def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Imag
 
 
 def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
-    """Bytes of the image and mask of a row, None where a file is absent: a quick sign of whether they are the same."""
+    """Sizes in bytes of a row's image and mask (None if a file is absent), a fast check for changes."""
     sizes: list[int | None] = []
     for column in ("path", "mask"):
         source = manifest.source(index, column)
@@ -136,10 +139,10 @@ def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
 
 
 def require(manifest: Manifest, column: str, why: str) -> None:
-    """Check that no row lacks a value.
+    """Check that every row has a value in the column.
 
     Raises:
-        GenerateError: listing rows that do, counted from 1.
+        GenerateError: listing rows without one, counted from 1.
     """
     names = (column, f"{column}_bytes") if column == "mask" else (column,)
     columns = [manifest.column(n) for n in names]
@@ -152,8 +155,11 @@ def require(manifest: Manifest, column: str, why: str) -> None:
 
 
 def child(parent: Row, role: str, job: Job, own: bool) -> dict[str, Any]:
-    """Values of the row of an image made from another. `own` says that it shows an identity of its own, in its parent's
-    place; otherwise it keeps the identity, and the background is its own."""
+    """Row values of an image that is made from another.
+
+    With `own`, it is a new identity on its parent's background; otherwise it keeps the identity and gets a background
+    id of its own.
+    """
     identity: str | None = parent.identity
     background: str | None = job.name
     if own:
@@ -176,31 +182,31 @@ def job_from(
 
 
 def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
-    """The made image where the mask is 255, and the original, bit by bit, elsewhere; made is resized by Lanczos."""
+    """The made image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
     if made.size != original.size:
         made = made.resize(original.size, Image.Resampling.LANCZOS)
     return Image.composite(made.convert("RGB"), original, mask)
 
 
 def area(mask: Image.Image) -> int:
-    """Pixels that a mask selects."""
+    """Number of pixels that a mask selects."""
     return int(np.count_nonzero(np.asarray(mask)))
 
 
 def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The mask at (width, height): 255 where at least half of a pixel's area is.
+    """The mask at (width, height): 255 where the mask covers at least half of a pixel.
 
     Raises:
-        ComposeError: if it is so thin that nothing of it is left.
+        ComposeError: if the masked part is so thin that it vanishes.
     """
     bits = read_mask(mask, (size[1], size[0])).numpy() >= _HALF
     if not bits.any():
-        raise ComposeError(f"what the mask selects is too thin, nothing of it is left at {size[0]}x{size[1]} pixels")
+        raise ComposeError(f"the masked part is so thin that it vanishes at {size[0]}x{size[1]} pixels")
     return Image.fromarray(bits.astype(np.uint8) * 255)
 
 
 def provenance(engine: Engine) -> dict[str, Any]:
-    """What a row tells about its engine's weights."""
+    """Versions and licences of the engine's weights, for the parameters of a row."""
     return {"versions": engine.versions, "licences": engine.licences}
 
 

@@ -1,4 +1,4 @@
-"""The journals of a folder of generated images: one line for each job that is done, one file for each worker."""
+"""Journals of a folder of generated images: one file per worker, one line per finished job."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from idmetric.io import json_file
 from idmetric.io.lock import locked
 
 Entry = dict[str, Any]
-_PLACE = 48  # bits of a line's place within its file; the file's number is above them
+_PLACE = 48  # bits of a line's offset in its file; the file's number is in the bits above
 
 
 class Journals:
-    """What all workers wrote down. Only names and places are held in memory, so that there may be millions of lines.
+    """The journals of all workers. Memory holds names and offsets only, which allows millions of lines.
 
-    A name may have several lines: a worker whose part of the jobs changed leaves its old journal behind. Which of them
-    hold is for the reader to say. Lines cut off by a stop are passed over.
+    A name may have several lines, because old journals stay when the number of workers changes; the reader decides
+    which lines are valid. Lines that a stop cut off are ignored.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -48,7 +48,7 @@ class Journals:
         self._files.clear()
 
     def entries(self, name: str) -> Iterator[Entry]:
-        """All entries of a job, each file's last one first."""
+        """All entries of a job, newest first within each file."""
         for place in reversed(self._places.get(name, ())):
             number = place >> _PLACE
             if number not in self._files:
@@ -60,13 +60,13 @@ class Journals:
 
 @contextmanager
 def open_journal(folder: Path, shard: tuple[int, int]) -> Iterator[BinaryIO]:
-    """The worker's journal, to be added to, for this process alone; a line that a stop cut off is ended first.
+    """Open the worker's journal for appending, locked for this process; a line that a stop cut off is ended first.
 
     Raises:
         GenerateError: if another process has it open.
     """
     name = f"journal-{shard[0]}-of-{shard[1]}"
-    busy = GenerateError(f"another run is using {folder}: wait for it to end, or share the work out with --shard I/N")
+    busy = GenerateError(f"another run is using {folder}: wait for it to end, or share the work with --shard I/N")
     with locked(folder / f".{name}.lock", busy), (folder / f"{name}.jsonl").open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -76,7 +76,7 @@ def open_journal(folder: Path, shard: tuple[int, int]) -> Iterator[BinaryIO]:
 
 
 def add(journal: BinaryIO, entry: Entry) -> None:
-    """Write an entry down, on the disk when this returns."""
+    """Append an entry and flush it to disk."""
     journal.write(json.dumps(entry, ensure_ascii=False, sort_keys=True).encode() + b"\n")
     journal.flush()
     os.fsync(journal.fileno())

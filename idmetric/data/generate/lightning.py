@@ -1,4 +1,4 @@
-"""Qwen-Image in 8 steps: the Lightning LoRA and the schedule it was distilled for."""
+"""Qwen-Image in 8 steps: the Lightning LoRA and the schedule that it was distilled for."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def scheduler() -> Any:
 
 
 def fuse(pipe: Any, weights: Weights) -> Any:
-    """The pipeline with the LoRA folded into its transformer.
+    """The pipeline with the LoRA merged into its transformer.
 
     Raises:
-        WeightsError: if the file cannot be read or does not fit the transformer, or not each of its layers does.
+        WeightsError: if the file cannot be read, or any of its layers does not fit the transformer.
     """
     need("peft")
     state = load_tensors(weights)
@@ -39,14 +39,14 @@ def fuse(pipe: Any, weights: Weights) -> Any:
         pipe.fuse_lora()
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
-    if not found or found != there:  # layers without a match are passed over with no more than a warning
-        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers are there")
+    if not found or found != there:  # diffusers only warns about layers without a match
+        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers match")
     pipe.unload_lora_weights()
     return pipe
 
 
 def _layers(transformer: Any) -> int:
-    """How many of the model's layers a LoRA was put on."""
+    """Number of the model's layers with a LoRA."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return sum(isinstance(module, BaseTunerLayer) for module in transformer.modules())

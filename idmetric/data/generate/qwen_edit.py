@@ -18,7 +18,7 @@ BASE = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
 LORA = Weights(
     "lightx2v/Qwen-Image-Lightning", "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors"
 )
-POSITIONS = "rows and columns"  # of the image's tokens, in the text encoder
+POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class QwenEdit(Engine):
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio: 1248 x 832 for ratio 3:2, ID-Sim's
     canvas. Results of smaller canvases are resized to them. Nothing is pasted back: the object takes on the new light.
 
-    The text encoder gets rows and columns of the image's tokens as positions: see `place_image_tokens`.
+    The text encoder gets rows and columns of the image's tokens as positions, see `place_image_tokens`.
     """
 
     base: Weights = BASE
@@ -62,19 +62,19 @@ class QwenEdit(Engine):
 
 
 def place_image_tokens(encoder: Any) -> None:
-    """Make Qwen2.5-VL see where its image's tokens lie, whatever the versions of transformers and diffusers.
+    """Give Qwen2.5-VL two-dimensional positions of its image tokens, for all versions of transformers and diffusers.
 
-    transformers 5 numbers tokens by rows and columns only if it is told which ones are the image's; diffusers (0.42 and
-    before) does not tell, and they were numbered in a line, which the model was never trained on
-    (huggingface/diffusers#14194). transformers 4 finds out by itself.
+    transformers 5 numbers tokens by rows and columns only if its input marks the image tokens. diffusers up to 0.42
+    does not mark them, and they were numbered in a line, which the model was never trained on
+    (huggingface/diffusers#14194). transformers 4 finds them by itself.
     """
     if "mm_token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
         return
 
-    def tell(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def mark(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         ids = kwargs.get("input_ids")
         if ids is None or kwargs.get("image_grid_thw") is None or kwargs.get("mm_token_type_ids") is not None:
             return None
         return args, {**kwargs, "mm_token_type_ids": (ids == encoder.config.image_token_id).int()}
 
-    encoder.register_forward_pre_hook(tell, with_kwargs=True)
+    encoder.register_forward_pre_hook(mark, with_kwargs=True)

@@ -1,9 +1,9 @@
-"""Doing jobs one by one, so that a stop at any moment loses at most the image at work.
+"""Run jobs one by one; a stop at any moment loses at most the image in progress.
 
-An image is written to a temporary file and renamed, its masks before it; then a line with its row and the SHA-256 of
-its files is added to the worker's journal. Finished is what a journal names and whose files are as it says: by size and
-time of change, and where these differ by SHA-256. Nothing else is remembered: the same jobs over the same folder go on
-where they stopped, in however many workers. A job whose source has changed its size is done anew.
+Images and masks are written atomically, masks first. Then the worker's journal gets a line with the row and the SHA-256
+of the files. A job is finished if a journal names it and its files are unchanged, by size and modification time or else
+by SHA-256. The journals are the only state: the same jobs over the same folder resume, with any number of workers. A
+job is repeated if its source has changed in size.
 
     task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
     run(task, "images", shard=(1, 4))       # one of four workers
@@ -34,13 +34,18 @@ if TYPE_CHECKING:
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 Reasons = list[tuple[str, str]]
-_FLAT = 3  # images that are all of one colour, before any other: then it is not the prompt
+_FLAT = 3  # flat images at the start that end a run: the prompt is not the cause
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: numbers of images made and found finished; (row, reason) of unusable sources, and (name, reason)
-    of rejected images."""
+    """The result of a run.
+
+    Attributes:
+        made, kept: number of new images, and of images that were already finished.
+        unusable: (row, reason) of unusable sources.
+        rejected: (name, reason) of rejected images.
+    """
 
     made: int
     kept: int
@@ -50,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Collected:
-    """The manifest of finished jobs, in the jobs' order; names that are not finished; and (name, reason) rejected."""
+    """The manifest of finished jobs in their order, names of unfinished jobs, and (name, reason) of rejected ones."""
 
     manifest: Manifest
     missing: tuple[str, ...]
@@ -62,21 +67,20 @@ def run(
     on_error: Literal["fail", "skip"] = "fail", progress: Progress = lambda items, total, what: items,
     without: Collection[str] = (), verify: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Do the jobs that are not done yet.
+    """Run the jobs that are not finished.
 
     Args:
-        folder: of the images and journals; made if absent.
-        shard: this worker's number, from 1, and the number of workers. Blocks of jobs are dealt out in turn.
-        on_error: what becomes of sources that cannot be read or composed. "fail" reads all sources first and refuses
-            to begin if one cannot be read; one that turns out unusable later is listed at the end. "skip" leaves them
-            out.
-        progress: wraps what is iterated over: (items, total, what) -> items.
-        without: ids of parents whose jobs are left out, as if they were not there.
-        verify: compare the SHA-256 of all finished files, whether or not size and time tell of a change.
+        folder: of the images and journals; created if absent.
+        shard: this worker's number, from 1, and the number of workers. Workers take blocks of jobs in turn.
+        on_error: treatment of sources that cannot be read or composed. "fail" reads all sources first and raises if
+            one is unreadable; sources that fail later are listed at the end. "skip" leaves them out.
+        progress: wraps iterables: (items, total, name) -> items.
+        without: ids of parents to leave out.
+        verify: compare the SHA-256 of all finished files, even if size and modification time are unchanged.
 
     Raises:
-        GenerateError: listing unusable sources, if `on_error` is "fail" (what could be made has been made); if another
-            process works on this shard in this folder; or if the first images are all flat.
+        GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); if another
+            process runs this shard in this folder; or if the first images are all flat.
     """
     root = Path(folder)
     mine = [job for job in sharded(task.jobs, shard) if job.parent not in without]
@@ -93,7 +97,8 @@ def run(
 
 
 def _do(task: Task, root: Path, todo: Sequence[Job], journal: BinaryIO, progress: Progress) -> tuple[Reasons, Reasons]:
-    """Do jobs; returns what could not be used, and what was rejected. Flat images are held back until another comes."""
+    """Run jobs; returns unusable sources and rejected images. Flat images at the start are journaled only after the
+    first image that is not flat."""
     unusable: Reasons = []
     rejected: Reasons = []
     held: list[Entry] | None = []
@@ -124,7 +129,7 @@ def _do(task: Task, root: Path, todo: Sequence[Job], journal: BinaryIO, progress
 
 
 def sharded(jobs: Sequence[Job], shard: tuple[int, int]) -> list[Job]:
-    """The jobs of worker i of n: every n-th block, in order of appearance."""
+    """The jobs of worker i of n, i.e. every n-th block in order of appearance."""
     number, count = shard
     if not 1 <= number <= count:
         raise GenerateError(f"shard {number}/{count}: the first number must be within 1..{count}")
@@ -135,14 +140,14 @@ def sharded(jobs: Sequence[Job], shard: tuple[int, int]) -> list[Job]:
 def finished(
     task: Task, folder: str | os.PathLike[str], jobs: Sequence[Job] | None = None, verify: bool = False
 ) -> set[str]:
-    """Names of the jobs (default all) that are done: rejected, or with all files as they were written."""
+    """Names of the finished jobs (default: of all jobs), including rejected ones."""
     with Journals(folder) as journals:
         chosen = task.jobs if jobs is None else jobs
         return {job.name for job in chosen if _entry(task, Path(folder), job, journals, verify)}
 
 
 def collect(task: Task, folder: str | os.PathLike[str], verify: bool = False) -> Collected:
-    """The manifest of what is finished, whoever did it; its paths start from `folder`."""
+    """The manifest of the jobs that any worker finished; its paths are relative to `folder`."""
     from idmetric.data.manifest.table import Manifest, Row
 
     missing: list[str] = []
@@ -164,7 +169,7 @@ def collect(task: Task, folder: str | os.PathLike[str], verify: bool = False) ->
 
 
 def _entry(task: Task, root: Path, job: Job, journals: Journals, verify: bool) -> Entry | None:
-    """The journals' entry of the job that still holds, before those that say it was rejected; None if it isn't done."""
+    """The valid journal entry of a job, preferably one with an image; None if the job isn't finished."""
     found = None
     source = _source(task, job)
     for entry in journals.entries(job.name):
@@ -177,7 +182,7 @@ def _entry(task: Task, root: Path, job: Job, journals: Journals, verify: bool) -
 
 
 def _write(root: Path, job: Job, made: Made) -> Entry:
-    """Write the files of a job, the image last; returns its journal entry."""
+    """Write the files of a job, the image last, and return its journal entry."""
     row = {**job.row, "path": f"{job.name}.png", "parameters": {**job.settings, **made.parameters}}
     if made.oracle is not None:
         row["oracle"] = made.oracle
@@ -193,7 +198,7 @@ def _write(root: Path, job: Job, made: Made) -> Entry:
 
 
 def _save(path: Path, image: Image.Image) -> str:
-    """Write a PNG, whole or not at all; returns the SHA-256 of its bytes. A kill may leave one hidden file."""
+    """Write a PNG atomically and return the SHA-256 of its bytes."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     data = buffer.getvalue()
@@ -206,7 +211,7 @@ def _save(path: Path, image: Image.Image) -> str:
 
 
 def _stat(path: Path) -> list[int]:
-    """Size and time of the last change, in nanoseconds."""
+    """Size in bytes and modification time in nanoseconds."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
@@ -216,12 +221,12 @@ def _source(task: Task, job: Job) -> list[int | None] | None:
 
 
 def _same(then: list[int | None] | None, now: list[int | None] | None) -> bool:
-    """Whether sources are the same, as far as they are here."""
+    """Whether the sizes of sources agree, as far as both are known."""
     return not then or not now or all(a == b or None in (a, b) for a, b in zip(then, now, strict=True))
 
 
 def _intact(root: Path, entry: Entry, verify: bool) -> bool:
-    """Whether all files of an entry are as they were written."""
+    """Whether all files of an entry are unchanged."""
     stats = entry.get("stats", {})
     for name, digest in entry.get("files", {}).items():
         try:
@@ -240,7 +245,7 @@ def _who(job: Job) -> str:
 
 
 def unusable_sources(task: Task, jobs: Sequence[Job], progress: Progress) -> Reasons:
-    """(row, reason) of all sources of these jobs that cannot be read or composed."""
+    """(row, reason) of every source of these jobs that cannot be read or composed."""
     problems: Reasons = []
     if task.sources is None:
         return problems
@@ -254,6 +259,6 @@ def unusable_sources(task: Task, jobs: Sequence[Job], progress: Progress) -> Rea
 
 
 def listing(problems: Sequence[tuple[str, str]]) -> str:
-    """The message about unusable sources."""
+    """The message that lists unusable sources."""
     listed = "".join(f"\n  {who}: {why}" for who, why in problems)
-    return f"{len(problems)} sources cannot be used; mend them, or leave them out with --on-error skip:{listed}"
+    return f"{len(problems)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"

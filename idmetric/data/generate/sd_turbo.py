@@ -18,7 +18,7 @@ BASE = Weights("stabilityai/sd-turbo", "stability-ai-community")
 
 @dataclass(frozen=True)
 class SDTurbo(Engine):
-    """SD-Turbo in one step (ILGen, section 4.1), without guidance, as the model was distilled for, at 512 x 512."""
+    """SD-Turbo at 512 x 512 in one step (ILGen, section 4.1), without guidance, as it was distilled."""
 
     base: Weights = BASE
     steps: int = 1
@@ -35,7 +35,7 @@ class SDTurbo(Engine):
 
     @cached_property
     def pipe(self) -> Any:
-        # a checker that paints images black would put black images into the data
+        # no safety checker: it would add black images to the data
         parts = {"safety_checker": None, "requires_safety_checker": False}
         return self.place.settle(load_pipeline("StableDiffusionPipeline", self.base, self.place, **parts))
 

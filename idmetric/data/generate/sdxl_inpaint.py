@@ -19,7 +19,7 @@ BASE = Weights("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
 class SDXLInpaint(Engine):
     """SDXL-1.0-inpainting-0.1 at 1024 x 1024: 30 steps, CFG 8.0, strength 0.99, a negative prompt (NearID, 0.B.1).
 
-    No watermark is put into the pixels, whether or not the package for it is installed.
+    Images get no watermark, even if the package for it is installed.
     """
 
     base: Weights = BASE

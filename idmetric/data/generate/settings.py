@@ -1,4 +1,4 @@
-"""Values that a user gives for settings: brought to the type of their field, and held to their range."""
+"""Conversion of a user's values for settings to the type of their field, with a check of their range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from idmetric.data.generate.errors import GenerateError
 
-# setting -> least and largest value
+# setting -> smallest and largest value
 RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, 1000), "guidance": (0, 100), "strength": (0.01, 1), "scale": (0, 10), "side": (8, 4096),
     "highres_scale": (1, 4), "highres_strength": (0.01, 1), "low": (0, 10_000), "high": (0, 10_000),
@@ -19,10 +19,11 @@ _WORDS = {"int": "a whole number", "float": "a number", "str": "text"}
 
 
 def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings as their fields hold them, so that 30 and "30.0" for one of numbers are the same.
+    """The given settings converted to the types of their fields: 30 and "30.0" give the same number.
 
     Args:
-        name: of the engine, for messages. owner: the engine, a dataclass; its settings are its numbers and texts.
+        name: of the engine, for messages.
+        owner: the engine, a dataclass; its fields that hold numbers or text are settings.
 
     Raises:
         GenerateError: for an unknown setting, a value of another type, or one out of range.

@@ -1,4 +1,4 @@
-"""Weights of diffusion models: which, under what licence, where from; safetensors alone, and no code from elsewhere."""
+"""Weights of diffusion models and their licences; only safetensors are loaded, and no code of repositories is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be found, fetched or understood; the message says which, and the way out."""
+    """Weights that cannot be found, downloaded or loaded; the message names them and says how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Weights:
     """A Hub repository or local folder, or one file of it.
 
     Attributes:
-        repo: `owner/name` on the Hub, or a folder. licence: the name of the licence the weights come under.
-        revision: commit, branch or tag on the Hub; None is its main branch.
-        file: the one file that is meant; None is the whole.
+        repo: `owner/name` on the Hub, or a folder.
+        licence: name of the weights' licence.
+        revision: commit, branch or tag on the Hub; None = its main branch.
+        file: one file of the repository or folder; None = all of it.
     """
 
     repo: str
@@ -46,15 +47,15 @@ class Weights:
 
     @cached_property
     def key(self) -> str:
-        """The name that names of images depend on: it does not tell where a folder lies, but what is in it.
+        """The name of the weights that enters names of images; for a folder it depends on the content, not the path.
 
-        On the Hub it is the repository with the revision that was asked for: without one, or with a branch, the commit
-        that was used stands in `version` alone.
+        On the Hub it is the repository with the requested revision. Without one, or with a branch, only `version` has
+        the commit.
         """
         return f"{self}#{version(self)}" if self.local else str(self)
 
     def at(self, place: str) -> Weights:
-        """The same weights from another place: a folder, a file, or `owner/name` with an optional `@revision`."""
+        """The same weights from another location: a folder, a file, or `owner/name` with an optional `@revision`."""
         if Path(place).is_dir():
             return replace(self, repo=place, revision=None)
         if Path(place).is_file():
@@ -64,18 +65,18 @@ class Weights:
             return replace(self, repo=str(path.parent), revision=None, file=path.name)
         repo, _, revision = place.partition("@")
         if repo.count("/") != 1 or repo.startswith((".", "/")):
-            raise WeightsError(f"{place!r} is neither a folder, nor a file, nor owner/name[@revision] on the Hub")
+            raise WeightsError(f"{place!r} is not a folder, a file, or owner/name[@revision] on the Hub")
         return replace(self, repo=repo, revision=revision or None)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how models run.
+    """Device and precision of models.
 
     Attributes:
-        device: such as cuda:1, mps, cpu; None is the best there is.
+        device: such as cuda:1, mps or cpu; None = the best available.
         dtype: one of `DTYPES`. bfloat16 as in ID-Sim (A.2.1, A.2.2).
-        offload: keep on the device only the part that is at work (slower, a fraction of the memory).
+        offload: keep only the active part on the device (slower, with a fraction of the memory).
     """
 
     device: str | None = None
@@ -97,7 +98,7 @@ class Place:
         return torch.device(self.device) if self.device else auto_device()
 
     def settle(self, pipe: Any) -> Any:
-        """The pipeline on its device, silent."""
+        """Move the pipeline to its device and turn its progress bars off."""
         device = self.torch_device()
         pipe.set_progress_bar_config(disable=True)
         if self.offload and device.type != "cpu":
@@ -111,11 +112,7 @@ AUTO = Place()
 
 
 def need(package: str) -> None:
-    """Check that an optional package is here.
-
-    Raises:
-        ImportError: saying what to install.
-    """
+    """Raise an ImportError that names the command to install an optional package, if it is missing."""
     import importlib
 
     try:
@@ -125,10 +122,10 @@ def need(package: str) -> None:
 
 
 def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
-    """A pipeline of diffusers' class `kind`, on the CPU in the place's dtype or another; `parts` replace components.
+    """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype or another; `parts` replace components.
 
     Raises:
-        WeightsError: naming the weights, if they cannot be fetched, hold no safetensors, or do not fit the class.
+        WeightsError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
     need("diffusers")
     need("transformers")
@@ -145,7 +142,7 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
 
 
 def _dtype(dtype: Any) -> dict[str, Any]:
-    """The argument under the name that this version of diffusers has for it."""
+    """The dtype argument, under its name in the installed version of diffusers."""
     import diffusers
 
     new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
@@ -176,15 +173,14 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
 
 
 def version(weights: Weights) -> str:
-    """Which weights these are: their commit on the Hub, where they must have been fetched, or for local ones 12 hex
-    digits of their content (`fingerprint`)."""
+    """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
     if not weights.local:
         return _commit(weights)
     return fingerprint(_file(weights) if weights.file else Path(weights.repo))
 
 
 def _commit(weights: Weights) -> str:
-    """The commit that the Hub's cache holds under the revision."""
+    """The commit of the revision in the Hub's cache."""
     import huggingface_hub
 
     for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
@@ -201,7 +197,7 @@ def _pipeline_folder(weights: Weights, parts: Mapping[str, Any]) -> Path:
     from diffusers import DiffusionPipeline
 
     options = {**parts, "revision": weights.revision, "use_safetensors": True}
-    try:  # fetches only what the pipeline's index names, less the parts that stand in
+    try:  # downloads only the components that the index names and that `parts` do not replace
         return Path(DiffusionPipeline.download(weights.repo, **options))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise WeightsError(_no_fetch(weights, error)) from error
@@ -222,7 +218,7 @@ def _folder(weights: Weights) -> Path:
 
 def _file(weights: Weights) -> Path:
     if weights.file is None:
-        raise WeightsError(f"{weights}: say which file is meant")
+        raise WeightsError(f"{weights}: name the file to load")
     if weights.local:
         path = Path(weights.repo, weights.file)
         if not path.is_file():

@@ -1,12 +1,12 @@
-"""Words of the prompts: data files beside this module, each replaceable by a file of the same name.
+"""Words of the prompts: data files in `prompts/`, each of which a user's file of the same name replaces.
 
 * templates.json: prompt of each task, with slots {class}, {background}, {lighting}.
-* categories.json: category -> supercategory; "*" is that of all others.
+* categories.json: category -> supercategory; "*" is the supercategory of all others.
 * backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
 * negative.json: engine -> negative prompt.
-* domains.json: domain -> what it is and examples; "*prompt" and "*more" ask a language model for its categories.
+* domains.json: domain -> description and examples; "*prompt" and "*more" ask a language model for its categories.
 
-The slots are the papers' (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), and so are the short templates "Photo of a
+The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), as do the short templates "Photo of a
 {class}" and "a {class} in a clean background"; all longer text is our own.
 """
 
@@ -34,7 +34,7 @@ DOMAIN_SLOTS = {"*prompt": {"count", "domain", "examples"}, "*more": {"count"}}
 
 @dataclass(frozen=True)
 class Wording:
-    """The words of all prompts; fields as the files above."""
+    """The words of all prompts; each field holds the file of that name."""
 
     templates: Mapping[str, str]
     categories: Mapping[str, str]
@@ -48,10 +48,10 @@ class Wording:
         return self.templates[task].format(**{k: v.replace("_", " ") for k, v in slots.items()})
 
     def scenes(self, category: str | None) -> list[tuple[str, str]]:
-        """All (background, lighting) that suit a category, in the files' order.
+        """All pairs (background, lighting) that suit a category, in the order of the files.
 
         Raises:
-            GenerateError: if its supercategory is unknown and there is none for "*".
+            GenerateError: if neither the category nor "*" has a supercategory.
         """
         kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
         if kind is None:
@@ -60,15 +60,15 @@ class Wording:
 
 
 def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
-    """The words; files in `folder` stand in for ours of the same name.
+    """Read the words; files in `folder` replace the package's files of the same name.
 
-    A domains.json without "*prompt" or "*more" gets ours.
+    If domains.json has no "*prompt" or "*more", the package's is used.
 
     Raises:
-        GenerateError: naming the file and entry that is wrong.
+        GenerateError: naming the file and the entry at fault.
     """
     if folder is not None and not any(Path(folder, f"{name}.json").is_file() for name in FILES):
-        raise GenerateError(f"{os.fspath(folder)}: none of {', '.join(f'{n}.json' for n in FILES)} is there")
+        raise GenerateError(f"{os.fspath(folder)}: the folder has none of {', '.join(f'{n}.json' for n in FILES)}")
     where = {}
     for name in FILES:
         own = None if folder is None else Path(folder, f"{name}.json")
@@ -108,7 +108,7 @@ def _text(value: Any, path: Path, *entry: str) -> None:
 
 
 def _check_slots(text: str, path: Path, what: str, needed: set[str], slots: set[str]) -> None:
-    """Check that a text with {slots} has those that are needed, and none but those it may have."""
+    """Check that a text has all needed {slots} and no unknown ones."""
     try:
         parsed = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(text)]
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Importers: published datasets and folders as manifests, one file per family.
+"""Importers: manifests of published datasets and of folders, one file per family.
 
     from idmetric.data.importers.run import import_dataset
     manifest = import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="nearid_images")
     manifest.write("nearid.parquet")
 
-This module only lists them, so that a command line can name them without loading anything.
+This module only lists the importers; a command line can name them without loading them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ PACKAGE = "idmetric.data.importers"
 
 @dataclass(frozen=True)
 class Kind:
-    """An importer: the module with its `rows(job)`, a line that describes it, and its options with theirs.
+    """An importer.
 
-    Those with `local` read folders of this machine only, the others tables of the Hub as well; those with `several`
-    take more than one source.
+    Attributes:
+        module: the module that defines its `rows(job)`.
+        line: a description.
+        options: name -> description.
+        local: reads local folders only; other importers also read tables of the Hub.
+        several: accepts more than one source.
     """
 
     module: str

@@ -1,9 +1,10 @@
 """CUTE: 180 objects under different lighting, poses and in the wild (Kotar et al., NeurIPS 2023; purl gj714cj0414).
 
-The published archive is a tree of folders without an index. Assumed: every image's path names first the object (one
-or more folders, perhaps below its category) and then the scene (in the wild, studio, lighting, pose, ...). The folders
-above the first that names a scene are the object; `depth` says it where the names differ. The scene goes to the
-column `background`, which the easy and hard modes of the triplets need (ID-Sim, appendix D.1).
+The published archive is a tree of folders without an index. This importer assumes that the path of an image names first
+the object (one or more folders, perhaps below a category) and then the scene (in the wild, studio, lighting, pose,
+...). The folders above the first folder that names a scene name the object; option `depth` sets their number where
+names differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
+appendix D.1).
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def rows(job: Job) -> Iterator[Row]:
 def _row(job: Job, root: Path, picture: Picture, depth: int) -> Row:
     folders = picture.path.parts[:-1]
     if len(folders) < depth:
-        raise SourceError(f"{root / picture.path}: only {len(folders)} folders, and depth={depth} name the object")
-    thing, scene = folders[:depth], folders[depth:]
+        raise SourceError(f"{root / picture.path}: the path has {len(folders)} folders, fewer than depth={depth}")
+    subject, scene = folders[:depth], folders[depth:]
     return Row(
-        identity="/".join((job.name, *thing)),
+        identity="/".join((job.name, *subject)),
         id=f"{job.name}/{picture.path}",
         path=str((root / picture.path).absolute()),
         mask=None if picture.mask is None else str((root / picture.mask).absolute()),
         dataset=job.name,
         domain="objects",
-        category=thing[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", thing[0]) or thing[0],
+        category=subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0],
         background="/".join(scene) or None,
     )
 

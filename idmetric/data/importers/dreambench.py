@@ -1,12 +1,12 @@
-"""DreamBench++: 150 references, 9 prompts each, images that methods made of them, and ratings of those (Peng et al.).
+"""DreamBench++: 150 references, 9 prompts each, generated images and their ratings (Peng et al.).
 
-    images/object/00.jpg  captions/object/00.txt      the subject's name, then its 9 prompts, a line each
+    images/object/00.jpg  captions/object/00.txt      the subject's name, then its 9 prompts, one per line
     SAMPLES/METHOD.../tgt_image/object_00_motorcycle/0_0.jpg      prompt 0, first image
     RATINGS/.../group1/METHOD-cp.json                 {"object_00_motorcycle-0": 3, ...}, 0-4, concept preservation
 
-Collections and ratings are matched by category and number (object_00), since published files disagree in a few names.
-A generated image and its reference are a group with the slots anchor and candidate; the candidate's label is the mean
-of the human groups, and every rating is among its parameters.
+Collections and ratings are matched by category and number (object_00), because published files disagree on a few names.
+A reference and a generated image form a group with the slots anchor and candidate. The candidate's label is the mean of
+the human ratings, and its parameters hold every rating.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
 _KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
 _HUMAN = "group"  # folders of the two groups of raters
-_OTHER = ("prompt_following", "raw_data")  # folders of another question, and of ratings before they were merged
-_SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in folders of images, where ratings have the short form
+_OTHER = ("prompt_following", "raw_data")  # folders with ratings of another question, or from before they were merged
+_SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image folders -> in names of ratings
 
 # rater -> method -> (collection, prompt) -> rating
 Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
 
 
 def rows(job: Job) -> Iterator[Row]:
-    """The references, then for each generated image a pair of its reference and itself."""
+    """The references, then a pair of reference and image for each generated image."""
     for source in job.sources:
         root = job.folder(source)
         references = {row.id.removeprefix(f"{job.name}/"): row for row in _references(job, root)}
@@ -44,7 +44,7 @@ def rows(job: Job) -> Iterator[Row]:
         if "samples" in job.options:
             yield from _samples(job, Path(job.options["samples"]), references, ratings)
         elif ratings:
-            raise SourceError("ratings are of generated images: name their folder too, --option samples=FOLDER")
+            raise SourceError("ratings need generated images: name their folder with --option samples=FOLDER")
 
 
 def _references(job: Job, root: Path) -> Iterator[Row]:
@@ -82,7 +82,7 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
         raise SourceError(f"{folder}: no such folder; it holds one folder of generated images per method")
     files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
     if not files:
-        raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg below it")
+        raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
     for path in job.progress(files, len(files), folder.name):
         run, collection = path.parts[-4], _COLLECTION.fullmatch(path.parts[-2])
         place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
@@ -111,7 +111,7 @@ def _pair(
         identity=reference.identity, id=f"{group}/anchor", path=reference.path, group=group, slot="anchor", **shared
     )
     yield Row(
-        identity=None,  # whether it shows the subject is what the ratings say
+        identity=None,  # the ratings judge whether it shows the subject
         id=f"{group}/candidate",
         path=str(path.absolute()),
         role="context-edit",
@@ -127,7 +127,7 @@ def _pair(
 
 
 def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, float]:
-    """What each rater said."""
+    """Rater -> rating of an image."""
     found = {}
     for rater, methods in ratings.items():
         method = method_of(run, methods)
@@ -137,10 +137,10 @@ def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, f
 
 
 def method_of(run: str, methods: Iterable[str]) -> str | None:
-    """The method whose images a folder holds: the folder is named after it, or starts with its name; None if none is.
+    """The method that generated the images of a folder, or None.
 
-    The settings of the run follow the method in the folder's name, and two methods are spelled out there
-    (ip_adapter_plus_vit_huge_sdxl_... for ip_adapter_plus_vit_h_sdxl).
+    The folder's name is the method's, or starts with it and continues with settings of the run. Two methods are spelled
+    out there (ip_adapter_plus_vit_huge_sdxl_... for ip_adapter_plus_vit_h_sdxl).
     """
     for long, short in _SPELLED.items():
         run = run.replace(long, short)
@@ -148,13 +148,13 @@ def method_of(run: str, methods: Iterable[str]) -> str | None:
 
 
 def read_ratings(folder: Path) -> Ratings:
-    """All ratings of concept preservation below a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
+    """All ratings of concept preservation in a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
 
-    Passed over are ratings of prompt following, and those from before they were merged: raw_data/, and the folder
-    RATER/METHOD/ beside RATER/METHOD.json. An item whose rating is null or NaN counts as not rated.
+    Ratings of prompt following are ignored, and so are ratings from before they were merged: raw_data/, and a folder
+    RATER/METHOD/ next to RATER/METHOD.json. An item with rating null or NaN counts as not rated.
 
     Raises:
-        SourceError: naming the file that is no object of numbers, or two keys that mean the same.
+        SourceError: naming a file that is not an object of numbers, or that rates one item twice.
     """
     found: Ratings = {}
     for path in sorted(folder.rglob("*.json")):
@@ -164,7 +164,7 @@ def read_ratings(folder: Path) -> Ratings:
             continue
         found.setdefault(place.as_posix(), {})[method] = _read_method(path)
     if not found:
-        raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) below it")
+        raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
     return found
 
 

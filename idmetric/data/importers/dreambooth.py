@@ -39,7 +39,7 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def read_classes(path: Path) -> dict[str, str]:
-    """Subject -> class, of the lines `subject,class` between the heading and the next empty line; none without file."""
+    """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
     if not path.is_file():
         return {}
     lines = [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines()]

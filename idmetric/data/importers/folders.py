@@ -3,7 +3,7 @@
 root/mug_a/1.jpg, root/mug_a/2.jpg         identity mug_a
 root/dogs/rex/1.jpg                        identity dogs/rex, category dogs
 root/mug_a/1_mask.png, root/mug_a/masks/1.png, root/masks/mug_a/1.png, root_masks/..., train_masks/mug_a/1.png
-root/train/mug_a/1.jpg, root/test/...      identity mug_a, splits train and test, where all top folders are such
+root/train/mug_a/1.jpg, root/test/...      identity mug_a, splits train and test, if all top folders are splits
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Picture:
-    """An image below a folder: its path relative to it, and that of its mask."""
+    """Paths of an image and of its mask, relative to a folder."""
 
     path: PurePosixPath
     mask: PurePosixPath | None
@@ -46,7 +46,7 @@ def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
     split, folders = (folders[0], folders[1:]) if splits else (None, folders)
     if not folders:
         raise SourceError(
-            f"{root / picture.path}: an image in no identity's folder; move it to one, such as "
+            f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
             f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
         )
     return Row(
@@ -61,10 +61,10 @@ def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
 
 
 def pictures(root: Path) -> list[Picture]:
-    """All images below a folder with their masks, sorted; hidden files and folders are passed over, links followed.
+    """All images in a folder at any depth, sorted, with their masks; hidden files are ignored, links followed.
 
     Raises:
-        SourceError: if there are none, or one image has two masks.
+        SourceError: if there are no images, or one image has two masks.
     """
     masks: dict[PurePosixPath, PurePosixPath] = {}
     images = []
@@ -78,7 +78,7 @@ def pictures(root: Path) -> list[Picture]:
         elif masks.setdefault(masked, path) != path:
             raise SourceError(f"{root}: two masks of one image: {masks[masked]} and {path}")
     if not images:
-        raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in it or below")
+        raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
     stems = {path.with_suffix("") for path in images}
     lone = [path for masked, path in masks.items() if masked not in stems]
     if lone:
@@ -89,9 +89,9 @@ def pictures(root: Path) -> list[Picture]:
 
 
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
-    """Path without ending of the image that this is the mask of; None for an image."""
+    """Path without extension of the image that a mask belongs to; None if the path is an image."""
     if len(path.parts) == 2 and path.parts[0].lower() == "masks":
-        return None  # an identity of that name: images beside the folders of identities are none, so have no masks
+        return None  # an identity of that name
     folders, is_mask = [], False
     for part in path.parts[:-1]:
         plain = part.lower()

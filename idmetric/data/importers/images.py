@@ -1,4 +1,4 @@
-"""Where the images of an import go: files with names that say what they are, or bytes within the manifest."""
+"""Storage of imported images, as named files or as bytes in the manifest."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP"
 
 @dataclass
 class Images:
-    """Keeps images of a dataset.
+    """Stores the images of a dataset.
 
     Attributes:
-        folder: where bytes become files; None leaves them bytes, in memory and in the manifest.
+        folder: of the files; None keeps bytes in memory and in the manifest.
         dry: write nothing.
-        written, reused: files written, and files that were there already with the same content.
-        replaced: of those written, how many were there with another content: damaged, or of another dataset.
+        written, reused: number of files written, and of existing files with the same content.
+        replaced: number of written files that replaced other content (damaged, or of another dataset).
     """
 
     folder: Path | None
@@ -37,16 +37,16 @@ class Images:
     _taken: set[int] = field(default_factory=set, repr=False)  # hashes of the paths given to named images
 
     def keep(self, value: Any, name: str | None, locate: Callable[[str], Path], column: str = "path") -> dict[str, Any]:
-        """The columns of a row that hold this image; empty where there is none.
+        """The columns of a row that hold this image; {} if there is no image.
 
         Args:
             value: bytes, a path, {"bytes": ..., "path": ...} as `datasets` stores images, or None.
-            name: of the file, without ending; None names it by its content, so that equal images share a file.
-            locate: finds the file that a path means, such as `Source.locate`.
+            name: of the file, without extension; None names it by its content, and equal images share a file.
+            locate: returns the file of a path, such as `Source.locate`.
             column: "path", "mask" or "part_mask".
 
         Raises:
-            SourceError: for a value of another kind, a path that may not be, or a name given to two images.
+            SourceError: for a value of another type, a forbidden path, or a name that two images share.
             OSError: if a file cannot be written.
         """
         data, path = content(value)
@@ -76,7 +76,7 @@ class Images:
         return path
 
     def _take(self, file: str, name: str) -> None:
-        """One file for one image; only a hash of each is kept, for there may be millions."""
+        """Raise a SourceError if another image has this file; only hashes are kept, for millions of files."""
         key = int.from_bytes(hashlib.blake2b(file.encode(), digest_size=8).digest(), "big")
         if key in self._taken:
             raise SourceError(f"two images are called {name!r}; one would replace the other at {file}")
@@ -84,27 +84,27 @@ class Images:
 
 
 def safe(name: str) -> str:
-    """A name that every file system takes, and no other name turns into, be it one that ignores case; folders stay.
+    """A name that is valid and unique on every file system, including those that ignore case; folders stay.
 
-    What is not safe already in every respect (lower-case ASCII, not empty, not reserved on Windows, not too long) gets
-    a hash of its part of the name.
+    A part of the name that isn't safe (lower-case ASCII, not empty, not reserved on Windows, not too long) gets a hash
+    of the original appended.
     """
     return "/".join(_safe(part) for part in name.split("/"))
 
 
 def _safe(part: str) -> str:
     plain = re.sub(r"[^\w+=-]+", "_", part, flags=re.ASCII)[:100]
-    hashed = re.search(r"-[0-9a-f]{12}$", plain)  # may be what another name turns into
+    hashed = re.search(r"-[0-9a-f]{12}$", plain)  # could be the result for another name
     if part and plain == part == part.lower() and part not in _RESERVED and not hashed:
         return part
     return f"{plain or '_'}-{hashlib.sha256(part.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def content(value: Any) -> tuple[bytes | None, str | None]:
-    """Bytes or path of an image as tables hold it; neither where there is none.
+    """(bytes, path) of an image in a table; one of them, or both if there is no image, is None.
 
     Raises:
-        SourceError: for a value of another kind.
+        SourceError: for a value of another type.
     """
     if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
         data, path = value.get("bytes"), value.get("path")
@@ -115,11 +115,11 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
         return None, os.fspath(value) or None
     if value is None:
         return None, None
-    raise SourceError(f"a {type(value).__name__} holds no image; bytes and paths do")
+    raise SourceError(f"a {type(value).__name__} is not an image; give bytes or a path")
 
 
 def _ending(data: bytes) -> str:
-    """By content, since published names are often wrong; ".bin" for what is no image, which the check will name."""
+    """The extension by content, because published names are often wrong; ".bin" if the bytes are no image."""
     from idmetric.images.opening import open_file
 
     try:
@@ -130,7 +130,7 @@ def _ending(data: bytes) -> str:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all, also when the process is killed."""
+    """Write a file atomically."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:

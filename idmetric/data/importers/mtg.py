@@ -64,33 +64,34 @@ def _view(
         )
 
 
-def oracle_score(thing: torch.Tensor, part: torch.Tensor) -> float:
-    """Share of the object that a part edit left: 1 - |part| / |object|, in 0..1, higher = less changed.
+def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
+    """Share of the object that a part edit kept: 1 - |part| / |object|, in 0..1, higher = less changed.
 
-    The area of a mask is the number of its pixels covered by half or more. A part larger than its object gives 0.
+    The area of a mask is the number of pixels with a coverage of at least one half. A part larger than its object gives
+    0.
 
     Args:
-        thing, part: coverage (H, W) in [0, 1], as `read_mask` gives it.
+        subject, part: coverage (H, W) in [0, 1], as returned by `read_mask`.
 
     Raises:
         ValueError: if the object's mask is empty.
 
     Source: NearID, section 3.4.
     """
-    area = int((thing >= 0.5).sum())
+    area = int((subject >= 0.5).sum())
     if not area:
         raise ValueError("the object's mask is empty")
     return max(0.0, 1 - int((part >= 0.5).sum()) / area)
 
 
 def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
-    """None where a mask is absent, empty or unreadable: the check of the files names it."""
+    """The oracle score, or None if a mask is absent, empty or unreadable, which the check of the files reports."""
     sources = [_mask_source(cells[name], source) for name in ("object_mask", "part_mask")]
     if sources[0] is None or sources[1] is None:
         return None
     try:
-        thing = read_mask(sources[0])
-        return oracle_score(thing, read_mask(sources[1], (thing.shape[0], thing.shape[1])))
+        subject = read_mask(sources[0])
+        return oracle_score(subject, read_mask(sources[1], (subject.shape[0], subject.shape[1])))
     except (ImageReadError, ValueError):
         return None
 

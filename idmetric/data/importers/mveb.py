@@ -1,16 +1,16 @@
 """MVEB, and tables in the conventions of VLM2Vec: queries with targets and negatives (VisME, sections 3 and 4.1).
 
-The columns of MVEB are not documented, so they are found among the names that such tables use:
+The columns of MVEB are not documented, so they are recognized by names that such tables use:
 
     a query     qry_img_path, qry_image_path, query_image, ...; its instruction qry_inst, qry, query_text, ...
     a target    tgt_img_path, pos_image_path, positive, ...: one image, or a list whose first is the right one
     negatives   neg_image_path, negative, ...: one image or a list
     or an image with an identity (and an instruction): identity, label, class_id, ...
 
-A query and what belongs to it are a group: the slots query, positive and negative, or query and candidate (label 1 for
-the right one, 0 for the others) where a list of targets is to be ranked. Without a column of identities they stay
-empty: another row may show the same one. Every subset is a dataset of its own, named by the column `dataset` or by the
-file.
+A query and its images form a group with the slots query, positive and negative, or with query and candidate (label 1
+for the right one, 0 for the others) if there is a list of targets to rank. Without a column of identities, identities
+stay empty, because two rows may show the same one. Every subset is a dataset of its own, named by the column `dataset`
+or by the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Shard, Source, SourceError
 from idmetric.data.manifest.table import Row
 
-# what a column means -> its names, the likeliest first; --map query=NAME says another
+# meaning of a column -> its usual names, the most likely first; --map query=NAME gives another
 NAMES = {
     "query": ("qry_img_path", "qry_image_path", "qry_image", "qry_img", "query_image", "query_img", "query_image_path"),
     "query_text": ("qry_text", "qry", "query_text", "query"),
@@ -56,7 +56,7 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     """Meaning -> column of a table.
 
     Raises:
-        SourceError: with the columns found and the way to name them, if they make neither queries nor labelled images.
+        SourceError: naming the columns and the option to map them, if they give neither queries nor labeled images.
     """
     unknown = [name for meaning, name in job.columns.items() if meaning not in NAMES or name not in columns]
     if unknown:
@@ -66,7 +66,7 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     found = {m: next((n for n in names if n in columns), None) for m, names in NAMES.items()} | dict(job.columns)
     named = {meaning: name for meaning, name in found.items() if name is not None}
     if "query" in named and named.get("identity") in ("label", "class") and "identity" not in job.columns:
-        del named["identity"]  # beside queries these may well be a relevance or a category
+        del named["identity"]  # in a table of queries it may be a relevance or a category
     if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
         return named
     raise SourceError(
@@ -90,16 +90,17 @@ def _group(
     ranked = isinstance(cells.get("target"), list) and len(targets) > 1
     texts = _many(cells.get("target_text"))
     asked = " ".join(str(t) for t in (cells.get("instruction"), cells.get("query_text")) if t) or None
-    who = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
+    own = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
     members: list[tuple[str, Any, str | None, float | None, str | None]] = [
-        ("query", cells.get("query"), asked, None, who)
+        ("query", cells.get("query"), asked, None, own)
     ]
     for at, target in enumerate(targets):
         text = str(texts[at if at < len(texts) else -1]) if texts else None
         right = at == 0
         slot, label = ("candidate", float(right)) if ranked else ("positive", None)
-        members.append((slot, target, text, label, who if right else None))
+        members.append((slot, target, text, label, own if right else None))
     members += [("negative", negative, None, None, None) for negative in negatives]
+
     images = [job.keep(source, cell, None) for _, cell, *_ in members]
     if len(members) < 2 or not all(images):
         job.reject(source, shard, number, "the query or one of its targets and negatives has no image")

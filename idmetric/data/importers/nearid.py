@@ -1,15 +1,15 @@
 """NearID: views of an identity, and near-identity distractors in the same scenes (NearID, section 3.3).
 
-The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3 (a card says img1..3: accepted too),
-each set of distractors (`NearID-Flux`, `-SDXL`, ...) nimg1..3; the third view may be empty. The sets are given
-together. They are matched by their shared column `id`, or, where none of them has it, by the row's number, counted
-within its split where a set is stored in several. A distractor without its positive is reported as left out.
+The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3 (or img1..3, as one card says). Each
+set of distractors (`NearID-Flux`, `-SDXL`, ...) has nimg1..3; the third view may be empty. The sets are imported
+together. They are matched by their shared column `id` or, if none of them has it, by the row's number, counted within
+its split if a set is stored in several. A distractor without a positive is reported as left out.
 
-The split is the column `split`, else the published positions, else the part of the set (train, test) that a row is
-stored in; a set stored in one part says nothing by that, since the Hub calls any table "train".
+The split is the column `split`, else the published position, else the part of the set (train, test) that stores the
+row. A set that is stored in one part has no split, because the Hub calls any table "train".
 
-A positive's id is NAME/ID/view1; its distractors have it as parent and share its background and mask, since a
-distractor is the parent's scene with another object in the masked place. Each distractor is an identity of its own.
+A positive's id is NAME/ID/view1. Its distractors have it as parent and share its background and mask, because a
+distractor shows the parent's scene with another object in the masked place. Each distractor is an identity of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACES = ("train", "val", "test")
 
 @dataclass
 class Positive:
-    """What distractors take over: the split, and for each view the columns of its mask."""
+    """Values that distractors inherit: the split, and the mask columns of each view."""
 
     split: str | None
     masks: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -60,14 +60,14 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def _check_ids(job: Job, sources: Sequence[Source]) -> None:
-    """Rows are matched by id in all sets or in none."""
+    """Raise a SourceError if some sets have ids and others don't."""
     without = [source.name for source in sources if not job.has(source, "id")]
     if 0 < len(without) < len(sources):
         column = job.column("id")
         having = next(source.name for source in sources if source.name not in without)
         raise SourceError(
             f"{without[0]} has no column {column!r}, but {having} has: distractors cannot be matched with their "
-            "positives. If the column has another name, say so: --map id=NAME; else import the sets one by one"
+            "positives. If the column has another name, use --map id=NAME; else import the sets one by one"
         )
 
 
@@ -144,7 +144,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
 def _numbered(
     job: Job, source: Source, columns: Sequence[str]
 ) -> Iterator[tuple[int, Shard, str, str | None, dict[str, Any]]]:
-    """Number, shard, identity, split and values of each row; rows whose id is empty are left out."""
+    """Number, shard, identity, split and values of each row; rows with an empty id are left out."""
     splits, several = _positions(job, source), len({shard.split for shard in source.shards}) > 1
     for position, (number, shard, values) in enumerate(job.rows(source, columns)):
         key = values.get("id")
@@ -171,7 +171,7 @@ def _engine(name: str) -> str:
 
 
 def _positions(job: Job, source: Source) -> dict[int, str]:
-    """Row -> split, of the published lists of row positions; empty where the table says it itself."""
+    """Row -> split, from the published lists of row positions; {} if the table has a column of splits."""
     given = job.options.get("splits")
     if given is None and job.has(source, "split"):
         return {}
@@ -197,5 +197,5 @@ def _list(path: Path) -> list[Any]:
     except ValueError as error:
         raise SourceError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(found, list):
-        raise SourceError(f"{path}: a list of positions is needed")
+        raise SourceError(f"{path}: not a list of positions")
     return found

@@ -1,8 +1,8 @@
-"""NIGHTS: a reference and two variations, and which of them people found nearer (Fu et al., NeurIPS 2023).
+"""NIGHTS: references with two variations, and human votes for the more similar one (Fu et al., NeurIPS 2023).
 
 data.csv has the columns id, left_vote, right_vote, votes, ref_path, left_path, right_path, prompt, is_imagenet, split,
 with paths relative to its folder. A triplet is a group with the slots anchor, left and right; the label of left and
-right is the share of votes for it. Identities stay empty: people judged likeness, not sameness.
+right is the share of votes for it. Identities stay empty, because people judged similarity, not identity.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from idmetric.data.importers.run import Job, where
 from idmetric.data.importers.source import Source, SourceError
 from idmetric.data.manifest.table import Row
 
-MIN_VOTES = 6  # triplets with at least six votes, all the same way, are the published benchmark
+MIN_VOTES = 6  # the published benchmark has triplets with at least six votes, all for one side
 _SLOTS = (("anchor", "ref_path"), ("left", "left_path"), ("right", "right_path"))
 
 
@@ -69,17 +69,17 @@ def _triplet(
 
 
 def _shares(values: dict[str, Any], place: str) -> dict[str, float]:
-    """Share of votes for left and right: published as 0 and 1, or as counts."""
+    """The shares of votes for left and right, which tables hold as 0 and 1 or as counts."""
     left, right = (_number(values, c, place) for c in ("left_vote", "right_vote"))
     if left is None and right is None:
         raise SourceError(f"{place}: neither left_vote nor right_vote has a value")
     if left is None or right is None:
         one = right if left is None else left
         if one is None or not 0 <= one <= 1:
-            raise SourceError(f"{place}: a vote of {one} alone is no share within 0..1")
+            raise SourceError(f"{place}: a single vote of {one} is not a share within 0..1")
         left, right = (1 - one, one) if left is None else (one, 1 - one)
     if left < 0 or right < 0 or left + right == 0:
-        raise SourceError(f"{place}: votes {left:g} and {right:g} say nothing")
+        raise SourceError(f"{place}: votes {left:g} and {right:g} give no shares")
     return {"left": left / (left + right), "right": right / (left + right)}
 
 

@@ -3,8 +3,8 @@
 As a table: image, mask, label, scene_type in the parts train (3 images of each object, the gallery), test and
 test_dense (12 of each, the queries). As folders: train/NAME/*.jpg, test/..., with train_masks/, test_masks/.
 
-All parts show the same objects, so they are not splits in the manifest's sense: the part goes to the free column
-`x_part`. `split` is that of the object (val or test) where pods_info.json lies beside, else test.
+All parts show the same objects, so they are not splits of a manifest: the part goes to the free column `x_part`.
+pods_info.json in the same folder gives the `split` of an object (val or test); without it, the split is test.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _row(
 
 
 def _info(root: Path) -> dict[str, Any]:
-    """What the published index says about the objects; nothing where it is absent."""
+    """The published index of the objects, or {} if it is absent."""
     path = root / _INFO
     if not path.is_file():
         return {}

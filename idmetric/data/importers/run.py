@@ -16,7 +16,7 @@ from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
 
-# (items, how many or None, what) -> the items, shown as they pass
+# (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 _PLAIN = str | int | float | bool
 _LONGEST = 2000  # characters of a column that parameters keep
@@ -24,19 +24,19 @@ _LONGEST = 2000  # characters of a column that parameters keep
 
 @dataclass(frozen=True)
 class Job:
-    """What an importer is asked to do.
+    """The task of an importer.
 
     Attributes:
-        kind: its name in `KINDS`.
+        kind: name of the importer in `KINDS`.
         sources: files, folders or Hub ids.
-        name: of the dataset; identities and ids start with it, so that manifests can be merged.
-        named: whether the user gave the name.
-        images: where images go.
+        name: of the dataset; identities and ids start with it, which keeps merged manifests apart.
+        images: stores the images.
         revision, files: as for `open_source`.
         columns: expected column -> its name in the source (`--map`).
         options: of `KINDS[kind].options`.
-        limit: stop after so many rows of each source.
-        rejected: what importers left out, and why; grows as they run.
+        limit: number of rows of each source to stop after.
+        named: whether the user gave the name.
+        rejected: rows that were left out, and the reasons; grows while the importer runs.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class Job:
         self.rejected.append(f"{where(source, shard, number)}: {reason}")
 
     def open(self, source: str) -> Source:
-        """A table among the sources."""
+        """Open one of the sources as a table."""
         return open_source(source, self.revision, self.files)
 
     def folder(self, source: str) -> Path:
-        """A source that has to be a folder.
+        """The path of a source that must be a folder.
 
         Raises:
-            SourceError: if it is none.
+            SourceError: if it is not a folder.
         """
         path = Path(source)
         if not path.is_dir():
@@ -75,7 +75,7 @@ class Job:
         """Number within its split, shard and values of each row of a table, up to the limit.
 
         Args:
-            columns: those to read, by their expected names, where the table has them; None reads all.
+            columns: expected names of the columns to read; columns that the table lacks are skipped. None reads all.
         """
         names = None if columns is None else dict.fromkeys(self.column(c) for c in columns)
         wanted = None if names is None else [c for c in names if c in source.columns]
@@ -97,14 +97,14 @@ class Job:
         """Check that a table has these columns.
 
         Raises:
-            SourceError: with the columns found and how to name others.
+            SourceError: naming the columns of the table and the option to map them.
         """
         missing = [c for c in expected if not self.has(source, c)]
         if missing:
             found = ", ".join(source.columns) or "none"
             raise SourceError(
                 f"{source.name}: no column {self.column(missing[0])!r}; there are {found}. Is {self.kind!r} the right "
-                f"importer? If the column has another name, say so: --map {missing[0]}=NAME"
+                f"importer? If the column has another name, use --map {missing[0]}=NAME"
             )
 
     def has(self, source: Source, expected: str) -> bool:
@@ -112,10 +112,10 @@ class Job:
         return self.column(expected) in source.columns
 
     def number(self, option: str, default: float) -> float:
-        """An option that is a number.
+        """The value of a numeric option.
 
         Raises:
-            SourceError: if it is none.
+            SourceError: if it is not a number.
         """
         text = self.options.get(option)
         try:
@@ -141,20 +141,21 @@ def import_dataset(
     limit: int | None = None,
     on_error: str = "fail",
 ) -> Manifest:
-    """A published dataset or folder as a manifest; its paths are absolute until it is written.
+    """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
         kind: one of `KINDS`.
-        sources: a file, folder or Hub id; several for "nearid", whose sets belong together.
+        sources: a file, folder or Hub id; "nearid" accepts several, because its sets belong together.
         images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
-            bytes in the manifest, and so in memory: for small datasets.
+            bytes in the manifest and in memory, which suits small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's).
         revision, files, columns, options, limit: as in `Job`.
-        on_error: "fail" at rows without an image and the like, with the list of all; "skip" leaves them out.
+        on_error: treatment of unusable rows, such as rows without an image: "fail" raises an error that lists all of
+            them, "skip" leaves them out.
 
     Raises:
-        SourceError: if the source does not fit; with the columns or folders found.
-        ManifestError: if its values don't.
+        SourceError: naming the columns or folders of the source, if they do not fit the importer.
+        ManifestError: if values of the source break the rules of a manifest.
     """
     if on_error not in ("fail", "skip"):
         raise ValueError(f"on_error={on_error!r}: fail or skip")
@@ -181,7 +182,7 @@ def make_job(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Job:
-    """A job, checked as far as is possible without its sources; arguments as for `import_dataset`.
+    """A job with the arguments of `import_dataset`, checked as far as possible without reading the sources.
 
     Raises:
         SourceError: for an unknown importer or option.
@@ -193,7 +194,7 @@ def make_job(
         raise SourceError("no source given")
     if len(given) > 1 and not KINDS[kind].several:
         raise SourceError(
-            f"{kind}: {len(given)} sources, whose rows would share names; import them one by one, each with its "
+            f"{kind}: rows of {len(given)} sources would share names; import them one by one, each with its own "
             "--name, and join the manifests with idmetric.data.manifest.table.merge"
         )
     unknown = [o for o in options or {} if o not in KINDS[kind].options]
@@ -210,26 +211,26 @@ def make_job(
 
 
 def run(job: Job) -> Manifest:
-    """Do a job; what it had to leave out is in `job.rejected` then."""
+    """Run a job and return its manifest; `job.rejected` then lists the rows that were left out."""
     module = importlib.import_module(f"{PACKAGE}.{KINDS[job.kind].module}")
     return _manifest(module.rows(job), job)
 
 
 def listed(problems: Sequence[str], what: str, shown: int = 10) -> str:
-    """Problems as one text: how many, the first few, and how to go on without them."""
+    """A text with the number of problems, the first few of them, and the option to skip them."""
     lines = [f"{len(problems)} {what}:", *(f"  {p}" for p in problems[:shown])]
     if len(problems) > shown:
         lines.append(f"  and {len(problems) - shown} more")
-    return "\n".join([*lines, "mend them, or leave them out with --on-error skip"])
+    return "\n".join([*lines, "fix them, or leave them out with --on-error skip"])
 
 
 def where(source: Source, shard: Shard, number: int) -> str:
-    """A row in words; `number` counts from 0 within the split, the words from 1."""
+    """The name of a row for messages, counted from 1; `number` counts from 0 within the split."""
     return f"{source.name}: row {number + 1}" + (f" of {shard.split}" if shard.split else "")
 
 
 def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
-    """What else a source says about a row, short and plain, for its parameters; NaN and infinity are left out."""
+    """The remaining short values of a row, for its parameters, without NaN and infinity."""
     return {
         name: value
         for name, value in values.items()
@@ -243,7 +244,7 @@ def _path(folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _manifest(rows: Iterable[Row], job: Job) -> Manifest:
-    """Rows as a manifest, held as columns as they come; parameters named x_... become free columns."""
+    """The manifest of the rows; parameters named x_... become free columns."""
     free: dict[str, list[Any]] = {}
     manifest = Manifest.from_rows(_without_free(rows, free), name=job.name)
     if not len(manifest):
@@ -253,7 +254,7 @@ def _manifest(rows: Iterable[Row], job: Job) -> Manifest:
 
 
 def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[Row]:
-    """The rows, without their parameters x_..., which go to `free` (name -> value of each row)."""
+    """The rows without their parameters x_..., which are moved to `free` (name -> value of each row)."""
     for number, row in enumerate(rows):
         given = row.parameters or {}
         mine = {key: value for key, value in given.items() if key.startswith("x_")}

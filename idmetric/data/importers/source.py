@@ -1,8 +1,8 @@
 """Tables of published datasets: Parquet, Arrow, CSV and JSON lines, from a file, a folder or the Hugging Face Hub.
 
-Rows come one by one, so memory stays small whatever the dataset. Files of the Hub are downloaded as they are and read
-here, without `datasets.load_dataset`: no second copy in its cache, no code of the repository, and datasets whose card
-breaks the loader (MVEB) can be read too.
+Rows come one by one, so a large dataset needs little memory. Files of the Hub are downloaded unchanged and read here
+instead of by `datasets.load_dataset`: there is no second copy in its cache, no code of the repository runs, and
+datasets with a card that breaks the loader (MVEB) can be read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Shard:
 
     @property
     def stem(self) -> str:
-        """Name without ending and shard number."""
+        """Name without extension and shard number."""
         return _SHARD.sub("", self.path.stem)
 
 
@@ -69,7 +69,7 @@ class Source:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, those of all files in order of appearance."""
+        """Names of the columns of all files, in order of appearance."""
         return tuple(dict.fromkeys(name for shard in self.shards for name in _open(shard).columns))
 
     @cached_property
@@ -78,16 +78,16 @@ class Source:
         return sum(_open(shard).count() for shard in self.shards)
 
     def locate(self, path: str) -> Path:
-        """A file that a row names, relative to the root or, in local tables, absolute.
+        """The file that a row names, relative to the root or, in local tables, absolute.
 
         Raises:
-            SourceError: for a URL, and in a table of the Hub for a path that leaves the dataset's folder: whoever wrote
-                the table has no business with other files here.
+            SourceError: for a URL, and in a table of the Hub for a path outside the dataset's folder, because the
+                table's author must not get access to other local files.
         """
         return locate(path, self.root, self.name, self.revision is not None)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
-        """Each row with these columns (None: all); a column that a file lacks is None."""
+        """Each row with these columns (None: all); a column that its file lacks is None."""
         wanted = self.columns if columns is None else tuple(columns)
         for shard in self.shards:
             table = _open(shard)
@@ -97,15 +97,15 @@ class Source:
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
-    """As `Source.locate`; `name` is the table's, for messages, and `inside` refuses paths that leave the root."""
+    """As `Source.locate`, for a table of this name; `inside` refuses paths outside the root."""
     if _ADDRESS.match(path):
         shown = path if len(path) <= 100 else path[:100] + "..."
-        raise SourceError(f"{name}: {shown}: URLs are not fetched; download the images and name their files")
-    there, depth = PureWindowsPath(path), 0  # it knows both kinds of slashes, drives and servers
+        raise SourceError(f"{name}: {shown}: URLs are not downloaded; download the images and name their files")
+    there, depth = PureWindowsPath(path), 0  # it recognizes both kinds of slashes, drives and servers
     for part in there.parts if inside else ():
         depth += -1 if part == ".." else 1
         if depth < 0 or there.anchor:
-            raise SourceError(f"{name}: {path!r} leads out of the dataset's folder, which a table of the Hub may not")
+            raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
     return root / path
 
 
@@ -117,7 +117,7 @@ def open_source(source: str | os.PathLike[str], revision: str | None = None, fil
         files: pattern of the files to use, such as "sample/*.parquet".
 
     Raises:
-        SourceError: if it is nowhere, or holds no table.
+        SourceError: if it does not exist, or holds no table.
     """
     path = Path(source)
     if not path.exists():
@@ -135,7 +135,7 @@ def open_source(source: str | os.PathLike[str], revision: str | None = None, fil
 
 
 def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, list[tuple[str, int]]]:
-    """Commit of a Hub dataset, and (name, bytes) of the files that `open_source` would download; downloads nothing."""
+    """Commit of a Hub dataset, and (name, bytes) of the files that `open_source` would download."""
     from huggingface_hub import HfApi
 
     info = _ask(repo, lambda: HfApi().dataset_info(repo, revision=revision, files_metadata=True))
@@ -145,7 +145,7 @@ def hub_files(repo: str, revision: str | None = None, files: str | None = None) 
 
 def _download(repo: str, revision: str | None, files: str | None) -> Source:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise SourceError(f"{repo}: no such file or folder, and no dataset of the Hub (owner/name)")
+        raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
     from huggingface_hub import snapshot_download
 
     commit, listed = hub_files(repo, revision, files)
@@ -169,7 +169,7 @@ def _wanted(name: str, files: str | None) -> bool:
 
 
 def _ask(repo: str, request: Callable[[], Any]) -> Any:
-    """An answer of the Hub, its errors in one line with the way out."""
+    """The Hub's answer to a request; its errors become one line that says how to fix them."""
     from huggingface_hub import errors
 
     try:
@@ -177,10 +177,10 @@ def _ask(repo: str, request: Callable[[], Any]) -> Any:
     except errors.GatedRepoError as error:
         raise SourceError(f"{repo}: gated; accept its terms on the Hub and log in (hf auth login)") from error
     except errors.RevisionNotFoundError as error:
-        raise SourceError(f"{repo}: the Hub has no such revision of it") from error
+        raise SourceError(f"{repo}: the Hub doesn't have this revision of it") from error
     except errors.RepositoryNotFoundError as error:
         raise SourceError(
-            f"{repo}: neither a local path nor a dataset of the Hub (or a private one: hf auth login)"
+            f"{repo}: neither a local path nor a dataset of the Hub (if it is private, log in: hf auth login)"
         ) from error
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -190,7 +190,7 @@ def _ask(repo: str, request: Callable[[], Any]) -> Any:
 
 
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
-    """The tables below a folder, sorted; folders of `save_to_disk` count as one."""
+    """The tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
     found = []
     below = list(files_below(folder))
     saved = [p.parent for p in below if p.name == _STATE and "_data_files" in _json(p)]
@@ -207,7 +207,7 @@ def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
 
 
 def _split_of(name: Path) -> str | None:
-    """The split in a name as the Hub writes them: data/train-00000-of-00005.parquet, default/test/0000.parquet."""
+    """The split in a file name of the Hub, such as data/train-00000-of-00005.parquet or default/test/0000.parquet."""
     stem = _SHARD.sub("", name.stem)
     if stem != name.stem or stem.split("_")[0] in _SPLITS:
         return stem

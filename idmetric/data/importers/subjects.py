@@ -1,8 +1,8 @@
 """Subjects200K and Subjects2k: generated pairs that should show one subject.
 
-Subjects200K (Tan et al., OminiControl) holds each pair as one composite image, with a model's quality ratings 0-5.
-Subjects2k (ID-Sim, appendix D.2) is 2,000 of its pairs with human votes: "same" where at least 0.8 of them say so.
-A pair is a group with the slots anchor and candidate.
+Subjects200K (Tan et al., OminiControl) stores each pair as one composite image with a model's quality ratings 0-5.
+Subjects2k (ID-Sim, appendix D.2) has 2,000 of its pairs with human votes; a pair is "same" if at least 0.8 of the votes
+say so. A pair is a group with the slots anchor and candidate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from idmetric.images.read import ImageReadError, read_image
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")
-_MIN_QUALITY = 5.0  # "good" is the highest rating in all three
+_MIN_QUALITY = 5.0  # a good pair has the highest rating in all three
 _LARGEST_PADDING = 64
 
 
@@ -80,7 +80,7 @@ def _composites(job: Job, source: Source) -> Iterator[Row]:
             continue
         consistency = quality.get("objectConsistency")
         for side, (slot, data) in enumerate(zip(("anchor", "candidate"), sides, strict=True)):
-            # a pair whose object differs is not one identity; the other one's is unknown
+            # if the objects differ, the identity of the second is unknown
             known = slot == "anchor" or (consistency is not None and consistency >= _MIN_QUALITY)
             yield Row(
                 identity=group if known else None,
@@ -109,15 +109,15 @@ def _whole(cell: Any, source: Source) -> bytes | str:
 
 
 def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
-    """The left and the right image of a composite, as PNG: squares side by side in equal padding around and between.
+    """The left and the right image of a composite, as PNG: two squares side by side with equal padding.
 
     The padding p follows from the size: width = 2 s + 3 p and height = s + 2 p give p = 2 height - width (16 in the
-    published set, for s = 512 and 1024). Without any, or where each square has a frame of its own (width = 2 height),
-    a frame of `16 / 2` pixels is cut where it is of one colour, else nothing.
+    published set, for s = 512 and 1024). If width = 2 height, each square may have a frame of its own: 8 pixels on each
+    side are cut if they are of one color.
 
     Raises:
-        SourceError: if the size fits no such layout.
-        ImageReadError: if it cannot be read.
+        SourceError: if the size does not fit this layout.
+        ImageReadError: if the image cannot be read.
     """
     whole = read_image(image)
     width, height = whole.size
@@ -129,7 +129,7 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
         side = height - 2 * padding
         boxes = [(x, padding, x + side, padding + side) for x in (padding, 2 * padding + side)]
     else:
-        raise SourceError(f"{width} x {height} pixels are no two squares in equal padding")
+        raise SourceError(f"{width} x {height} pixels are not two squares with equal padding")
     out = []
     for box in boxes:
         file = io.BytesIO()
@@ -139,7 +139,7 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
 
 
 def _is_framed(square: Any, frame: int) -> bool:
-    """Whether the outer pixels are of one colour, up to compression."""
+    """Whether the outer pixels are of one color, apart from compression artifacts."""
     import numpy as np
 
     pixels = np.asarray(square, dtype=float)

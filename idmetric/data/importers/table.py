@@ -1,11 +1,11 @@
-"""Any table: a column of images, a column of identities, and whatever else the manifest knows.
+"""Any table with a column of images, a column of identities, and optionally other columns of a manifest.
 
-Columns that have a manifest column's name are taken as they are, `image` is taken for `path`; others are named by
-`--map`: `--map identity=label --map path=photo`, and `--map x_shop=seller` for a free column. What remains goes to the
-parameters, as far as it is short and plain.
+Columns with the name of a manifest column are used directly, and `image` is used as `path`. `--map` names others, as in
+`--map identity=label --map path=photo`, or `--map x_shop=seller` for a free column. Other columns of short texts and
+numbers go to the parameters.
 
-Where the user names the dataset (`--name`), all rows are of it, and what the table's column `dataset` says goes to the
-free column `x_subset`: tables that join several sets (WildlifeReID-10k) name them there.
+If the user names the dataset (`--name`), all rows get this name, and the table's column `dataset` goes to the free
+column `x_subset`; tables that join several sets (WildlifeReID-10k) name the sets there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from idmetric.data.manifest.table import Row
 _TEXT = ("domain", "category", "role", "background", "engine", "text", "slot")
 _NUMBERS = ("oracle", "label", "seed")
 _FILES = ("path", "mask", "part_mask")
-_NAMED = ("id", "group", "parent")  # names that start with the dataset's, like identities
+_NAMED = ("id", "group", "parent")  # values get the dataset's name as prefix, like identities
 TARGETS = ("identity", "dataset", "split", *_FILES, *_TEXT, *_NUMBERS, *_NAMED)
 
 
 def rows(job: Job) -> Iterator[Row]:
-    """A row for each row."""
+    """One manifest row for each row of the table."""
     wrong = [c for c in job.columns if c not in TARGETS and not c.startswith("x_")]
     if wrong:
         raise SourceError(
@@ -38,12 +38,11 @@ def rows(job: Job) -> Iterator[Row]:
         image = "path" if mapped or "path" in source.columns else "image"
         if not (mapped or image in source.columns):
             raise SourceError(
-                f"{source.name}: which column holds the image? There are {', '.join(source.columns)}: --map path=NAME"
+                f"{source.name}: no column 'path' or 'image'; name one of {', '.join(source.columns)}: --map path=NAME"
             )
         if not job.has(source, "identity"):
             raise SourceError(
-                f"{source.name}: which column says what an image shows? There are {', '.join(source.columns)}: "
-                "--map identity=NAME"
+                f"{source.name}: no column 'identity'; name one of {', '.join(source.columns)}: --map identity=NAME"
             )
         for number, shard, values in job.rows(source):
             values["path"] = values.pop(image, None)
@@ -69,7 +68,7 @@ def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, 
         if number_there is not None:
             known[column] = number_there
         elif column in job.columns and values[column] is not None:
-            raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is no number")
+            raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is not a number")
     used = {"identity", "dataset", "split", *_FILES, *known}
     free = {c: _free(values[c], c, where(source, shard, number)) for c in job.columns if c.startswith("x_")}
     identity = values.get("identity")
@@ -91,7 +90,7 @@ def _free(value: Any, column: str, place: str) -> Any:
 
 
 def _number(value: Any, column: str) -> float | int | None:
-    """None for what is no number: a column `label` may well hold names."""
+    """The value as a number, or None, because a column `label` may hold names."""
     try:
         return int(value) if column == "seed" else float(value)
     except (TypeError, ValueError):

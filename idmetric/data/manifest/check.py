@@ -1,4 +1,4 @@
-"""Whether the files of a manifest are there and can be read, and a manifest without those that cannot."""
+"""Check that the files of a manifest exist and can be read, and remove the rows of files that fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Fault:
-    """A file that cannot be used: row (from 0) and column of the manifest, and why."""
+    """A file that cannot be used: row (from 0) and column of the manifest, and the reason."""
 
     row: int
     column: str
@@ -55,13 +55,13 @@ def faults(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Fault]:
-    """What cannot be read, in order of rows; a file that several rows use is read once and named for each.
+    """The faults of a manifest's files, in order of rows; a file of several rows is read once and reported for each.
 
     Args:
-        decode: read images and masks whole, and refuse object masks that are empty, and masks whose shape is not their
-            image's (smaller or larger ones are scaled where they are used); otherwise only look for the files.
-        most_ratio: of an image's longer side to its shorter one, with `decode`; None = any.
-        workers: threads, 1 or more (default: one per core, at most 8).
+        decode: decode images and masks, and report empty object masks and masks with another aspect ratio than their
+            image; otherwise only check that the files exist.
+        most_ratio: largest allowed ratio of an image's sides, with `decode`; None = any.
+        workers: number of threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
     if workers is not None and workers < 1:
@@ -84,13 +84,13 @@ def faults(
 
 
 def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
-    """Masks of another shape than their images."""
+    """Faults of masks with another shape than their images."""
     for column in PATHS[1:]:
         for row, mask in sizes[column].items():
             image = sizes["path"].get(row)
             if image is None or same_shape(mask.shape, image.shape):
                 continue
-            if not (image.turned and mask.shape == image.shape[::-1]):  # of the stored pixels: it is turned as well
+            if not (image.turned and mask.shape == image.shape[::-1]):  # a mask of the stored pixels is rotated too
                 reason = f"the mask has {mask.width}x{mask.height} pixels, its image {image.width}x{image.height}"
                 yield Fault(row, column, f"{reason}: their shapes differ")
 
@@ -143,10 +143,10 @@ def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
-    """The manifest without these rows, and without those that are nothing without them.
+    """The manifest without these rows and the rows that depend on them.
 
-    The rest of a group (a triplet without its positive), and what was made from a row (a distractor whose positive
-    is gone), leave with it. Groups of one name in two splits are two.
+    A row depends on the other rows of its group (a triplet needs its positive) and on its parent (a distractor needs
+    its positive). A group name that occurs in two splits names two groups.
     """
     gone = np.zeros(len(manifest), dtype=bool)
     gone[list(rows)] = True

@@ -1,4 +1,4 @@
-"""Who was made from whom: what the `parent` column says of rows and identities."""
+"""Lineage: rows and identities that belong together because one was made from the other (column `parent`)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from idmetric.data.manifest.table import Manifest
 
 
 def parent_rows(manifest: Manifest) -> NDArray[np.int64]:
-    """Row number (N,) of each row's parent; -1 where it has none, or none in this manifest."""
+    """Row number (N,) of each row's parent; -1 if it has no parent or the parent is not in this manifest."""
     row = {name: k for k, name in enumerate(manifest.column("id"))}
     return np.array([row.get(p, -1) for p in manifest.column("parent")], dtype=np.int64)
 
 
 def with_parents_found(manifest: Manifest) -> Manifest:
-    """With `parent` of rows whose parent is not there but as copies (x_source) set to one: of its group, or the first.
+    """The manifest with `parent` set to a copy of the parent (by x_source) if the parent itself is missing.
 
-    A copy has an id of its own, and stands for the row that it is of. Without a copy, `parent` stays as it is.
+    A copy in the row's group is preferred to the first copy. If there is no copy, `parent` stays as it is.
     """
     names = manifest.column("id")
     there = set(names)
@@ -38,11 +38,11 @@ def with_parents_found(manifest: Manifest) -> Manifest:
 def blocks(manifest: Manifest) -> NDArray[np.int64]:
     """Number (N,) of each row's block of identities that belong together, in order of appearance.
 
-    Rows belong together if they have one identity or one group, if one was made from the other, if both were made from
-    the same image (an edit shows the scene of its parent, be the parent in this manifest or not), and if they hold the
-    same image (`image_keys`), as where tables list a file under several names.
+    Rows belong together if they share an identity or group, if one was made from the other, if both were made from the
+    same image (an edit shows the scene of its parent, even if the parent is not in this manifest), or if they hold the
+    same image (`image_keys`), as in tables that list a file under several names.
     """
-    # an image without an identity is a block of its own
+    # each image without an identity starts as a block of its own
     identity = [name or f"\0{row}" for row, name in enumerate(manifest.column("identity"))]
     number = {name: k for k, name in enumerate(dict.fromkeys(identity))}
     root = list(range(len(number)))
@@ -70,16 +70,16 @@ def blocks(manifest: Manifest) -> NDArray[np.int64]:
 
 
 def lineages(manifest: Manifest) -> NDArray[np.int64]:
-    """Number (N,) of each row's family: identities joined where one was made from an image of the other.
+    """Number (N,) of each row's lineage: identities are joined if one was made from an image of the other.
 
-    As `split.blocks`, but whatever the groups: a triplet holds strangers too. An identity-edit is kin of
-    its parent: another identity, and yet so alike by construction that a search would find little else.
+    Unlike `blocks`, groups don't join identities, because a triplet holds unrelated ones. An identity-edit shares its
+    parent's lineage: it is another identity, but so similar by construction that a search would find little else.
     """
     return blocks(manifest.replace(group=None, slot=None))
 
 
 def followers(manifest: Manifest) -> NDArray[np.bool_]:
-    """True (N,) for rows made from an image of another identity: identity-edits, distractors. They go where it goes."""
+    """True (N,) for rows made from an image of another identity (identity-edits, distractors), which follow it."""
     parent = parent_rows(manifest)
     identity = np.array(manifest.column("identity"), dtype=object)
     out = np.zeros(len(manifest), dtype=bool)
@@ -89,10 +89,10 @@ def followers(manifest: Manifest) -> NDArray[np.bool_]:
 
 
 def without_orphans(manifest: Manifest, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The rows (N,) of `keep`, less the followers whose parent is not kept."""
+    """`keep` (N,) without the followers of rows that are not kept."""
     parent, follows = parent_rows(manifest), followers(manifest)
     kept: NDArray[np.bool_] = keep.copy()
-    for _ in range(len(manifest)):  # a parent may follow as well
+    for _ in range(len(manifest)):  # a parent may be a follower too
         orphaned = kept & follows & ~kept[parent]
         if not orphaned.any():
             break

@@ -1,4 +1,4 @@
-"""Which rows of a manifest hold the same image: one file, however its path is written, or equal bytes."""
+"""Keys that are equal for rows of the same image, i.e. one file under any spelling of its path, or equal bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from idmetric.data.manifest.table import Manifest
 
 
 def image_keys(manifest: Manifest) -> list[str]:
-    """A text (N,) for each row, equal where the image is: its whole path, or a hash of its bytes.
+    """The key of each row's image (N,): its absolute path, or a hash of its bytes.
 
-    "./a.jpg", "b/../a.jpg" and the absolute path are one file. Files are not opened, so copies of one differ, and
-    so do links to it.
+    "./a.jpg", "b/../a.jpg" and the absolute path are one file. Files are not opened, so copies of a file and links to
+    it have other keys.
     """
     root = os.path.abspath(manifest.root)
     whole: dict[str, str] = {}

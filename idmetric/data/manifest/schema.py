@@ -17,23 +17,27 @@ class Row:
     """One image of a manifest. Empty values are None.
 
     Attributes:
-        identity: whose it is: equal exactly for images of the same thing, over all datasets of the manifest; empty
-            where it is unknown or the image shows no thing (a background).
-        path, image_bytes: the image: a file, relative to the manifest's folder, or its encoded bytes. One of the two.
-        id: names the row, unique; made of group, slot and path (or the bytes' hash) where it isn't given.
-        dataset: where it came from. split: such as train, val, test.
-        domain: such as animals, products. category: such as dog, mug.
-        mask, mask_bytes: the object, see `idmetric.images.masks`. part_mask, part_mask_bytes: its edited part.
+        identity: name of the identity, equal exactly for images of the same subject in all datasets of the manifest;
+            empty if it is unknown or the image shows no subject (a background).
+        path, image_bytes: the image, either as a file, relative to the manifest's folder, or as its encoded bytes.
+        id: unique name of the row; by default made of group, slot and path (or a hash of the bytes).
+        dataset: origin of the image.
+        split: such as train, val, test.
+        domain: such as animals, products.
+        category: such as dog, mug.
+        mask, mask_bytes: mask of the object, see `idmetric.images.masks`.
+        part_mask, part_mask_bytes: mask of its edited part.
         role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).
-        background: id of the background. engine: what generated the image.
-        oracle: 1 - |part| / |object| in 0..1, the share of the object that an edit left (NearID, section 3.4).
+        background: id of the background.
+        engine: generator of the image.
+        oracle: 1 - |part| / |object| in 0..1, the share of the object that an edit kept (NearID, section 3.4).
         text: instruction, prompt or caption.
-        label: a human or model judgement of this row within its group; its meaning is the dataset's.
-        group, slot: rows with one group belong together (a pair, a triplet, a query with candidates); slot is the
-            row's place in it, one of `SLOTS`.
+        label: a human or model judgment of this row within its group; the dataset defines its meaning.
+        group, slot: rows with one group belong together (a pair, a triplet, a query with candidates); the slot is the
+            row's place in the group, one of `SLOTS`.
         parent: id of the row that this one was made from.
-        seed, parameters: what else made it.
+        seed, parameters: everything else that made the image.
     """
 
     identity: str | None

@@ -13,19 +13,18 @@ from idmetric.data.manifest.table import Manifest
 
 
 def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_dataset: bool = True) -> Manifest:
-    """Set column `split` so that an identity, and all that was made from its images, falls in one split.
+    """Set column `split`; an identity and all rows made from its images get one split.
 
-    Identities are joined as `blocks` says; what is joined stays together (VisME, section 4.1: "no identity present
-    in training appears in any evaluation set"; NearID, section 3.3: mutually exclusive splits). A split that stays
-    empty is warned of.
+    `blocks` of identities stay together (VisME, section 4.1: "no identity present in training appears in any evaluation
+    set"; NearID, section 3.3: mutually exclusive splits). A split that stays empty causes a warning.
 
     Args:
         parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers;
-            one part may be -1: all that the others leave). What no part takes gets an empty split. Identities that are
-            joined count as one.
+            one part may be -1, the rest). Identities beyond the parts get an empty split. A block counts as one
+            identity.
         seed: 0 or more.
-        by_dataset: share each dataset out in the same proportions; what rounding takes from a part in one dataset, it
-            gets in the next. With numbers, they are of all datasets together.
+        by_dataset: split each dataset in the same proportions; the next dataset makes up for rounding. Numbers always
+            apply to all datasets together.
 
     Raises:
         ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
@@ -51,12 +50,12 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
         for name, size in zip(parts, sizes, strict=True):
             out[order[start : start + size]] = name
             start += size
-    _warn_of_empty(parts, out.tolist(), "identities (those that belong together count as one)")
+    _warn_of_empty(parts, out.tolist(), "identities (identities that belong together count as one)")
     return manifest.replace(split=list(out[block]) if count else [])
 
 
 def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
-    """Set column `split` row by row, whatever the identities: VisME's fallback for datasets with too few of them."""
+    """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     fractions = _are_fractions(parts)
     _check_seed(seed)
     order = np.random.default_rng(seed).permutation(len(manifest))
@@ -79,11 +78,11 @@ def _check_seed(seed: int) -> None:
 def _warn_of_empty(parts: Mapping[str, float], given: list[str | None], what: str) -> None:
     empty = [name for name, share in parts.items() if share != 0 and name not in given]
     if empty and given:
-        warnings.warn(f"nothing is in split {', '.join(empty)}: there are {len(given)} {what} in all", stacklevel=3)
+        warnings.warn(f"split {', '.join(empty)} is empty: there are {len(given)} {what} in all", stacklevel=3)
 
 
 def _are_fractions(parts: Mapping[str, float]) -> bool:
-    """Whether the parts are shares of the whole; otherwise they are numbers."""
+    """Whether the parts are fractions; otherwise they are numbers."""
     shares = list(parts.values())
     if not shares or any(not name for name in parts):
         raise ValueError("name at least one split, and give each its share")
@@ -102,8 +101,8 @@ def _shared_out(parts: Mapping[str, float], count: int, owed: NDArray[np.float64
     """Size of each part of a pool of `count`, by largest remainders.
 
     Args:
-        owed: what each part, and last what no part takes, has got too little so far (too much: below 0); brought up
-            to date, so that over many small pools every part comes to its share.
+        owed: deficit so far of each part and, last, of the identities without a split; updated, which gives every part
+            its share over many small pools.
     """
     shares = np.array(list(parts.values()))
     shares = np.append(shares, max(0.0, 1 - shares.sum()))
@@ -127,9 +126,9 @@ def _numbers(parts: Mapping[str, float], count: int) -> list[int]:
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Identities that occur in more than one split, themselves or by what belongs to them (`blocks`): name -> splits.
+    """Identities in more than one split: name -> splits. A block of identities (`blocks`) counts as one.
 
-    Of identities that are joined, the first stands for all; where it has no name, the id of its row does.
+    The name is that of the block's first identity, or the id of its row if the identity is unknown.
     """
     block = blocks(manifest)
     seen: dict[int, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""What a manifest holds, in numbers, and what is wrong with it."""
+"""Statistics of a manifest, and its problems."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from idmetric.data.manifest.table import Manifest
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 _SHOWN = 10
-_OWN = ("real", "context-edit")  # roles that show an identity as it is
+_OWN = ("real", "context-edit")  # roles of unchanged identities
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A manifest in numbers.
+    """Statistics of a manifest.
 
     Attributes:
-        rows, images: images counts each file once, and equal bytes once.
-        identities, unnamed: unnamed rows have no identity.
-        per_identity: fewest, median and most images of an identity; None without identities.
-        masks, part_masks, embedded: rows that have them; embedded: images held as bytes.
-        groups: number of groups. parents: rows made from another.
-        oracle: lowest, mean and highest score; None without.
-        counts: column -> value ("" where empty) -> rows, the most frequent first.
-        identities_of: dataset -> identities.
+        rows: number of rows.
+        images: number of different files and bytes.
+        identities: number of identities.
+        unnamed: number of rows without an identity.
+        per_identity: smallest, median and largest number of images of an identity; None without identities.
+        masks, part_masks: number of rows that have them.
+        embedded: number of images stored as bytes.
+        groups: number of groups.
+        parents: number of rows made from another.
+        oracle: lowest, mean and highest score; None without scores.
+        counts: column -> value ("" if empty) -> number of rows, the most frequent first.
+        identities_of: dataset -> number of identities.
     """
 
     rows: int
@@ -52,7 +56,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong: what, how often, some examples; serious if it makes results wrong, else worth knowing."""
+    """A kind of problem, its number of cases and some examples; serious problems make results wrong."""
 
     what: str
     count: int
@@ -61,7 +65,7 @@ class Problem:
 
 
 def summarize(manifest: Manifest) -> Summary:
-    """Count."""
+    """The statistics of a manifest."""
     identity = manifest.column("identity")
     keys = image_keys(manifest)
     owned = _images_of(manifest, keys)
@@ -86,11 +90,11 @@ def summarize(manifest: Manifest) -> Summary:
 
 
 def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool = False) -> list[Problem]:
-    """What is wrong, the serious first.
+    """The problems of a manifest, serious ones first.
 
     Args:
-        found: of `idmetric.data.manifest.check.faults`.
-        need_masks: rows without a mask are serious, also where no row has one.
+        found: the result of `idmetric.data.manifest.check.faults`.
+        need_masks: treat rows without a mask as serious, even if no row has one.
     """
     keys = image_keys(manifest)
     crossing = [f"{name}: {', '.join(parts)}" for name, parts in leaks(manifest).items()]
@@ -112,7 +116,7 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
 
 
 def as_text(summary: Summary, found: Sequence[Problem]) -> str:
-    """Summary and problems for a terminal."""
+    """Summary and problems as text for a terminal."""
     s = summary
     lines = [f"{s.rows} rows, {s.images} images, {s.identities} identities"]
     if s.per_identity:
@@ -163,7 +167,7 @@ def _images_of(manifest: Manifest, keys: Sequence[str]) -> dict[str, set[str]]:
 
 
 def _shared(manifest: Manifest, keys: Sequence[str], column: str) -> list[str]:
-    """Files, and equal bytes, with more than one value of a column."""
+    """Images with more than one value of a column."""
     seen: dict[str, dict[str, None]] = {}
     names: dict[str, str] = {}
     columns = (manifest.column(c) for c in ("path", "id", column))
@@ -192,7 +196,7 @@ def _lone_groups(manifest: Manifest) -> list[str]:
 
 
 def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:
-    """Identities that could have more than one image, and have one; a distractor is alone by nature."""
+    """Identities of one image, except distractors and the like, which always have one."""
     owned = _images_of(manifest, keys)
     pairs = zip(manifest.column("identity"), manifest.column("role"), strict=True)
     own = dict.fromkeys(i for i, role in pairs if i is not None and role in _OWN)

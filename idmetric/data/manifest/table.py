@@ -44,11 +44,11 @@ __all__ = [
 
 
 class Manifest:
-    """A table of images, immutable: every change gives a new one.
+    """An immutable table of images: every change returns a new one.
 
     Args:
-        table: the columns of `SCHEMA`; columns left out are empty. Free columns start with `x_`.
-        root: folder that relative paths start from.
+        table: columns of `SCHEMA`, of which missing ones are empty, and free columns, whose names start with `x_`.
+        root: folder of relative paths.
         name: of the file, for messages.
 
     Raises:
@@ -95,7 +95,7 @@ class Manifest:
         return cast("list[Any]", self.table[name].to_pylist())
 
     def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
-        """The rows of these numbers in this order, or where a boolean mask is true."""
+        """The rows of these numbers in this order, or the rows where a boolean mask is true."""
         chosen = np.asarray(rows)
         if chosen.dtype == bool:
             if len(chosen) != len(self):
@@ -104,7 +104,7 @@ class Manifest:
         return self._with(self.table.take(pa.array(chosen.astype(np.int64))))
 
     def filter(self, keep: Callable[[Row], bool] | None = None, **values: Any) -> Manifest:
-        """The rows whose columns have these values (or one of several, or None for empty), and that `keep` accepts.
+        """The rows with these values in their columns (one of several, or None for empty) that `keep` accepts.
 
         `manifest.filter(role="real", dataset=("MET", "ILIAS"), mask=None)`
         """
@@ -118,7 +118,7 @@ class Manifest:
         return kept.take(np.array([keep(row) for row in kept], dtype=bool)) if keep else kept
 
     def replace(self, **columns: Sequence[Any] | Any) -> Manifest:
-        """With these columns replaced: a sequence of one value for each row, or one value for all."""
+        """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
         table = self.table
         for name, given in columns.items():
             values = _each(given) if _is_sequence(given) else [given] * len(self)
@@ -133,14 +133,14 @@ class Manifest:
             )
             at = table.column_names.index(name) if name in table.column_names else -1
             table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
-        if all(name.startswith("x_") for name in columns):  # no rule is about these
+        if all(name.startswith("x_") for name in columns):  # no rules apply to free columns
             return self._with(table)
         return Manifest(table, self.root)
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
-        """The image (or `column="mask"`, `"part_mask"`) of a row: its path from here, or its bytes; None if empty."""
+        """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
         if column not in PATHS:
-            raise KeyError(f"{column!r} holds no files; {', '.join(PATHS)} do")
+            raise KeyError(f"{column!r} is not a column of files; these are {', '.join(PATHS)}")
         data = self.table["image_bytes" if column == "path" else f"{column}_bytes"][index].as_py()
         if data is not None:
             return bytes(data)
@@ -162,14 +162,14 @@ class Manifest:
         return read_image(cast("str | bytes", self.source(index)))
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
-        """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it has none."""
+        """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it is empty."""
         from idmetric.images.masks import read_mask
 
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)
 
     def at(self, root: str | os.PathLike[str]) -> Manifest:
-        """The same images with paths relative to another folder."""
+        """The same manifest with paths relative to another folder."""
         here, there = self.root.resolve(), Path(root).resolve()
         table = self.table
         for name in PATHS:
@@ -200,11 +200,11 @@ class Manifest:
 def read(path: str | os.PathLike[str]) -> Manifest:
     """The manifest in a .parquet, .csv or .jsonl file.
 
-    CSV and JSON lines may leave columns out and need no ids; an empty CSV field is an empty value. What a CSV file
-    holds in free columns (x_...) stays text.
+    CSV and JSON lines may omit columns and ids. An empty CSV field is an empty value, and free columns (x_...) of a CSV
+    file hold text.
 
     Raises:
-        ManifestError: naming the file, rows and columns that are wrong.
+        ManifestError: naming the file, rows and columns at fault.
     """
     path = Path(path)
     return Manifest(read_table(path), path.parent, str(path))
@@ -214,11 +214,11 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     """One manifest of several, paths relative to the first's folder.
 
     Args:
-        shared: equal identity and group names in two manifests mean the same thing. Otherwise they are refused, since
-            two datasets that both call something "0001" rarely mean it.
+        shared: equal identity and group names in two manifests name the same identity and group. Otherwise they are
+            refused, because two datasets with a name such as "0001" rarely mean the same subject.
 
     Raises:
-        ManifestError: naming ids, identities or groups that occur twice, or a free column of two kinds.
+        ManifestError: naming ids, identities or groups that occur twice, or a free column of two types.
     """
     if not manifests:
         raise ValueError("merge needs at least one manifest")

@@ -1,4 +1,4 @@
-"""Values of a manifest's columns: from Python to Arrow, parameters as JSON, and errors that name row and column."""
+"""Conversion of a manifest's values from Python to Arrow and JSON, with errors that name row and column."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-SHOWN = 10  # problems that an error lists
+SHOWN = 10  # most problems in an error message
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be used; the message names file, row and column, and says what to do."""
+    """A manifest that cannot be used; the message names file, row and column, and says how to fix it."""
 
 
 def refuse_rows(problems: list[tuple[int, str]], column: str, name: str) -> None:
-    """Raise a `ManifestError` with these problems (row from 1, what it says), if there are any."""
+    """Raise a `ManifestError` with these problems (row from 1, message), if there are any."""
     if problems:
         lines = [f"row {number}, column {column!r}: {says}" for number, says in problems[:SHOWN]]
         if len(problems) > SHOWN:
@@ -29,13 +29,13 @@ def refuse_rows(problems: list[tuple[int, str]], column: str, name: str) -> None
 
 
 def short(value: Any) -> str:
-    """A value for messages."""
+    """A value as a short text for messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def as_array(values: list[Any], kind: pa.DataType, column: str, name: str, first: int = 0) -> pa.Array:
-    """Values as the column's type, one by one, so that a wrong one is named; `first` counts the rows before them."""
+    """Values converted to the column's type one by one; errors name rows, counted from `first` + 1."""
     out: list[Any] = []
     problems = []
     for number, value in enumerate(values, first + 1):
@@ -54,13 +54,13 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
     if kind == pa.string():
         if isinstance(value, str | int | os.PathLike) and not isinstance(value, bool):
             return str(value)
-        if isinstance(value, float) and value.is_integer():  # pandas writes whole numbers so
+        if isinstance(value, float) and value.is_integer():  # whole numbers of pandas
             return str(int(value))
     elif kind == pa.int64():
         number = int(value) if isinstance(value, str) else value
         if isinstance(number, int | np.integer) and not isinstance(number, bool) and abs(number) < 2**63:
             return int(number)
-        if isinstance(number, float) and number.is_integer():  # JSON and pandas write whole numbers so
+        if isinstance(number, float) and number.is_integer():  # whole numbers of JSON and pandas
             return int(number)
     elif kind == pa.float64():
         if not isinstance(value, bool):
@@ -71,20 +71,20 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
 
 
 def free_array(values: list[Any], column: str, name: str) -> pa.Array:
-    """Values of a free column, of whatever one kind they are."""
+    """Values of a free column, which must be of one type."""
     _check_utf8(values, column, name)
     try:
         return pa.array(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ManifestError(
-            f"{name}: column {column!r} mixes kinds of values, or holds none of Arrow's: {error}"
+            f"{name}: column {column!r} mixes types of values, or has a type that Arrow lacks: {error}"
         ) from error
 
 
 def _check_utf8(values: Sequence[Any], column: str, name: str, first: int = 0) -> None:
-    """Refuse half characters, as names of files have that are not UTF-8: no format can hold them."""
+    """Raise a `ManifestError` for lone surrogates, as in file names that are not UTF-8: no format can store them."""
     problems = [
-        (number, f"{short(value)} is not UTF-8 text; rename what is called so")
+        (number, f"{short(value)} is not UTF-8 text; rename the file or value")
         for number, value in enumerate(values, first + 1)
         if isinstance(value, str) and not _is_utf8(value)
     ]
@@ -100,19 +100,19 @@ def _is_utf8(text: str) -> bool:
 
 
 def casts(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether Arrow's cast does what `_convert` does: not for text as bytes, nor for 1.0 and true as text."""
+    """Whether Arrow's cast equals `_convert`, which it does not from text to bytes, or from 1.0 and true to text."""
     if wanted == pa.large_binary():
         return is_binary(kind)
     return wanted != pa.string() or not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are bytes, or all empty."""
+    """Whether the type is that of bytes, or of a column of empty values."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
 
 
 def objects(column: pa.ChunkedArray) -> list[Any]:
-    """Structs and maps as dicts; a struct has every field in every row, so its empty ones are left out."""
+    """Structs and maps as dicts, without empty fields of structs, which have every field in every row."""
     if pa.types.is_struct(column.type):
         return [None if v is None else {k: x for k, x in v.items() if x is not None} for v in column.to_pylist()]
     if pa.types.is_map(column.type):
@@ -121,14 +121,14 @@ def objects(column: pa.ChunkedArray) -> list[Any]:
 
 
 def dump_all(values: list[Any], name: str, first: int = 0) -> list[str | None]:
-    """Parameters as JSON text; text is taken for JSON already. `first` counts the rows before them."""
+    """Parameters as JSON text; values that are text must be JSON already. `first` counts the rows before them."""
     out: list[str | None] = []
     problems = []
     for number, value in enumerate(values, first + 1):
         try:
             out.append(value if isinstance(value, str) else _dump(value))
         except (TypeError, ValueError, RecursionError) as error:
-            problems.append((number, f"no JSON: {json_reason(error)}"))
+            problems.append((number, f"not JSON serializable: {json_reason(error)}"))
             out.append(None)
     refuse_rows(problems, "parameters", name)
     return out
@@ -141,7 +141,7 @@ def _dump(value: Any) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON knows, of NumPy values, paths and dates."""
+    """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -154,19 +154,19 @@ def plain(value: Any) -> Any:
 
 
 def json_reason(error: Exception) -> str:
-    """What an error of `json` says."""
+    """The reason of an error of `json`."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_no_number)  # NaN and Infinity are no JSON, though Python writes them
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)  # JSON has no NaN or Infinity, though Python writes them
 
 
 def is_object(text: str | None) -> bool:
-    """Whether a text is a JSON object; None is, being an empty value."""
+    """Whether a text is a JSON object, or None."""
     if text is None:
         return True
     try:
