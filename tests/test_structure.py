@@ -32,7 +32,7 @@ RANK = {
 ENTRIES = 20  # files and folders at the top of the package, at most
 ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below
 NOT_ARRAYS = ("losses.identity",)
-OF_LIBRARIES = {"_version"}  # private attributes of torch that some modules have to read
+OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
 
 
 def loaded_after(code: str) -> set[str]:

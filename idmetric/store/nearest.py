@@ -1,14 +1,15 @@
-"""The k nearest vectors by cosine, exact whatever finds them, in memory that does not grow with the table.
+"""Exact nearest neighbours by cosine: of a query in a table that may lie in files, and of an image of another identity.
 
-A search goes over the table a block at a time (a matrix product for each, or FAISS's flat index) and keeps a shortlist
-by float32 similarity. The shortlist is measured again in float64, each pair on its own, and counts only once it
-provably beats all that was left out, or else is made twice as long. So both searches give the same rows and the same
-distances, and of equals the row that comes first.
+Both searches go over the table a block at a time (a matrix product for each, or FAISS's flat index) and keep a
+shortlist by float32 similarity. The shortlist is measured again in float64, each pair on its own, and counts only once
+it provably beats all rows left out; else it is made twice as long. So FAISS and matrix products give the same rows and
+the same numbers, equal rows come in the order of the table, and memory does not grow with the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,12 +22,14 @@ Double = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Index = Literal["auto", "exact", "faiss"]
 
-EXACT_ROWS = 200_000  # up to here "auto" searches by matrix product
+EXACT_ROWS = 200_000  # up to here `nearest` with "auto" searches by matrix product,
+EXACT_POOL = 50_000  # and up to here `nearest_other`, which has as many queries
 _CELLS = 2**24  # similarities held at once (64 MB)
 _SHORTLISTED = 2**16  # vectors measured at once
-_SPARE = 8  # a shortlist is at least so much longer than what is asked for
+_SPARE = 8  # a shortlist is at least this much longer than the answer
 # queries (Q, D) and a length -> rows (Q, length), and a similarity (Q,) that no row left out exceeds
 Search = Callable[[Single, int], tuple[Ints, Single]]
+Measure = Callable[[Single, Single], Double]  # a unit vector (D,) and some (N, D) -> float64 (N,)
 
 
 class Table(Protocol):
@@ -38,14 +41,32 @@ class Table(Protocol):
         """All rows, a part at a time: their numbers (B,) and unit vectors (B, D)."""
 
     def rows(self, numbers: Ints) -> Single:
-        """The unit vectors (N, D) of some."""
+        """The unit vectors (N, D) of some rows."""
+
+
+class Held:
+    """A `Table` in memory."""
+
+    def __init__(self, vectors: Single) -> None:
+        self.vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def blocks(self) -> Iterator[tuple[Ints, Single]]:
+        """See `Table`."""
+        yield np.arange(len(self.vectors)), self.vectors
+
+    def rows(self, numbers: Ints) -> Single:
+        """See `Table`."""
+        return self.vectors[numbers]
 
 
 def unit(vectors: NDArray[np.floating]) -> Single:
-    """Vectors (N, D) of length 1.
+    """Scale vectors (N, D) to length 1.
 
     Raises:
-        ValueError: for one that is zero or not finite.
+        ValueError: for a vector that is zero or not finite.
     """
     wide = vectors.astype(np.float64)
     norm = np.linalg.norm(wide, axis=1, keepdims=True)
@@ -55,14 +76,26 @@ def unit(vectors: NDArray[np.floating]) -> Single:
     return found
 
 
+def distances(queries: Single, vectors: Single) -> Double:
+    """1 - cos of unit vectors (N, D) or (D,) and (N, D), row by row, in float64: 0 for equal ones."""
+    found: Double = np.square(queries.astype(np.float64) - vectors).sum(1) / 2
+    return found
+
+
+def cosines(query: Single, vectors: Single) -> Double:
+    """Cosines of a unit vector (D,) with others (N, D), in float64, each on its own."""
+    found: Double = (query.astype(np.float64) * vectors).sum(1)
+    return found
+
+
 def nearest(queries: NDArray[np.floating], table: Table, k: int, *, index: Index = "auto") -> tuple[Ints, Double]:
-    """The k rows of the table nearest to each query, nearest first; of equal ones the first row first.
+    """Find the k rows of the table nearest to each query, nearest first; of equal ones the first row first.
 
     Args:
         queries: (Q, D). table: at least one row.
-        k: at least 1; all rows where the table has fewer.
+        k: at least 1; all rows if the table has fewer.
         index: "exact" (matrix products), "faiss" (`IndexFlatIP`, which holds the table in memory), or "auto": exact up
-            to 200,000 rows, then FAISS where it is installed.
+            to 200,000 rows, then FAISS if it is installed.
 
     Returns:
         Rows (Q, k) and distances 1 - cos (Q, k), in [0, 2].
@@ -77,39 +110,164 @@ def nearest(queries: NDArray[np.floating], table: Table, k: int, *, index: Index
         raise ValueError("there is nothing to search in")
     wanted, k = unit(queries), min(k, len(table))
     search = _faiss(table) if _by_faiss(index, len(table)) else _exact(table)
-    rows, far = np.empty((len(wanted), k), np.int64), np.empty((len(wanted), k))
-    open_, length = np.arange(len(wanted)), min(2 * k + _SPARE, len(table))
-    while len(open_):
-        step = max(1, _SHORTLISTED // length)
-        again = []
-        for start in range(0, len(open_), step):
-            part = open_[start : start + step]
-            shortlist, bound = search(wanted[part], length)
-            found, distance = _measured(wanted[part], table, shortlist, k)
-            # float32 similarities may be off by this much, at most
-            sure = (1 - distance[:, -1] > bound.astype(np.float64) + wanted.shape[1] * 2.0**-23) | (
-                length == len(table)
-            )
-            rows[part[sure]], far[part[sure]] = found[sure], distance[sure]
-            again.append(part[~sure])
-        open_, length = np.concatenate(again), min(2 * length, len(table))
-    return rows, far
+
+    work = _Work(wanted, table, k, search, lambda query, vectors: -distances(query, vectors), similarity_at_0=1)
+    rows, score = work.run(np.full(len(wanted), min(2 * k + _SPARE, len(table))))
+    return rows, -score
 
 
-def distances(queries: Single, vectors: Single) -> Double:
-    """1 - cos of unit vectors (N, D) and (N, D), row by row, in float64: 0 for equal ones."""
-    found: Double = np.square(queries.astype(np.float64) - vectors).sum(1) / 2
-    return found
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest rows of each anchor, nearest first.
+
+    Attributes:
+        rows: row numbers (A, k); -1 if there are fewer.
+        similarity: cosine (A, k); NaN if there are fewer.
+    """
+
+    rows: Ints
+    similarity: Double
 
 
-def _measured(queries: Single, table: Table, shortlist: Ints, k: int) -> tuple[Ints, Double]:
-    """The k best of each shortlist, in float64."""
-    different, at = np.unique(shortlist, return_inverse=True)
-    vectors, at = table.rows(different), at.reshape(shortlist.shape)
-    far = np.stack([distances(np.broadcast_to(q, (len(a), len(q))), vectors[a])
-                    for q, a in zip(queries, at, strict=True)])  # fmt: skip
-    order = np.lexsort((shortlist, far))[:, :k]
-    return np.take_along_axis(shortlist, order, 1), np.take_along_axis(far, order, 1)
+def nearest_other(
+    vectors: NDArray[np.floating],
+    groups: NDArray[Any],
+    k: int = 1,
+    *,
+    anchors: NDArray[np.integer] | None = None,
+    pool: NDArray[np.integer] | None = None,
+    ceiling: float | None = None,
+    index: Index = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> Neighbours:
+    """Find the k rows of the pool nearest to each anchor by cosine, among the rows of other groups.
+
+    Args:
+        vectors: embeddings (N, D), of any length.
+        groups: (N,), equal for rows that are never each other's neighbours: identities, or families of them.
+            Sortable, within anchors and pool.
+        k: neighbours wanted, at least 1.
+        anchors, pool: row numbers; default all. Rows that are in neither may hold anything.
+        ceiling: leave out rows at least this similar: they likely show the same object under another name.
+        index: "exact" (matrix product), "faiss" (`IndexFlatIP`), or "auto": exact up to 50,000 rows in the pool.
+        progress: called with (anchors done, anchors in all).
+
+    Raises:
+        ValueError: for vectors that are zero or not finite, naming the first.
+        ImportError: if FAISS is needed and missing.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    anchors = np.arange(len(vectors)) if anchors is None else np.asarray(anchors, dtype=np.int64)
+    pool = np.arange(len(vectors)) if pool is None else np.unique(np.asarray(pool, dtype=np.int64))
+    if not len(anchors) or not len(pool):
+        return Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
+
+    used = np.union1d(anchors, pool)
+    units = _unit_rows(vectors, used)
+    at, inside = np.searchsorted(used, anchors), np.searchsorted(used, pool)
+    codes = np.unique(groups[used], return_inverse=True)[1]  # of these alone: a pool may be tiny, the manifest huge
+    own, theirs = codes[at], codes[inside]
+
+    def allowed(queries: Ints, rows: Ints, similarity: Double) -> NDArray[np.bool_]:
+        others: NDArray[np.bool_] = theirs[rows] != own[queries, None]
+        return others if ceiling is None else others & (similarity < ceiling)
+
+    # its own group, k others, and one more to prove that none was missed; rounded up, so that few lengths differ
+    need = np.bincount(theirs, minlength=len(used))[own] + k + 1
+    need = np.minimum(2 ** np.ceil(np.log2(need)).astype(np.int64), len(pool))
+
+    table = Held(units[inside])
+    search = _faiss(table) if needs_faiss(index, len(pool)) else _exact(table)
+    work = _Work(units[at], table, k, search, cosines, 0, allowed, progress)
+    rows, similarity = work.run(need)
+    return Neighbours(np.where(rows < 0, -1, pool[rows]), np.where(rows < 0, np.nan, similarity))
+
+
+def needs_faiss(index: Index, pool: int) -> bool:
+    """Whether `nearest_other` searches a pool of this many rows with FAISS."""
+    return index == "faiss" or (index == "auto" and pool > EXACT_POOL)
+
+
+def check_index(index: Index, pool: int) -> None:
+    """Check that `nearest_other` can search a pool of this size, before images are embedded.
+
+    Raises:
+        ImportError: if FAISS is needed and missing.
+    """
+    if needs_faiss(index, pool):
+        _import_faiss(pool)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One search.
+
+    Attributes:
+        measure: gives the score by which rows rank, higher = nearer; similarity_at_0: the cosine of a score of 0.
+        allowed: which rows (Q, L), of these scores, count for these queries (Q,).
+    """
+
+    queries: Single
+    table: Table
+    k: int
+    search: Search
+    measure: Measure
+    similarity_at_0: int
+    allowed: Callable[[Ints, Ints, Double], NDArray[np.bool_]] | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    def run(self, need: Ints) -> tuple[Ints, Double]:
+        """Return rows (Q, k), -1 if there are fewer, and scores (Q, k); `need`: lengths of the first shortlists."""
+        rows, best = np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), -np.inf)
+        slack = self.queries.shape[1] * 2.0**-23  # float32 similarities may be off by this much, at most
+        open_ = np.ones(len(self.queries), dtype=bool)
+
+        while open_.any():
+            length = int(need[open_].min())
+            waiting = np.flatnonzero(open_ & (need == length))
+            step = max(1, _SHORTLISTED // length)
+            for part in np.split(waiting, range(step, len(waiting), step)):
+                shortlist, bound = self.search(self.queries[part], length)
+                found, score = self._best(part, shortlist)
+                sure = self.similarity_at_0 + score[:, -1] > bound.astype(np.float64) + slack
+                sure |= length == len(self.table)
+
+                rows[part[sure]], best[part[sure]] = found[sure], score[sure]
+                open_[part[sure]] = False
+                need[part[~sure]] = min(2 * length, len(self.table))
+                if self.progress is not None:
+                    self.progress(int((~open_).sum()), len(open_))
+        return rows, best
+
+    def _best(self, part: Ints, shortlist: Ints) -> tuple[Ints, Double]:
+        """Return the k best rows of each shortlist, and their scores in float64."""
+        different, at = np.unique(shortlist, return_inverse=True)
+        vectors, at = self.table.rows(different), at.reshape(shortlist.shape)
+        score = np.stack([self.measure(q, vectors[a]) for q, a in zip(self.queries[part], at, strict=True)])
+        if self.allowed is not None:
+            score = np.where(self.allowed(part, shortlist, score), score, -np.inf)
+
+        order = np.lexsort((shortlist, -score))[:, : self.k]
+        best = np.take_along_axis(score, order, 1)
+        rows = np.where(best == -np.inf, -1, np.take_along_axis(shortlist, order, 1))
+        short = ((0, 0), (0, self.k - order.shape[1]))  # a table of fewer than k
+        return np.pad(rows, short, constant_values=-1), np.pad(best, short, constant_values=-np.inf)
+
+
+def _unit_rows(vectors: NDArray[np.floating], rows: Ints) -> Single:
+    """Scale some rows to length 1, a part at a time."""
+    out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
+    step = max(1, _CELLS // 8 // vectors.shape[1])
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        try:
+            out[start : start + step] = unit(vectors[part])
+        except ValueError:
+            norm = np.linalg.norm(vectors[part].astype(np.float64), axis=1)
+            row = int(part[~(np.isfinite(norm) & (norm > 0))][0]) + 1
+            raise ValueError(f"the embedding of row {row} is zero or not finite: it has no direction") from None
+    return out
 
 
 def _exact(table: Table) -> Search:
@@ -151,10 +309,20 @@ def _by_faiss(index: Index, rows: int) -> bool:
     return True
 
 
+def _import_faiss(pool: int) -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            f"a pool of {pool} images is searched with FAISS: {install('scale')} "
+            "(or ask for the exact index, which is slower)"
+        ) from error
+    return faiss
+
+
 def _faiss(table: Table) -> Search:
     if not hasattr(table, "_flat"):  # built once: it copies the table
-        import faiss
-
+        faiss = _import_faiss(len(table))
         flat: Any = None
         order = []
         for numbers, block in table.blocks():

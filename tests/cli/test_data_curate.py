@@ -229,7 +229,7 @@ def test_what_is_wrong_with_the_output_is_said_before_the_work(
         assert "x.txt: a manifest ends in .parquet, .csv, .jsonl" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "faiss", None)
     photos.replace(role=["real", "context-edit", "context-edit"] * 14).write("photos.parquet")
-    monkeypatch.setattr("idmetric.data.curate.neighbours.EXACT_POOL", 13)
+    monkeypatch.setattr("idmetric.store.nearest.EXACT_POOL", 13)
     for mode in ("negatives", "pairs", "triplets"):
         assert run("mine", mode, *mine, "-o", "x.csv", *(["--ratio", "0:1:0"] if mode == "triplets" else [])) == 1
         assert "idmetric[scale]" in capsys.readouterr().err
@@ -273,7 +273,7 @@ def test_from_photos_to_a_mixture_of_triplets(
     assert "13 negatives; similarity" in text.out
     assert "1 images found none" in text.err  # alone in its split
     mined = read(tmp_path / "mined.parquet")
-    caches = list(tmp_path.glob("embeddings.IDSim-tiny*.safetensors"))
+    caches = list(tmp_path.glob("embeddings/IDSim-tiny*/*.safetensors"))
     assert len(caches) == 1
     stamp = caches[0].stat().st_mtime_ns
     assert run(*mine, "--index", "faiss", "--quiet") == 0

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.curate import neighbours
 from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
-from idmetric.data.curate.neighbours import Index, nearest_other
 from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.models.idsim import IDSim
+from idmetric.store import nearest as neighbours
+from idmetric.store.nearest import Index, nearest_other
 from idmetric.store.store import Store
 from tests.conftest import random_model
 
@@ -112,6 +112,7 @@ def test_the_answer_does_not_depend_on_blocks_or_on_scale(index: Index, monkeypa
     vectors, groups = cloud(3, 300)
     whole = nearest_other(vectors, groups, 2, index=index)
     monkeypatch.setattr(neighbours, "_CELLS", 1000)
+    monkeypatch.setattr(neighbours, "_SHORTLISTED", 1000)
     calls: list[tuple[int, int]] = []
     small = nearest_other(vectors * 37.5, groups, 2, index=index, progress=lambda *n: calls.append(n))
     np.testing.assert_array_equal(whole.rows, small.rows)

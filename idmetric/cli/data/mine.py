@@ -104,10 +104,10 @@ def _mine(args: argparse.Namespace) -> int:
     import numpy as np
 
     from idmetric.data.curate import mine
-    from idmetric.data.curate.neighbours import check_index
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.split import leaks
     from idmetric.data.manifest.table import read
+    from idmetric.store.nearest import check_index
 
     manifest = read(args.manifest)
     crossing = leaks(manifest)
@@ -183,9 +183,9 @@ def _report(found: Mined, args: argparse.Namespace) -> None:
 def _triplets(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from idmetric.data.curate.neighbours import check_index
     from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
     from idmetric.data.manifest.table import read
+    from idmetric.store.nearest import check_index
 
     ratio = parse_ratio(args.ratio)
     real = read(args.manifest)

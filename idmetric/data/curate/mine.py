@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
-from idmetric.data.curate.neighbours import Index, Neighbours, nearest_other
 from idmetric.data.manifest.lineage import lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
+from idmetric.store.nearest import Index, Neighbours, nearest_other
 
 Progress = Callable[[int, int], None]
 REAL = ("real",)
