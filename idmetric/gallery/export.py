@@ -13,7 +13,7 @@ from idmetric.io.hints import install
 from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
-    from idmetric.gallery.store import Gallery
+    from idmetric.gallery.gallery import Gallery
 
 _ROWS = 4096
 

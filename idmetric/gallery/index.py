@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.errors import GalleryError
+from idmetric.gallery.errors import BusyError, GalleryError, writing
 from idmetric.io import json_file
+from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
@@ -119,3 +120,17 @@ def _naming(path: Path) -> Iterator[None]:
             f"{str(path)!r} is damaged ({error}): `idmetric-score gallery build SOURCES --model MODEL` mends it, and "
             "embeds nothing again"
         ) from error
+
+
+@contextmanager
+def locked_store(store: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a model's part of a gallery.
+
+    Raises:
+        BusyError: if another process holds it, unless `wait`.
+    """
+    busy = BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
+    with ExitStack() as stack:
+        with writing(store.parent):
+            stack.enter_context(locked(store / LOCK, busy, wait=wait))
+        yield

@@ -1,11 +1,9 @@
-"""Read images, tell by their content which are new, and embed those."""
+"""Read an image with its mask, name it by its content, and embed a batch of images."""
 
 from __future__ import annotations
 
 import io
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +12,7 @@ from idmetric.gallery.index import Item
 from idmetric.images.masks import MaskId
 from idmetric.images.opening import open_file
 from idmetric.images.read import ImageReadError, Outside
-from idmetric.io.prefetch import in_order
-from idmetric.store.fingerprint import MASKED, content_key
-from idmetric.store.store import Store
+from idmetric.store.fingerprint import content_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +21,6 @@ if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
     from idmetric.models.embedding import Embedding
 
-# a file changed so shortly before it was hashed may have been changed once more within one tick of its clock
-_TICK = 2 * 10**9
 _EMPTY = "the file is empty: fetch or write it again"
 _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
 
@@ -59,81 +53,6 @@ def load_pixels(
     """Pixels and mask as the model sees them; ImageReadError, by the names of the files, if there are none."""
     cover = None if mask is None else Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
     return metric.load_image(Named(image, of.place), cover, outside, mask_id=mask_id)
-
-
-@dataclass
-class Reader:
-    """One update: see `Gallery`."""
-
-    metric: Embedder
-    store: Store
-    masked: bool
-    outside: Outside
-    mask_id: MaskId | None
-    batch_size: int
-    embedded: int = 0
-
-    def run(
-        self,
-        entries: Sequence[Entry],
-        before: Mapping[tuple[str, ...], Item],
-        quick: bool,
-        workers: int | None,
-        progress: Callable[[int, int], None] | None,
-    ) -> list[Item]:
-        """The items that the entries are now; what has no embedding yet gets one, or a problem."""
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        items: list[Item] = []
-        bad: dict[str, str] = {}  # content without a usable embedding
-        waiting: dict[str, Loaded] = {}
-        for loaded in self._loaded(entries, before, quick, workers):
-            key = loaded.item.key
-            if loaded.pixels is not None and key not in waiting and key not in self.store and key not in bad:
-                waiting[key] = loaded
-            items.append(loaded.item)
-            if len(waiting) >= self.batch_size:
-                bad |= self._embed(waiting)
-                waiting = {}
-            if progress is not None:
-                progress(len(items), len(entries))
-        bad |= self._embed(waiting)
-        return [replace(item, problem=bad[item.key]) if item.key in bad else item for item in items]
-
-    def _loaded(
-        self, entries: Sequence[Entry], before: Mapping[tuple[str, ...], Item], quick: bool, workers: int | None
-    ) -> Iterator[Loaded]:
-        """In order; a few batches are read ahead."""
-        return in_order(
-            lambda entry: self._load(entry, before.get(entry.where), quick), entries,
-            threads=workers or min(8, os.cpu_count() or 1), waiting=2 * self.batch_size,
-        )  # fmt: skip
-
-    def _load(self, entry: Entry, known: Item | None, quick: bool) -> Loaded:
-        """The item, and its pixels if it is not embedded yet."""
-        began = time.time_ns()
-        stamp = stamp_of(entry.files)
-        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == self.masked
-        if quick and known is not None and current and (known.problem or known.key in self.store):
-            return Loaded(replace(known, name=entry.name, identity=entry.identity))
-        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
-        return load(
-            self.metric, entry, item, self.store.__contains__,
-            masked=self.masked, outside=self.outside, mask_id=self.mask_id,
-        )  # fmt: skip
-
-    def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
-        """Embed and keep; returns the keys whose embedding is of no use, and why."""
-        wanted = {key: loaded for key, loaded in waiting.items() if loaded.pixels is not None}
-        if not wanted:
-            return {}
-        found, bad = embed(self.metric, list(wanted.values()), self.store.patches)
-        keys = list(wanted)
-        good = [k for k in range(len(keys)) if k not in bad]
-        if good:
-            self.store.add([keys[k] for k in good], found[good])
-            self.embedded += len(good)
-        return {keys[k]: reason for k, reason in bad.items()}
 
 
 def load(
@@ -193,20 +112,3 @@ def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Em
     finite = found.finite()
     bad = dict.fromkeys((~found.cls.any(1)).nonzero().flatten().tolist(), "its embedding is zero")
     return found, bad | dict.fromkeys((~finite).nonzero().flatten().tolist(), reason(metric.dtype))
-
-
-def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Size, times of change and number of each file; nothing for one that is not there."""
-    found = []
-    for path in files:
-        try:
-            stat = os.stat(path)
-        except OSError:
-            return ()
-        found.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
-    return tuple(found)
-
-
-def _is_trusted(known: Item, stamp: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether files are surely those that were hashed; ctime changes with any write, and nobody can set it."""
-    return bool(stamp) and stamp == known.stamp and all(max(s[1], s[2]) < known.hashed - _TICK for s in stamp)

@@ -25,7 +25,7 @@ from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
-    from idmetric.gallery.store import Gallery
+    from idmetric.gallery.gallery import Gallery
     from idmetric.images.pairing import Images, Masks
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",

@@ -30,7 +30,7 @@ from idmetric.gallery import (
     models_of,
     sources,
 )
-from idmetric.gallery import store as stores
+from idmetric.gallery import index as indexes
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.sources import content
 from idmetric.io.lock import locked
@@ -170,7 +170,7 @@ def test_vectors_that_do_not_fit_are_searched_in_their_files(
     for part in (photos / "a", photos):  # two shards
         gallery = build(index, metric, part)
     before = gallery.query(files(photos), k=5).to_records()
-    monkeypatch.setattr(stores, "_HELD", 0)
+    monkeypatch.setattr("idmetric.store.table._HELD", 0)
     again = Gallery(index, metric)
     assert again.query(files(photos), k=5).to_records() == before
     assert again.table()._kept is None
@@ -350,7 +350,7 @@ def test_a_quick_update_reads_only_what_may_have_changed(
     monkeypatch.setattr("idmetric.gallery.sources.content", counted)
     gallery.update(quick=True)
     assert len(read) == 9  # so young that a clock could not tell two writes apart
-    monkeypatch.setattr("idmetric.gallery.read._TICK", -(10**12))
+    monkeypatch.setattr("idmetric.gallery.update._TICK", -(10**12))
     gallery.update(quick=True)
     assert len(read) == 9
     picture(70).save(photos / "a" / "4.png")
@@ -786,7 +786,7 @@ def test_a_killed_update_goes_on_where_it_was(
 def test_without_locks_two_updates_are_still_sound(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "locked", lambda *a, **k: nullcontext(False))
+    monkeypatch.setattr(indexes, "locked", lambda *a, **k: nullcontext(False))
     one, two = Gallery(index, metric), Gallery(index, metric)
     one.update(photos, progress=lambda done, total: two.update(photos) if done == 5 else None)  # one within the other
     again = Gallery(index, metric)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.errors import BusyError, GalleryError, LostError, writing
-from idmetric.gallery.index import IMAGES, LOCK, Item, models_of, read_index, write_index
+from idmetric.gallery.errors import GalleryError, LostError, writing
+from idmetric.gallery.index import IMAGES, Item, locked_store, models_of, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
-from idmetric.gallery.read import Reader
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
+from idmetric.gallery.update import Reader, Update, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.io.lock import locked
 from idmetric.store.fingerprint import content_key, folder_in
-from idmetric.store.nearest import Index, Ints, Single, unit
+from idmetric.store.nearest import Index
 from idmetric.store.store import DamagedShardError, Store
+from idmetric.store.table import StoredTable
 
 if TYPE_CHECKING:
     from idmetric.images.pairing import Images, Masks
@@ -35,34 +35,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _AGAIN = 3  # how often a gallery that others change is read anew for an answer
-_HELD = 2**30  # bytes of vectors that a gallery keeps in memory; more are read from its files at each search
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an update found, by the images' places.
-
-    Attributes:
-        images: in the gallery now, without those that cannot be used. embedded: of them, in this update.
-        new, changed, moved (from, to), deleted: against the time before.
-        unreadable: place -> why it cannot be used.
-        damaged: shards that were lost to the disk; what they held was embedded again.
-    """
-
-    images: int
-    embedded: int
-    new: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    moved: list[tuple[str, str]] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        parts: dict[str, Any] = {"new": self.new, "changed": self.changed, "moved": self.moved, "deleted": self.deleted,
-                 "unreadable": self.unreadable, "damaged shards rebuilt": self.damaged}  # fmt: skip
-        counts = [f"{len(found)} {name}" for name, found in parts.items() if found]
-        return ", ".join([f"{self.images} images", f"{self.embedded} embedded", *counts])
 
 
 class Gallery:
@@ -113,7 +85,7 @@ class Gallery:
         except GalleryError as error:  # update() mends it
             self._damage = error
         self._shards = Store(self.store, self.patches, lambda _: None)
-        self._table: _Vectors | None = None
+        self._table: StoredTable | None = None
         self._tables: dict[tuple[str, ...], Entry] | None = None
 
     @property
@@ -188,7 +160,7 @@ class Gallery:
             raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
         return image, mask
 
-    def table(self) -> _Vectors:
+    def table(self) -> StoredTable:
         """What is searched in: the vectors of all different images.
 
         Raises:
@@ -202,7 +174,7 @@ class Gallery:
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
                     f"{str(self.store)!r}: `idmetric-score gallery build` or update() makes them again"
                 )
-            self._table = _Vectors(self._shards, keys)
+            self._table = StoredTable(self._shards, keys)
         return self._table
 
     def _all(self) -> list[Item]:
@@ -258,7 +230,7 @@ class Gallery:
         self._check_model()
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
-        with _alone(self.store, wait):
+        with locked_store(self.store, wait):
             known = self._reload_what_is_sound()
             self._choose(sources, mask_dir, add, trust_sources)
             before = {item.where: item for item in known}
@@ -274,7 +246,7 @@ class Gallery:
                         "sources": [asdict(s) for s in self.sources]}  # fmt: skip
                 write_index(self.store, head, after)
             self._items, self._table, self._tables, self._damage = after, None, None, None
-            return _difference(before, after, reader.embedded, damaged)
+            return difference(before, after, reader.embedded, damaged)
 
     def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
         """Remove embeddings of images that are in the gallery no more; no image is touched.
@@ -290,13 +262,13 @@ class Gallery:
         """
         self._check_model()
         self._all()
-        with _alone(self.store, wait), self._naming(), writing(self.folder):
+        with locked_store(self.store, wait), self._naming(), writing(self.folder):
             self.reload()
             before, removed = size_of(self.folder), []
             count = prune_shards(self.store, {item.key for item in self._all()})
             for path in sorted(self.folder.glob(f"*/{IMAGES}")) if others else []:
                 if path.parent != self.store:
-                    with _alone(path.parent, wait):
+                    with locked_store(path.parent, wait):
                         remove_store(path.parent)
                     remove_folder(path.parent)
                     removed.append(path.parent.name)
@@ -425,72 +397,3 @@ class Gallery:
                 f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric-score gallery build` or "
                 "update() makes it again"
             ) from error
-
-
-class _Vectors:
-    """Unit vectors in shards, by key; see `nearest.Table`."""
-
-    def __init__(self, shards: Store, keys: list[str]) -> None:
-        self.shards, self.keys = shards, keys
-        self._kept: Single | None = None
-        self._flat: Any  # FAISS's index, once `nearest` has made it
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def blocks(self) -> Iterator[tuple[Ints, Single]]:
-        """See `nearest.Table`."""
-        if self._kept is not None:
-            yield np.arange(len(self.keys)), self._kept
-            return
-        kept: Single | None = None
-        for at, block in self.shards.blocks(self.keys):
-            vectors = unit(block)
-            if kept is None and len(self.keys) * vectors[0].nbytes <= _HELD:
-                kept = np.empty((len(self.keys), vectors.shape[1]), np.float32)
-            if kept is not None:
-                kept[at] = vectors
-            yield np.array(at), vectors
-        self._kept = kept
-
-    def rows(self, numbers: Ints) -> Single:
-        """See `nearest.Table`."""
-        if self._kept is not None:
-            return self._kept[numbers]
-        return unit(self.shards.vectors([self.keys[k] for k in numbers]))
-
-
-@contextmanager
-def _alone(store: Path, wait: bool) -> Iterator[None]:
-    """As the only process that changes a model's part of a gallery."""
-    busy = BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
-    with ExitStack() as stack:
-        with writing(store.parent):
-            stack.enter_context(locked(store / LOCK, busy, wait=wait))
-        yield
-
-
-def _difference(
-    before: dict[tuple[str, ...], Item], after: Sequence[Item], embedded: int, damaged: list[str]
-) -> Update:
-    now = {item.where: item for item in after}
-    gone = {item.key: item for where, item in before.items() if where not in now and item.key}
-    new, moved = [], []
-    for where, item in now.items():
-        if where not in before:
-            old = gone.pop(item.key, None)
-            if old is None:
-                new.append(item.place)
-            else:
-                moved.append((old.place, item.place))
-    left = {old for old, _ in moved}
-    return Update(
-        images=sum(not item.problem for item in after),
-        embedded=embedded,
-        new=new,
-        changed=[item.place for where, item in now.items() if where in before and before[where].key != item.key],
-        moved=moved,
-        deleted=[item.place for where, item in before.items() if where not in now and item.place not in left],
-        unreadable={item.place: item.problem for item in after if item.problem},
-        damaged=damaged,
-    )

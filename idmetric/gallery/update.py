@@ -1,0 +1,168 @@
+"""Bring a list of images up to date: read the entries, embed new content, and report the difference."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from idmetric.gallery.index import Item
+from idmetric.gallery.read import Loaded, embed, load
+from idmetric.images.masks import MaskId
+from idmetric.images.read import Outside
+from idmetric.io.prefetch import in_order
+from idmetric.store.fingerprint import MASKED
+from idmetric.store.store import Store
+
+if TYPE_CHECKING:
+    from idmetric.gallery.sources import Entry
+    from idmetric.models.embedder import Embedder
+
+# a file that changed this shortly before it was hashed may have changed again within one tick of its clock
+_TICK = 2 * 10**9
+
+
+@dataclass(frozen=True)
+class Update:
+    """The result of an update, by the images' places.
+
+    Attributes:
+        images: usable images in the gallery now. embedded: how many of them were embedded in this update.
+        new, changed, moved (from, to), deleted: compared with the previous update.
+        unreadable: place -> why the image cannot be used.
+        damaged: shards that the disk had damaged; their images were embedded again.
+    """
+
+    images: int
+    embedded: int
+    new: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    moved: list[tuple[str, str]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts: dict[str, Any] = {"new": self.new, "changed": self.changed, "moved": self.moved, "deleted": self.deleted,
+                 "unreadable": self.unreadable, "damaged shards rebuilt": self.damaged}  # fmt: skip
+        counts = [f"{len(found)} {name}" for name, found in parts.items() if found]
+        return ", ".join([f"{self.images} images", f"{self.embedded} embedded", *counts])
+
+
+def difference(before: dict[tuple[str, ...], Item], after: Sequence[Item], embedded: int, damaged: list[str]) -> Update:
+    """Compare the images before and after an update."""
+    now = {item.where: item for item in after}
+    gone = {item.key: item for where, item in before.items() if where not in now and item.key}
+    new, moved = [], []
+    for where, item in now.items():
+        if where not in before:
+            old = gone.pop(item.key, None)
+            if old is None:
+                new.append(item.place)
+            else:
+                moved.append((old.place, item.place))
+    left = {old for old, _ in moved}
+    return Update(
+        images=sum(not item.problem for item in after),
+        embedded=embedded,
+        new=new,
+        changed=[item.place for where, item in now.items() if where in before and before[where].key != item.key],
+        moved=moved,
+        deleted=[item.place for where, item in before.items() if where not in now and item.place not in left],
+        unreadable={item.place: item.problem for item in after if item.problem},
+        damaged=damaged,
+    )
+
+
+@dataclass
+class Reader:
+    """Reads and embeds the images of one update; arguments as for `Gallery`."""
+
+    metric: Embedder
+    store: Store
+    masked: bool
+    outside: Outside
+    mask_id: MaskId | None
+    batch_size: int
+    embedded: int = 0
+
+    def run(
+        self,
+        entries: Sequence[Entry],
+        before: Mapping[tuple[str, ...], Item],
+        quick: bool,
+        workers: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[Item]:
+        """Return the current items of the entries; content without an embedding gets one, or a problem."""
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        items: list[Item] = []
+        bad: dict[str, str] = {}  # content without a usable embedding
+        waiting: dict[str, Loaded] = {}
+        for loaded in self._loaded(entries, before, quick, workers):
+            key = loaded.item.key
+            if loaded.pixels is not None and key not in waiting and key not in self.store and key not in bad:
+                waiting[key] = loaded
+            items.append(loaded.item)
+            if len(waiting) >= self.batch_size:
+                bad |= self._embed(waiting)
+                waiting = {}
+            if progress is not None:
+                progress(len(items), len(entries))
+        bad |= self._embed(waiting)
+        return [replace(item, problem=bad[item.key]) if item.key in bad else item for item in items]
+
+    def _loaded(
+        self, entries: Sequence[Entry], before: Mapping[tuple[str, ...], Item], quick: bool, workers: int | None
+    ) -> Iterator[Loaded]:
+        """Load entries in order, a few batches ahead."""
+        return in_order(
+            lambda entry: self._load(entry, before.get(entry.where), quick), entries,
+            threads=workers or min(8, os.cpu_count() or 1), waiting=2 * self.batch_size,
+        )  # fmt: skip
+
+    def _load(self, entry: Entry, known: Item | None, quick: bool) -> Loaded:
+        """Return the item, with its pixels if it is not embedded yet."""
+        began = time.time_ns()
+        stamp = stamp_of(entry.files)
+        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == self.masked
+        if quick and known is not None and current and (known.problem or known.key in self.store):
+            return Loaded(replace(known, name=entry.name, identity=entry.identity))
+        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
+        return load(
+            self.metric, entry, item, self.store.__contains__,
+            masked=self.masked, outside=self.outside, mask_id=self.mask_id,
+        )  # fmt: skip
+
+    def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
+        """Embed and keep a batch; return the keys with an unusable embedding, and why."""
+        wanted = {key: loaded for key, loaded in waiting.items() if loaded.pixels is not None}
+        if not wanted:
+            return {}
+        found, bad = embed(self.metric, list(wanted.values()), self.store.patches)
+        keys = list(wanted)
+        good = [k for k in range(len(keys)) if k not in bad]
+        if good:
+            self.store.add([keys[k] for k in good], found[good])
+            self.embedded += len(good)
+        return {keys[k]: reason for k, reason in bad.items()}
+
+
+def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return size, times of change and inode of each file; nothing if one is missing."""
+    found = []
+    for path in files:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return ()
+        found.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return tuple(found)
+
+
+def _is_trusted(known: Item, stamp: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether the files are certainly those that were hashed: any write changes ctime, and nobody can set it."""
+    return bool(stamp) and stamp == known.stamp and all(max(s[1], s[2]) < known.hashed - _TICK for s in stamp)
