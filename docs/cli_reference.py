@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -31,23 +30,20 @@ Named = tuple[str, argparse.ArgumentParser]  # the words that call it, and it
 
 
 def commands() -> dict[str, list[Named]]:
-    """Page -> the parsers on it."""
-    from idmetric.cli import data, eval, score, train
+    """Page -> the parsers on it, for each subcommand of `idmetric`."""
+    from idmetric.cli.main import COMMANDS
 
-    pages = {"idmetric-score": [("idmetric-score", score.build_parser())]}
-    for name in ("gallery", "embed"):  # sub-commands with parsers of their own
-        if importlib.util.find_spec(f"idmetric.cli.{name}"):
-            pages["idmetric-score"] += tree(importlib.import_module(f"idmetric.cli.{name}").build_parser())
-    pages["idmetric-data"] = tree(data.build_parser())
-    for program, module, names in (
-        ("idmetric-train", train, train.RECIPES),
-        ("idmetric-eval", eval, eval.PROTOCOLS),
-    ):
-        pages[program] = [(program, module.build_parser())]
-        for name in names:
-            pages[program].append((f"{program} {name}", children(module.build_parser(name))[name]))
-    if importlib.util.find_spec("idmetric.cli.bench"):
-        pages["idmetric-bench"] = tree(importlib.import_module("idmetric.cli.bench").build_parser())
+    pages = {}
+    for name, (place, _) in COMMANDS.items():
+        module, prog = importlib.import_module(place), f"idmetric {name}"
+        parser = module.build_parser(prog=prog)
+        chosen = {"train": "RECIPES", "eval": "PROTOCOLS"}.get(name)  # these make one subcommand's options at a time
+        if chosen is None:
+            pages[f"idmetric-{name}"] = tree(parser)
+        else:
+            pages[f"idmetric-{name}"] = [(prog, parser)] + [
+                (f"{prog} {part}", children(module.build_parser(part, prog))[part]) for part in getattr(module, chosen)
+            ]
     return pages
 
 
@@ -103,7 +99,9 @@ def section(name: str, parser: argparse.ArgumentParser, program: str, seen: dict
 
 def usage(parser: argparse.ArgumentParser) -> str:
     """What --help prints of it, for a page's width."""
-    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=88, max_help_position=24)
+    from idmetric.cli.subcommands import Help
+
+    parser.formatter_class = lambda prog: Help(prog, width=88, max_help_position=24)
     return parser.format_usage().strip()
 
 
@@ -297,7 +295,7 @@ def main(folder: str | None = None) -> None:
     """Write the pages into a folder, or print them as JSON."""
     sys.meta_path.insert(0, StandIns())  # type: ignore[arg-type]  # it has what import asks for
     sys.path.insert(0, str(HERE.parent))
-    pages = {name: page(name, parsers) for name, parsers in commands().items()}
+    pages = {name: page(parsers[0][0], parsers) for name, parsers in commands().items()}
     if folder is None:
         print(json.dumps(pages))
         return

@@ -1,8 +1,4 @@
-"""`idmetric-eval`: a paper's protocol on data and models, to a table with the paper's values beside.
-
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C: the same command resumes from the
-embeddings in --out.
-"""
+"""`idmetric eval`: run a paper's protocol on data and models, and print a table next to the paper's values."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import positive
-from idmetric.cli.exits import drop_stdout, ended
+from idmetric.cli import options
+from idmetric.cli.exits import CommandError, codes, drop_stdout, ended, failed
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.io.hints import need
@@ -27,6 +23,8 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.protocols.common.result import Result
     from idmetric.protocols.common.scorers import Settings
+
+ALIAS = "idmetric-eval"  # name of the stand-alone command
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
 # needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) and OPTIONAL ("data", "model")
@@ -61,151 +59,158 @@ PROTOCOLS = {
         "same-identity probabilities and thresholds from labelled pairs",
     ),
 }
-# literals, so that --help need not import torch; tests compare them with idmetric.distance.matrix and result.FORMATS
-DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
-FORMATS = ("table", "json", "csv", "markdown", "latex")
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-DEFAULT_MODEL = "dinov3_vitl16"
+FORMATS = ("table", "json", "csv", "markdown", "latex")  # literal, so that --help need not import torch
 _EXAMPLES = """examples:
-  idmetric-eval folder --data photos/ --model tiny --model hsv --out results/
-  idmetric-eval world --model tiny --model pixels --out results/
-  idmetric-eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
-  idmetric-eval retrieval --data met.parquet --model mine=run/ --out results/
+  idmetric eval folder --data photos/ --model tiny --model hsv --out results/
+  idmetric eval world --model tiny --model pixels --out results/
+  idmetric eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
+  idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
-Models: what `idmetric-score --model` takes; the baselines hsv, pixels, ssim, lpips, dreamsim; untrained:NAME for the
-same architecture with random weights; dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a
-multimodal language model (docs/judge.md). NAME=SOURCE gives a model another name in the table.
+Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim; untrained:NAME for the same
+architecture with random weights; dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal
+language model (docs/judge.md). NAME=SOURCE gives a model another name in the table.
 
 --out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
-run embeds only what is missing."""
+run embeds only what is missing.
+
+"""
+_EPILOG = _EXAMPLES + codes(0, 1, 2, 130)
 
 
-class SetupError(Exception):
-    """What the user can mend; the message says how."""
-
-
-def build_parser(protocol: str | None = None) -> argparse.ArgumentParser:
-    """The protocols, and the options of one of them (which loads its module)."""
-    told = "The papers' protocols, by one command. `idmetric-eval PROTOCOL --help` lists its options."
-    return parser_of("idmetric-eval", "protocol", PROTOCOLS, protocol, _add_arguments, told, _EXAMPLES)
+def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
+    """The parser of all protocols, with the options of one of them (which loads its module)."""
+    text = f"Run the papers' evaluation protocols. `{prog} PROTOCOL --help` lists the options of one."
+    return parser_of(prog, "protocol", PROTOCOLS, protocol, _add_arguments, text, _EPILOG)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
-    parser.description, parser.epilog = module.__doc__, _EXAMPLES
+    parser.description, parser.epilog = module.__doc__, _EPILOG
     files = parser.add_argument_group("data, models and result")
-    text = "manifest (.parquet, .csv, .jsonl), or a folder that holds one, or with a folder for each identity"
+    text = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
     files.add_argument("--data", type=Path, metavar="PATH", help=text)
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
-    text = f"a model or baseline, see below; may be repeated (default: {DEFAULT_MODEL})"
+    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
-    files.add_argument("--name", metavar="NAME", help="of the files in --out (default: the protocol's)")
-    text = "also draw what the scores allow into --out: ROC, precision and recall, distributions, sensitivity, ..."
+    files.add_argument("--name", metavar="NAME", help="name of the files in --out (default: the protocol's)")
+    text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
     files.add_argument("--plots", choices=("png", "svg"), help=text)
     text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
     files.add_argument("--html", type=Path, metavar="FILE", help=text)
-    files.add_argument("--format", choices=FORMATS, default="table", help="of what is printed (default: %(default)s)")
-    run = parser.add_argument_group("run")
-    run.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s, the papers'")
-    text = "show models the subjects alone, by the manifest's masks, and make this of the rest"
-    run.add_argument("--subject", choices=("black", "white", "crop", "keep"), help=text)
-    run.add_argument("--mask-id", metavar="LABEL", help="with --subject: label of the subject in masks that hold "
-                     "several: a number, or a colour such as #ff0000")  # fmt: skip
-    text = "resamples for the 95 %% intervals, by identity; 0 = no intervals (default %(default)s)"
-    run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
-    run.add_argument("--seed", type=int, default=0, help="of the resampling (default %(default)s)")
-    text = "an image that cannot be read: stop with the list of all (default), or go on without it"
-    run.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
-    run.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: %(default)s)")
-    run.add_argument("--workers", type=int, metavar="N", help="threads that read images (default: one per core)")
-    run.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    run.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
-    text = "the most pairs of images that SSIM and LPIPS may compare; more are an error (default: %(default)s)"
-    run.add_argument("--max-pairs", type=positive, default=1_000_000, metavar="N", help=text)
-    run.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_format(files, FORMATS)
+    options.add_quiet(files)
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser.add_argument_group(name))
 
+    run = parser.add_argument_group("run")
+    options.add_distance(run, "default: %(default)s, as in the papers")
+    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
+    run.add_argument("--subject", choices=options.OUTSIDE, help=text)
+    options.add_mask_id(run)
+    text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
+    run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
+    run.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: %(default)s)")
+    options.add_on_error(run, fail="stop and list all", skip="leave them out")
+    options.add_batch_size(run)
+    options.add_workers(run, "one per core")
+    options.add_device(run)
+    options.add_dtype(run)
+    text = "the most pairs of images that SSIM and LPIPS may compare; more are an error (default: %(default)s)"
+    run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
+
 
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = given[0] if given and given[0] in PROTOCOLS else None
-    parser = build_parser()
+    parser = build_parser(prog=prog)
     if name is None:
         parser.parse_args(given)  # help, version, or an error
         return 2
     kept = "nothing was kept: with --out DIR the same command would resume"
     if any(word.startswith("--out") for word in given):
         kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(partial(_main, name, given), parser, kept)
+    return ended(partial(_main, name, given, prog), parser, kept)
 
 
-def _main(name: str, given: Sequence[str]) -> int:
+def _main(name: str, given: Sequence[str], prog: str) -> int:
     try:
-        return _run(name, build_parser(name).parse_args(given))
-    except SetupError as error:
-        print(f"idmetric-eval: error: {error}", file=sys.stderr)
-        return 1
+        return _run(name, build_parser(name, prog).parse_args(given))
     except BrokenPipeError:
         raise
     except OSError as error:
         drop_stdout()
-        print(f"idmetric-eval: error: cannot write to stdout: {error}; keep the result by --out DIR", file=sys.stderr)
-        return 1
+        return failed(f"cannot write to stdout: {error}; keep the result by --out DIR")
 
 
 def _run(name: str, args: argparse.Namespace) -> int:
-    module = importlib.import_module(PROTOCOLS[name][0])
     _need(name, args)
-    optional = getattr(module, "OPTIONAL", ())
     from idmetric.checkpoints.errors import CheckpointError
-    from idmetric.io.output import check, writing
     from idmetric.protocols.common.result import FORMATS
 
     with ExitStack() as stack:
         try:
-            if args.data is None and "data" not in optional:
-                raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
-            if args.data is None and args.split:
-                raise ValueError("--split chooses rows of --data: give that too")
-            if args.name and Path(args.name).name != args.name:
-                raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
-            if args.plots and args.out is None:
-                raise ValueError("--plots needs --out DIR: the folder that the plots go to")
-            _keep_inputs(args, args.name or name)
-            if args.out is not None:
-                with writing(args.out):
-                    args.out.mkdir(parents=True, exist_ok=True)
-                check(args.out / f"{args.name or name}.json")
-            if args.html is not None:
-                from idmetric.report.page import check_page
-
-                with writing(args.html):
-                    args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
-                check_page(args.html, plots=True)
-            data = None if args.data is None else _data(module, args)
-            settings = _settings(args)
-            models = _models(args, optional)
-            for judge, model in models.items():
-                if hasattr(model, "report"):  # what it cost is said however the run ends
-                    stack.callback(_report, judge, model)
-            images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
-            pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
-            settings = replace(settings, progress=images, pair_progress=pairs)
-            results: list[Result] = [_traced(r, args) for r in module.command(args, data, models, settings)]
+            data, results = _measured(name, args, stack)
         except (ValueError, OSError, ImportError, CheckpointError) as error:
-            raise SetupError(str(error)) from error
+            raise CommandError(str(error)) from error
         try:
             _keep(results, data, args, args.name or name)
         except Exception as error:  # such as a disk that is full by now
             _print(FORMATS[args.format](results))
             if isinstance(error, ValueError | OSError | ImportError):
-                raise SetupError(f"{error}; the result is on stdout") from error
+                raise CommandError(f"{error}; the result is on stdout") from error
             raise
     _print(FORMATS[args.format](results))
     return 0
+
+
+def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
+    """Check the options, open data and models, and run the protocol."""
+    module = importlib.import_module(PROTOCOLS[name][0])
+    optional = getattr(module, "OPTIONAL", ())
+    _check(args, args.name or name, optional)
+    data = None if args.data is None else _data(module, args)
+    settings = _settings(args)
+    models = _models(args, optional)
+    for judge, model in models.items():
+        if hasattr(model, "report"):  # its cost is printed however the run ends
+            stack.callback(_report, judge, model)
+
+    images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
+    pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
+    settings = replace(settings, progress=images, pair_progress=pairs)
+    return data, [_traced(result, args) for result in module.command(args, data, models, settings)]
+
+
+def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
+    """Check the options and the outputs before data and models are opened.
+
+    Raises:
+        ValueError, OSError: naming the first fault.
+    """
+    from idmetric.io.output import check, writing
+
+    if args.data is None and "data" not in optional:
+        raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
+    if args.data is None and args.split:
+        raise ValueError("--split chooses rows of --data: give that too")
+    if args.name and Path(args.name).name != args.name:
+        raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
+    if args.plots and args.out is None:
+        raise ValueError("--plots needs --out DIR: the folder that the plots go to")
+
+    _keep_inputs(args, name)
+    if args.out is not None:
+        with writing(args.out):
+            args.out.mkdir(parents=True, exist_ok=True)
+        check(args.out / f"{name}.json")
+    if args.html is not None:
+        from idmetric.report.page import check_page
+
+        with writing(args.html):
+            args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
+        check_page(args.html, plots=True)
 
 
 def _need(name: str, args: argparse.Namespace) -> None:
@@ -236,7 +241,7 @@ def _keep_inputs(args: argparse.Namespace, name: str) -> None:
 
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
-    """The files that --out, --plots and --html ask for."""
+    """Write the files of --out, --plots and --html."""
     from idmetric.protocols.common.result import write
 
     if args.out is not None:
@@ -258,7 +263,7 @@ def _print(text: str) -> None:
 
 
 def _traced(result: Result, args: argparse.Namespace) -> Result:
-    """With what was measured among its settings."""
+    """The result, with the options that name its data among its settings."""
     asked = {name: getattr(args, name, None) for name in ("data", "split", "ratings")}
     return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
 
@@ -268,7 +273,7 @@ def _report(name: str, model: Any) -> None:
 
 
 def _data(module: Any, args: argparse.Namespace) -> Manifest:
-    """The manifest that --data and --split mean."""
+    """Read the manifest of --data and --split."""
     manifest: Manifest = getattr(module, "read_data", read_data)(args.data)
     if not args.split:
         return manifest
@@ -276,15 +281,15 @@ def _data(module: Any, args: argparse.Namespace) -> Manifest:
     missing = [split for split in args.split if split not in there]
     if missing:
         names = ", ".join(s for s in there if s) or "no splits"
-        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric-data split)")
+        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)
 
 
 def read_data(path: Path) -> Manifest:
-    """The manifest in a file, in a folder that holds one, or of a folder with a folder for each identity.
+    """Read a manifest from a file or folder, or make one of a folder with one folder per identity.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the path does not exist.
     """
     from idmetric.data.importers.run import import_dataset
     from idmetric.data.manifest.table import read
@@ -305,8 +310,6 @@ def _settings(args: argparse.Namespace) -> Settings:
     from idmetric.images.masks import parse_mask_id
     from idmetric.protocols.common.scorers import Settings
 
-    if args.workers is not None and args.workers < 1:
-        raise ValueError(f"--workers {args.workers}: at least 1")
     mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
     if mask_id is not None and args.subject is None:
         raise ValueError("--mask-id needs --subject: masks are not used without it")
@@ -319,12 +322,12 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]:
-    """Name -> opened model, of all that --model names."""
+    """Open the models of --model; returns name -> model."""
     import torch
 
     from idmetric.protocols.common.models import open_model
 
-    sources = args.model or ([] if "model" in optional else [DEFAULT_MODEL])
+    sources = args.model or ([] if "model" in optional else [options.DEFAULT_MODEL])
     named: dict[str, str] = {}
     for given in sources:
         name, _, source = given.rpartition("=")

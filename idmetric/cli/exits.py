@@ -1,4 +1,4 @@
-"""How commands end: exit status, one line on stderr for wrong usage, and what is kept where Ctrl-C stops them."""
+"""How commands end: exit codes, one line on stderr for an error, and what Ctrl-C leaves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,52 @@ from types import FrameType
 from idmetric.cli.score_format import LostOutputError, UsageError
 from idmetric.io.hints import MissingExtraError
 
+CODES = {
+    0: "done",
+    1: "error",
+    2: "wrong usage",
+    3: "a distance exceeds --threshold",
+    4: "done, but images were skipped",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
+}
+_running = ["idmetric"]  # names of the commands that run, the innermost last
+
+
+class CommandError(Exception):
+    """An error that the user can fix; the message says how."""
+
+
+def codes(*numbers: int) -> str:
+    """The line of --help that lists a command's exit codes."""
+    return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
+
+
+def say(line: str) -> None:
+    """Print a line on stderr, after the name of the running command."""
+    print(f"{_running[-1]}: {line}", file=sys.stderr)
+
+
+def failed(error: object) -> int:
+    """Print an error as one line on stderr; returns exit status 1."""
+    say(f"error: {' '.join(str(error).split())}")
+    return 1
+
 
 def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
-    """The exit status of a run; wrong usage exits with one line and status 2, Ctrl-C with one line and status 130.
+    """Run a command; returns its exit status. Wrong usage and Ctrl-C print one line, with status 2 and 130.
 
     Args:
-        kept: printed where Ctrl-C stops the run: what is kept, and how the command resumes.
+        kept: printed when Ctrl-C stops the run: the results that are kept, and how the command resumes.
     """
+    _running.append(parser.prog)
+    try:
+        return _interruptible(run, parser, kept)
+    finally:
+        _running.pop()
+
+
+def _interruptible(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str) -> int:
     with _interrupts() as seen:
         try:
             status = _ended(run, parser)
@@ -32,13 +71,13 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
             status = 130
     if not (seen and status):
         return status
-    print(f"{parser.prog}: stopped; {kept}", file=sys.stderr)
+    say(f"stopped; {kept}")
     return 130
 
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Ctrl-C as always within the block, and a list of the times that it came."""
+    """Leave Ctrl-C as it is within the block, and record each one in a list."""
     seen: list[int] = []
     if (
         threading.current_thread() is not threading.main_thread()
@@ -63,8 +102,8 @@ def _ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
         return run()
     except UsageError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except (LostOutputError, MissingExtraError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+    except (CommandError, LostOutputError, MissingExtraError) as error:
+        say(f"error: {error}")
         return 1
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         drop_stdout()
@@ -72,5 +111,5 @@ def _ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
 
 
 def drop_stdout() -> None:
-    """Let what is still to be printed vanish, so that Python does not fail on it at exit."""
+    """Discard pending output, on which Python would otherwise fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

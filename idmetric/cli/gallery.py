@@ -1,14 +1,10 @@
-"""`idmetric-score gallery`: embed a folder once, search in it, find duplicates and identities.
-
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 4 done, but images were left out (they are listed).
-"""
+"""`idmetric gallery`: embed a folder once, search in it, find duplicates and identities."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.exits import ended
+from idmetric.cli import options
+from idmetric.cli.exits import CommandError, codes, ended, failed, say
 from idmetric.cli.score_format import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -32,25 +29,21 @@ if TYPE_CHECKING:
     from idmetric.scoring.records import Records
 
 COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
-DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")  # see cli.score
-DTYPES = ("float32", "float16", "bfloat16", "float64")
 IMAGES = "images.jsonl"  # of each model in a gallery; literal, so that a mistyped folder needs no torch
-DEFAULT_MODEL = "dinov3_vitl16"
 _EXAMPLES = """examples:
-  idmetric-score gallery build photos/ --gallery index/ --model tiny
-  idmetric-score gallery build --gallery index/                  again: embeds what is new or changed
-  idmetric-score gallery query who.jpg --gallery index/ -k 5
-  idmetric-score gallery query who.jpg --gallery index/ --distance joint --rerank 50
-  idmetric-score gallery dedupe photos/ --model tiny --output duplicates.csv
-  idmetric-score gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
-  idmetric-score gallery prune --gallery index/                  forget embeddings of images that are gone
+  idmetric gallery build photos/ --gallery index/ --model tiny
+  idmetric gallery build --gallery index/                  again: embeds what is new or changed
+  idmetric gallery query who.jpg --gallery index/ -k 5
+  idmetric gallery query who.jpg --gallery index/ --distance joint --rerank 50
+  idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
+  idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
+  idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
 
-No image is ever deleted or moved.
-Exit status: 0 done, 1 error, 2 wrong usage, 4 done, but images were left out."""
+Images are never deleted or moved."""
 
 
 def is_meant(words: Sequence[str]) -> bool:
-    """Whether a command line of idmetric-score means this command, and not an image that is called `gallery`."""
+    """Whether the arguments of `idmetric-score` call this command, rather than name an image or folder `gallery`."""
     if words[:1] != ["gallery"] or os.path.isfile("gallery"):
         return False
     if not words[1:] or not words[1].startswith("-"):
@@ -58,135 +51,125 @@ def is_meant(words: Sequence[str]) -> bool:
     return words[1] in ("-h", "--help")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+def build_parser(prog: str = "idmetric gallery") -> Parser:
+    """The parser of the subcommands and their options."""
     parser = Parser(
-        prog="idmetric-score gallery", description="A folder of images, embedded once and searched often.",
-        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    commands = parser.add_subparsers(dest="command", metavar="|".join(COMMANDS), required=True)
-    build = commands.add_parser("build", help="embed what is new or changed")
-    build.add_argument("sources", nargs="*", help="folders, images or manifests (default: those it was built from)")
-    build.add_argument("--add", action="store_true", help="in addition to the sources that it has, not instead of them")
-    build.add_argument("--quick", action="store_true", help="trust files whose size and times did not change; default: "
-                       "read all")  # fmt: skip
-    build.add_argument("--patches", action="store_true", help="keep patch tokens too, for --rerank: megabytes an image")
-    build.add_argument("--parquet", metavar="FILE", help="also write images and vectors there")
-
-    query = commands.add_parser("query", help="the nearest images")
-    query.add_argument("images", nargs="+", help="images to search for")
-    query.add_argument("-k", type=int, default=10, help="hits for each (default: 10)")
-    query.add_argument(
-        "--distance", choices=DISTANCES, default="cls", help="what ranks; other than cls: of a shortlist"
+        prog=prog,
+        description="Embed a folder of images once, then search it, find duplicates and group identities.",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
     )
-    query.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
-    query.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="the answer is the same")
-    query.add_argument("--query-mask-dir", metavar="DIR", help="masks of the queries, see idmetric-score --mask-dir")
-    query.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
-    query.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity; 'stored': by "
-                       "the calibration beside the model")  # fmt: skip
-
-    dedupe = commands.add_parser("dedupe", help="groups of near-duplicates, and which to keep")
-    dedupe.add_argument(
-        "--neighbours", type=int, default=10, metavar="N", help="nearest images looked at (default: 10)"
-    )
-    dedupe.add_argument("--max-distance", type=float, metavar="D", help="also images this near, whatever their pixels")
-    dedupe.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="default: largest")
-
-    cluster = commands.add_parser("cluster", help="groups of one identity")
-    cluster.add_argument("--threshold", type=float, metavar="D", help="distance up to which it is one identity "
-                         "(default: by the calibration)")  # fmt: skip
-    cluster.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R",
-                         help="which threshold of the calibration (default: 0.01)")  # fmt: skip
-    cluster.add_argument("--linkage", choices=("average", "complete", "single"), default="average",
-                         help="default: average")  # fmt: skip
-    cluster.add_argument("--calibration", metavar="FILE", help="default: the one beside the model")
-    for part in (dedupe, cluster):
-        part.add_argument("sources", nargs="*", help="folders, images or manifests; without --gallery, embeddings are "
-                          "not kept")  # fmt: skip
-
-    prune = commands.add_parser("prune", help="remove embeddings of images that are gone")
-    prune.add_argument("--others", action="store_true", help="also remove all that other models, weights and versions "
-                       "of this package left in the folder")  # fmt: skip
-    for part in (build, query, dedupe, cluster, prune):
-        _shared(part, output=part not in (build, prune))
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for name, (line, add, prints) in _PARTS.items():
+        part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        add(part)
+        _add_shared(part, prints)
     return parser
 
 
-def _shared(parser: argparse.ArgumentParser, output: bool) -> None:
-    parser.add_argument("--gallery", "-g", metavar="DIR", help="where the gallery is kept")
-    parser.add_argument("--model", help=f"as for idmetric-score (default: the gallery's, else {DEFAULT_MODEL})")
-    parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository (default: the "
-                        "gallery's)")  # fmt: skip
-    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--dtype", choices=DTYPES, help="default: that of the gallery, else float32")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
-                        "(default: one for each core, at most 8)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="look at subjects alone, by these masks; see idmetric-score "
-                        "--mask-dir")  # fmt: skip
-    parser.add_argument("--masked", action="store_true", help="look at subjects alone: the manifest's masks")
-    parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), help="what becomes of pixels outside "
-                        "a mask (default: black)")  # fmt: skip
-    parser.add_argument("--mask-id", metavar="LABEL", help="label of the subject in masks that hold several: a "
-                        "number, or a colour such as #ff0000")  # fmt: skip
-    parser.add_argument("--trust-sources", action="store_true", help="read the source folders that are listed in a "
-                        "gallery made elsewhere; needed once")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
-    if output:
+def _add_build(parser: Parser) -> None:
+    parser.add_argument("sources", nargs="*", help="folders, images or manifests (default: those of the last build)")
+    parser.add_argument("--add", action="store_true", help="add to the gallery's sources instead of replacing them")
+    parser.add_argument("--quick", action="store_true", help="trust files with unchanged size and times (default: read "
+                        "all)")  # fmt: skip
+    parser.add_argument("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
+    parser.add_argument("--parquet", metavar="FILE", help="also write images and vectors there")
+
+
+def _add_query(parser: Parser) -> None:
+    parser.add_argument("images", nargs="+", help="images to search for")
+    parser.add_argument("-k", type=int, default=10, help="hits per image (default: %(default)s)")
+    options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
+    parser.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
+    parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="search method, with the "
+                        "same answer (default: auto)")  # fmt: skip
+    parser.add_argument("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
+    parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
+    parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
+                        "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
+
+
+def _add_dedupe(parser: Parser) -> None:
+    _add_sources(parser)
+    parser.add_argument("--neighbours", type=int, default=10, metavar="N", help="nearest images to compare with "
+                        "(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
+                        "pixels")  # fmt: skip
+    parser.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="image to keep of each "
+                        "group (default: %(default)s)")  # fmt: skip
+
+
+def _add_cluster(parser: Parser) -> None:
+    _add_sources(parser)
+    parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
+                        "from the calibration)")  # fmt: skip
+    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
+                        "threshold with this rate (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
+                        "%(default)s")  # fmt: skip
+    parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
+
+
+def _add_prune(parser: Parser) -> None:
+    parser.add_argument("--others", action="store_true", help="also remove files in the folder of other models, "
+                        "weights and versions of this package")  # fmt: skip
+
+
+def _add_sources(parser: Parser) -> None:
+    parser.add_argument("sources", nargs="*", help="folders, images or manifests; without --gallery, embeddings are "
+                        "not kept")  # fmt: skip
+
+
+# subcommand -> the line that describes it, the function that adds its options, whether it prints a table
+_PARTS: dict[str, tuple[str, Callable[[Parser], None], bool]] = {
+    "build": ("embed new and changed images", _add_build, False),
+    "query": ("find the nearest images", _add_query, True),
+    "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe, True),
+    "cluster": ("group images by identity", _add_cluster, True),
+    "prune": ("remove embeddings of images that are gone", _add_prune, False),
+}
+
+
+def _add_shared(parser: Parser, prints: bool) -> None:
+    parser.add_argument("--gallery", "-g", metavar="DIR", help="folder of the gallery")
+    if prints:
+        options.add_format(parser, default=None)
+        options.add_output(parser, "-o")
         parser.add_argument("--no-update", action="store_true", help="do not look for new and changed files first; "
-                            "changed ones are left out of answers all the same")  # fmt: skip
-        parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), help="default: by --output, else a "
-                            "table")  # fmt: skip
-        parser.add_argument("--output", "-o", metavar="FILE", help="write there instead of stdout")
+                            "changed ones are left out of the answer")  # fmt: skip
+    options.add_quiet(parser, "no progress, no warnings")
+
+    model = parser.add_argument_group("model and speed")
+    options.add_model(model, None, f"{options.MODELS} (default: the gallery's, or {options.DEFAULT_MODEL})")
+    options.add_device(model)
+    options.add_dtype(model, "that of the gallery, or float32")
+    options.add_batch_size(model)
+    options.add_workers(model)
+
+    reading = parser.add_argument_group("reading images")
+    options.add_mask_dir(reading)
+    reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
+    options.add_outside(reading, None)
+    reading.add_argument("--trust-sources", action="store_true", help="read the source folders that are listed in a "
+                         "gallery made elsewhere; needed once")  # fmt: skip
 
 
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
     """Run the command; returns the exit status."""
-    parser = build_parser()
+    parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.batch_size < 1:
-        parser.error("--batch-size must be at least 1")
-    if args.workers is not None and args.workers < 1:
-        parser.error("--workers must be at least 1")
     if args.command in ("build", "query", "prune") and not args.gallery:
         parser.error("--gallery is needed: the folder to keep it in")
     if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
-    kept = f"embeddings in {args.gallery} are kept, and the same command resumes" if args.gallery else (
-        "nothing was kept: with --gallery DIR the same command would resume"
-    )  # fmt: skip
+    kept = "nothing was kept: with --gallery DIR the same command would resume"
+    if args.gallery:
+        kept = f"embeddings in {args.gallery} are kept, and the same command resumes"
     return ended(partial(_run, args), parser, kept)
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.command == "cluster":
-        need("eval", "gallery cluster", scipy="SciPy")
-    if getattr(args, "parquet", None):
-        need("data", "--parquet", pyarrow="pyarrow")
-    if getattr(args, "index", None) == "faiss":
-        need("scale", "--index faiss", faiss="FAISS")
-    sources, images = (getattr(args, name, []) for name in ("sources", "images"))
-    try:
-        args.sources = [path for source in sources for path in matches(source) or [source]]
-        args.images = [path for image in images for path in listed(image)]
-    except InputError as error:
-        raise UsageError(str(error)) from error
-    for path in [*args.sources, *args.images]:
-        if not os.path.exists(path):
-            raise UsageError(f"there is no {path!r}")  # before the model is waited for
-    if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
-        _say(
-            f"error: {args.gallery!r} is not a gallery: make one with idmetric-score gallery build FOLDER --gallery "
-            f"{args.gallery}"
-        )
-        return 1
-    if hasattr(args, "output"):
-        check_stdout(args.output)
-    _keep_inputs(args)
-    for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
-        check_output(output)
+    _check(args)
     from idmetric.checkpoints.errors import CheckpointError
     from idmetric.gallery import GalleryError
     from idmetric.images.read import ImageReadError
@@ -196,18 +179,50 @@ def _run(args: argparse.Namespace) -> int:
     }[args.command]  # fmt: skip
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _say(str(message))
+        warnings.showwarning = lambda message, *_, **__: say(str(message))
         try:
             args.folder = args.gallery or stack.enter_context(_temporary())
             return command(args, _open(args))
         except BrokenPipeError:
             raise
         except (CheckpointError, GalleryError, ImageReadError, ImportError, ValueError, RuntimeError, OSError) as error:
-            _say(f"error: {' '.join(str(error).split())}")
-            return 1
+            return failed(error)
         except MemoryError:
-            _say("error: out of memory: use fewer --workers or a smaller --batch-size")
-            return 1
+            return failed("out of memory: use fewer --workers or a smaller --batch-size")
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Check packages, paths and outputs before the model is opened.
+
+    Raises:
+        MissingExtraError, UsageError, CommandError: naming the first fault.
+    """
+    if args.command == "cluster":
+        need("eval", "gallery cluster", scipy="SciPy")
+    if getattr(args, "parquet", None):
+        need("data", "--parquet", pyarrow="pyarrow")
+    if getattr(args, "index", None) == "faiss":
+        need("scale", "--index faiss", faiss="FAISS")
+
+    sources, images = (getattr(args, name, []) for name in ("sources", "images"))
+    try:
+        args.sources = [path for source in sources for path in matches(source) or [source]]
+        args.images = [path for image in images for path in listed(image)]
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    for path in [*args.sources, *args.images]:
+        if not os.path.exists(path):
+            raise UsageError(f"there is no {path!r}")
+    if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
+        raise CommandError(
+            f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
+        )
+
+    if hasattr(args, "output"):
+        check_stdout(args.output)
+    _keep_inputs(args)
+    for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
+        check_output(output)
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
@@ -235,7 +250,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _temporary() -> Iterator[str]:
-    """The folder of a gallery that is not kept."""
+    """A folder for a gallery that is not kept."""
     from idmetric.gallery.trust import forget
 
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
@@ -245,12 +260,8 @@ def _temporary() -> Iterator[str]:
             forget(Path(folder))
 
 
-def _say(line: str) -> None:
-    print(f"idmetric-score gallery: {line}", file=sys.stderr)
-
-
 def _open(args: argparse.Namespace) -> Gallery:
-    """The gallery with its model; what is not said is as the gallery was built."""
+    """Open the gallery and its model; options that are not given are as at its last build."""
     import torch
 
     from idmetric.gallery import Gallery
@@ -265,35 +276,28 @@ def _open(args: argparse.Namespace) -> Gallery:
     mask_id = parse_mask_id(label) if label else None
     if mask_id is not None and not masked:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
-    source = args.model or (known["opened"] if known else DEFAULT_MODEL)
+    source = args.model or (known["opened"] if known else options.DEFAULT_MODEL)
     if args.model and os.path.isdir(args.model):
-        source = os.path.abspath(args.model)  # so that it opens from another folder too
+        source = os.path.abspath(args.model)  # it opens from another folder too
     dtype = args.dtype or (known["dtype"] if known and not args.model else None)
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype else {}
+    chosen: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype else {}
     revision = args.revision or (known["opened_revision"] if known else "")
     if revision:
-        options["revision"] = revision
+        chosen["revision"] = revision
     if known and not args.model and (reading := json.loads(known["settings"]).get("preprocessing")):
-        options["preprocessing"] = reading
-    metric = load(source, device=args.device, **options)
+        chosen["preprocessing"] = reading
+    metric = load(source, device=args.device, **chosen)
     calibration = getattr(args, "calibration", None)
     if calibration and calibration != "stored":
         metric.calibrate_with(calibration)
-    patches = bool(getattr(args, "patches", False))
     return Gallery(
-        args.folder,
-        metric,
-        masked=masked,
-        outside=outside,
-        mask_id=mask_id,
-        patches=patches,
-        opened=source,
-        opened_revision=revision,
-    )
+        args.folder, metric, masked=masked, outside=outside, mask_id=mask_id,
+        patches=bool(getattr(args, "patches", False)), opened=source, opened_revision=revision,
+    )  # fmt: skip
 
 
 def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
-    """How the gallery's one model looks and is opened, unless another is asked for."""
+    """Settings of the gallery's only model that fits the options; None if --model chooses another, or none fits."""
     from idmetric.gallery import models_of
 
     if args.model:
@@ -326,26 +330,26 @@ def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool 
             trust_sources=args.trust_sources,
         )  # fmt: skip
     for place, reason in done.unreadable.items():
-        _say(f"left out {place}: {reason}")
+        say(f"left out {place}: {reason}")
     for name in done.damaged:
-        _say(f"the shard {name} was damaged: what it held was embedded again")
+        say(f"the shard {name} was damaged: its images were embedded again")
     return done
 
 
 def _refresh(args: argparse.Namespace, gallery: Gallery) -> int:
-    """Bring it up to date before an answer; returns the exit status that follows."""
+    """Update the gallery before it answers; returns the exit status."""
     from idmetric.gallery import BusyError, GalleryWriteError
 
     if args.no_update and not getattr(args, "sources", []):
         return 0
     if not getattr(args, "sources", []):
-        len(gallery)  # an answer makes no gallery: an error if there is none
+        len(gallery)  # an error if there is no gallery: an answer makes none
     try:
         return 4 if _update(args, gallery, quick=True, wait=bool(getattr(args, "sources", []))).unreadable else 0
     except (BusyError, GalleryWriteError) as error:
         if getattr(args, "sources", []):
             raise
-        _say(f"warning: {error}; the answer is from its last update")
+        say(f"warning: {error}; the answer is from its last update")
         gallery.reload()
         return 0
 
@@ -355,7 +359,7 @@ def _build(args: argparse.Namespace, gallery: Gallery) -> int:
     if args.parquet:
         gallery.to_parquet(args.parquet)
     if not args.quiet:
-        _say(f"{done} in {args.folder} by {gallery.metric.model_id}")
+        say(f"{done} in {args.folder} by {gallery.metric.model_id}")
     return 4 if done.unreadable else 0
 
 
@@ -409,7 +413,7 @@ def _prune(args: argparse.Namespace, gallery: Gallery) -> int:
     status = 4 if _update(args, gallery, quick=True).unreadable else 0
     done = gallery.prune(others=args.others)
     if not args.quiet:
-        _say(f"{done}, {len(gallery)} images in {args.folder}")
+        say(f"{done}, {len(gallery)} images in {args.folder}")
     return status
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric import __version__
-from idmetric.cli import embed, gallery
-from idmetric.cli.exits import ended
+from idmetric.cli import embed, gallery, options
+from idmetric.cli.exits import codes, ended
 from idmetric.cli.pairs import Pair, Pairs
 from idmetric.cli.score_cache import Cache, Key, Memory, Prints, Seen
 from idmetric.cli.score_format import (
@@ -66,9 +66,7 @@ if TYPE_CHECKING:
     from idmetric.models.embedding import Embedding
     from idmetric.report.album import Album
 
-# literal, so that --help need not import torch; a test compares it with idmetric.distance.matrix.DISTANCES
-DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
-DTYPES = ("float32", "float16", "bfloat16", "float64")
+ALIAS = "idmetric-score"  # name of the stand-alone command
 _OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 _AHEAD = 2  # windows of pairs that are read while one is embedded
 _LOOK = 60.0  # seconds spent on finding the other unreadable images
@@ -76,109 +74,115 @@ _LISTED = 20  # so many of them are named
 STORED = "stored"  # as --calibration: the one beside the model's weights
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The options."""
+def build_parser(prog: str = ALIAS) -> Parser:
+    """The parser of the command."""
     parser = Parser(
-        prog="idmetric-score",
-        description="Distance of images to a reference: lower = more surely the same object, animal or person.",
-        epilog="Exit status: 0 scored, 1 error, 2 wrong usage, 3 a distance exceeds --threshold, 4 files were skipped.",
+        prog=prog,
+        usage="%(prog)s REFERENCE IMAGE [IMAGE ...] [options]\n"
+        "       %(prog)s --ref PATH [--ref PATH ...] IMAGE [IMAGE ...] [options]\n"
+        "       %(prog)s --pairs CSV [options]",
+        description="Distance of images to a reference: lower = more likely the same object, animal or person.",
+        epilog=codes(0, 1, 2, 3, 4, 130),
     )
-    parser.add_argument("paths", nargs="*", help="reference and candidates: files, folders, patterns; all images "
-                        "of the first are references; with --ref all are candidates")  # fmt: skip
-    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="a reference, or a folder or "
-                        "pattern of them; may be repeated")  # fmt: skip
-    parser.add_argument("--include-refs", action="store_true", help="also score references that are among the "
-                        "candidates (default: they are left out)")  # fmt: skip
-    parser.add_argument("--aggregate", choices=("best", "mean"), default="best",
-                        help="distance to several references: to the nearest (default) or the mean")  # fmt: skip
-    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file, in its order: columns "
-                        "a,b[,mask_a,mask_b], or ref,gen[,mask_ref,mask_gen]; others are kept")  # fmt: skip
-    parser.add_argument("--model", default="dinov3_vitl16",
-                        help="published model, 'tiny' (in the package, no download), 'timm:NAME', folder or Hub "
-                        "repository (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
-    parser.add_argument("--distance", choices=DISTANCES, default="cls", help="default: %(default)s")
-    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--dtype", choices=DTYPES, help="default: float32; for visid_* that of the weights")
-    parser.add_argument(
-        "--preprocessing",
-        choices=("standard", "release"),
-        help="release: read images as the ID-Sim and "
-        "NearID releases do, without EXIF turns, backgrounds under transparency, or masks",
-    )
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per pass (default: 32)")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that read images ahead of the model "
-                        "(default: one for each core, at most 8)")  # fmt: skip
-    parser.add_argument("--cache", metavar="DIR", help="keep embeddings there, by the content of the images: the same "
-                        "command resumes a run that was stopped, another with the same model embeds only what "
-                        "is new")  # fmt: skip
-    parser.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: what is kept in memory "
-                        "of images that may come again (default: 1 GiB; the decoded images of three batches come on "
-                        "top)")  # fmt: skip
-    parser.add_argument("--mask-dir", metavar="DIR", help="folder with the subject mask of each image: at the "
-                        "image's own path (DIR/cat/04.png for photos/cat/04.jpg), or with its file stem")  # fmt: skip
-    parser.add_argument("--outside", choices=("black", "white", "crop", "keep"), default="black",
-                        help="what becomes of pixels outside a mask (default: black)")  # fmt: skip
-    parser.add_argument("--mask-id", metavar="LABEL", help="label of the subject in masks that hold several: a "
-                        "number (palette index, grey value), or a colour such as #ff0000")  # fmt: skip
-    parser.add_argument("--format", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table")
-    parser.add_argument("--output", metavar="FILE", help="write there instead of stdout")
-    parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, side by side with "
-                        "their reference, a threshold to move (pip install 'idmetric[report]')")  # fmt: skip
-    parser.add_argument("--html-details", type=int, default=500, metavar="N", help="with --html: matched patches of "
-                        "the N nearest images; 0 = none (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, by a "
-                        "calibration of `idmetric-eval calibrate`; 'stored': the one beside the model")  # fmt: skip
-    parser.add_argument("--prior", type=float, metavar="P", help="with --calibration: the share of images that show "
-                        "the same identity, before looking (default: that of its pairs)")  # fmt: skip
-    parser.add_argument("--no-copies", action="store_true",
-                        help="do not look for images that repeat a reference's pixels")  # fmt: skip
+    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="files, folders or patterns; the first one names "
+                        "the reference (or several), unless --ref is given")  # fmt: skip
+    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="reference image, folder or "
+                        "pattern; may be repeated")  # fmt: skip
+    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file with the columns "
+                        "a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen]")  # fmt: skip
+    options.add_model(parser)
+    options.add_distance(parser)
+    options.add_device(parser)
+    options.add_mask_dir(parser)
     parser.add_argument("--threshold", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
-    parser.add_argument("--on-error", choices=("fail", "skip"), default="fail",
-                        help="stop at an unreadable image (default), or skip and list it")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress, no warnings")
-    parser.add_argument("--list-models", action="store_true", help="print the models and stop")
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    options.add_format(parser)
+    options.add_output(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, next to their "
+                        "references (pip install 'idmetric[report]')")  # fmt: skip
+    options.add_quiet(parser, "no progress, no warnings")
+    _add_more(parser)
     return parser
 
 
+def _add_more(parser: Parser) -> None:
+    """Add the less common options, in groups."""
+    references = parser.add_argument_group("references")
+    references.add_argument("--aggregate", choices=("best", "mean"), default="best", help="distance to several "
+                            "references: the smallest (default) or the mean")  # fmt: skip
+    references.add_argument("--include-refs", action="store_true", help="also score references that are among the "
+                            "images (default: left out)")  # fmt: skip
+    references.add_argument("--no-copies", action="store_true", help="do not look for copies of a reference's pixels")
+
+    reading = parser.add_argument_group("reading images")
+    options.add_outside(reading)
+    reading.add_argument("--preprocessing", choices=("standard", "release"), help="release: as the ID-Sim and NearID "
+                         "releases, which ignore EXIF orientation, transparency and masks")  # fmt: skip
+    options.add_on_error(reading, fail="stop", skip="skip and list them")
+
+    running = parser.add_argument_group("model and speed")
+    options.add_dtype(running)
+    options.add_batch_size(running)
+    options.add_workers(running)
+    running.add_argument("--cache", metavar="DIR", help="keep embeddings there, by image content: the same command "
+                         "resumes, and another embeds only new images")  # fmt: skip
+    running.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: memory for images "
+                         "that recur (default: 1 GiB, plus three decoded batches)")  # fmt: skip
+
+    probability = parser.add_argument_group("probability")
+    probability.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
+                             "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
+    probability.add_argument("--prior", type=float, metavar="P", help="with --calibration: expected share of images "
+                             "with the same identity (default: as in its pairs)")  # fmt: skip
+
+    other = parser.add_argument_group("other")
+    other.add_argument("--html-details", type=int, default=500, metavar="N", help="with --html: show matched patches "
+                       "of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
+    other.add_argument("--list-models", action="store_true", help="print the models and exit")
+    other.add_argument("--version", action="version", version=f"idmetric {__version__}")
+
+
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if gallery.is_meant(words):
-        return gallery.main(words[1:])
-    if embed.is_meant(words):
-        return embed.main(words[1:])
-    parser = build_parser()
-    if words and not os.path.exists(words[0]) and (hint := did_you_mean(words[0], ("gallery", "embed"))):
-        parser.error(f"there is no file {words[0]!r}{hint}")
+    if prog == ALIAS:
+        if gallery.is_meant(words):
+            return gallery.main(words[1:], prog=f"{ALIAS} gallery")
+        if embed.is_meant(words):
+            return embed.main(words[1:], prog=f"{ALIAS} embed")
+        if words and not os.path.exists(words[0]) and (hint := did_you_mean(words[0], ("gallery", "embed"))):
+            build_parser().error(f"there is no file {words[0]!r}{hint}")
+
+    parser = build_parser(prog)
     args = parser.parse_intermixed_args(words)  # options may stand between the files
     if args.list_models:
         print(list_models(), end="")
         return 0
-    if args.batch_size < 1:
-        parser.error("--batch-size must be at least 1")
-    if args.workers is not None and args.workers < 1:
-        parser.error("--workers must be at least 1")
-    if not args.memory >= 0:
-        parser.error("--memory must be at least 0")
-    if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
-        parser.error("--prior lies between 0 and 1, and needs --calibration")
-    if args.threshold is not None and math.isnan(args.threshold):
-        parser.error("--threshold must be a number")
-    if args.html_details < 0:
-        parser.error("--html-details must be at least 0")
-    if args.html and args.output and _is_same_file(args.html, args.output):
-        parser.error("--html and --output name one file: give each its own")
-    if args.pairs and (args.paths or args.ref):
-        parser.error("--pairs takes no other images")
-    if not args.pairs and len(args.paths) + len(args.ref) < 2:
-        parser.error("give a reference and at least one candidate (or --ref, or --pairs)")
-    kept = f"embeddings in {args.cache} are kept, and the same command resumes" if args.cache else (
-        "nothing was kept: with --cache DIR the same command would resume"
-    )  # fmt: skip
+    if reason := _misuse(args):
+        parser.error(reason)
+    kept = "nothing was kept: with --cache DIR the same command would resume"
+    if args.cache:
+        kept = f"embeddings in {args.cache} are kept, and the same command resumes"
     return ended(partial(_run, args), parser, kept)
+
+
+def _misuse(args: argparse.Namespace) -> str | None:
+    """The reason why the options do not go together; None if they do."""
+    if not args.memory >= 0:
+        return "--memory must be at least 0"
+    if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
+        return "--prior lies between 0 and 1, and needs --calibration"
+    if args.threshold is not None and math.isnan(args.threshold):
+        return "--threshold must be a number"
+    if args.html_details < 0:
+        return "--html-details must be at least 0"
+    if args.html and args.output and _is_same_file(args.html, args.output):
+        return "--html and --output name one file: give each its own"
+    if args.pairs and (args.paths or args.ref):
+        return "--pairs takes no other images"
+    if not args.pairs and len(args.paths) + len(args.ref) < 2:
+        return "give a reference and at least one candidate (or --ref, or --pairs)"
+    return None
 
 
 def _run(args: argparse.Namespace) -> int:

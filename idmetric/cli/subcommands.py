@@ -1,4 +1,4 @@
-"""The parser of all commands: errors of one line, suggestions, and subcommands of which only one is imported."""
+"""The parser of all commands: errors in one line, suggestions, and subcommands that are imported only when called."""
 
 from __future__ import annotations
 
@@ -12,10 +12,23 @@ from idmetric import __version__
 from idmetric.io.hints import did_you_mean
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help with a short usage: arguments that are needed, and `[options]` for all others."""
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None) -> str:
+        needed = [action for action in actions if action.required or not action.option_strings]
+        text = super()._format_usage(usage, needed, [], prefix)
+        rest = {action.dest for action in actions if action not in needed} - {"help", "version"}
+        return f"{text.rstrip()} [options]\n\n" if rest and not usage else text
+
+
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose errors are one line that suggests the name that was probably meant."""
+    """An `ArgumentParser` that reports an error in one line, with the name that was probably meant."""
 
     suggest_on_error = False  # Python 3.14 would suggest a second time
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **options})
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line on stderr, without the usage."""
@@ -65,18 +78,18 @@ def parser_of(
     description: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
-    """All subcommands by name, and the options of the chosen one.
+    """The parser of a command with all its subcommands by name, and the options of the chosen one.
 
     Args:
-        dest: what a subcommand is, as the arguments name it. table: name -> its module and a line that describes it.
-        add: given the chosen one's parser, name and module, adds its options.
+        dest: attribute of the arguments that holds the subcommand's name, e.g. "protocol".
+        table: subcommand -> its module and a line that describes it.
+        add: called with the chosen subcommand's parser, name and module to add its options.
     """
-    shape = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=program, description=description, epilog=epilog, formatter_class=shape)
+    parser = Parser(prog=program, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
     commands = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
     for name, (module, line) in table.items():
-        sub = commands.add_parser(name, help=line, formatter_class=shape, allow_abbrev=False)
+        sub = commands.add_parser(name, help=line, allow_abbrev=False)
         if name == chosen:
             add(sub, name, importlib.import_module(module))
     return parser

@@ -1,7 +1,6 @@
-"""`idmetric-train`: train what the papers train, from a manifest to a model folder that `idmetric.load` opens.
+"""`idmetric train`: train the papers' models, from a manifest to a model folder that `idmetric.load` opens.
 
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 or 143 stopped by Ctrl-C or SIGTERM after a checkpoint:
-the same command resumes from there.
+Ctrl-C and SIGTERM write a checkpoint first (exit status 130 or 143); the same command resumes from it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.exits import ended
+from idmetric.cli import options
+from idmetric.cli.exits import CommandError, codes, ended, say
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.io.hints import need
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.train.loop import Recipe, Settings
     from idmetric.train.processes import Processes
+
+ALIAS = "idmetric-train"  # name of the stand-alone command
 
 # name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it. A module may also have
 # MASKS and MOST_RATIO, for the check of the data, and checked(config, check), for images that no manifest names
@@ -42,41 +44,41 @@ RECIPES = {
     "tiny": ("idmetric.train.tiny.recipe", "IDSim('tiny'): a small ResNet from scratch, on rendered identities"),
 }
 _EXAMPLES = """examples:
-  idmetric-train {name} --data train.parquet --out run/
-  idmetric-train {name} --smoke --out /tmp/run                 under a minute, offline, small random weights
-  idmetric-train {name} --data train.parquet --out run/ --config mine.toml --dry-run
+  idmetric train {name} --data train.parquet --out run/
+  idmetric train {name} --smoke --out /tmp/run                 under a minute, offline, small random weights
+  idmetric train {name} --data train.parquet --out run/ --config mine.toml --dry-run
   accelerate launch -m idmetric.cli.train {name} --data train.parquet --out run/
   torchrun --nproc-per-node 8 -m idmetric.cli.train {name} --data train.parquet --out run/
 
-The same command resumes a run that was stopped. `idmetric.load("run/")` opens the result."""
+The same command resumes a run that was stopped. `idmetric.load("run/")` opens the result.
+
+"""
+_EPILOG = _EXAMPLES + codes(0, 1, 2, 130, 143)
 
 
-def build_parser(recipe: str | None = None) -> argparse.ArgumentParser:
-    """The recipes, and the options of one of them (which loads its module, and torch)."""
-    told = "Train the models of the papers. `idmetric-train RECIPE --help` lists a recipe's options."
-    epilog = _EXAMPLES.format(name="nearid")
-    return parser_of("idmetric-train", "recipe", RECIPES, recipe, _add_arguments, told, epilog)
+def build_parser(recipe: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
+    """The parser of all recipes, with the options of one of them (which loads its module, and torch)."""
+    text = f"Train the models of the papers. `{prog} RECIPE --help` lists the options of one."
+    return parser_of(prog, "recipe", RECIPES, recipe, _add_arguments, text, _EPILOG.format(name="nearid"))
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
     from idmetric.train.loop import Settings
 
-    parser.description, parser.epilog = module.__doc__, _EXAMPLES.format(name=name)
+    parser.description, parser.epilog = module.__doc__, _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
     files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
-    files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: a new one, or one to go on with")
-    files.add_argument("--config", type=Path, metavar="FILE", help="settings below from a .json or .toml file")
-    text = "start over where --out holds a run, which is renamed to DIR.1, DIR.2, ..."
+    files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
+    files.add_argument("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
+    text = "start over; an earlier run in --out is renamed to DIR.1, DIR.2, ..."
     files.add_argument("--fresh", action="store_true", help=text)
-    files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to see that all works")
-    files.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
-    text = "an image that cannot be read: stop with the list of all (default), or train without it"
-    files.add_argument("--on-error", choices=("stop", "skip"), default="stop", help=text)
-    text = "before the first step, read all images (default), or only see that the files are there"
+    files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
+    files.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    options.add_on_error(files, fail="stop and list all", skip="train without them")
+    text = "before the first step, read all images (default), or only check that the files exist"
     files.add_argument("--check", choices=("full", "files"), default="full", help=text)
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
-    text = "only the lines of the log: no progress of the check, and none between them if stderr is not a terminal"
-    files.add_argument("--quiet", action="store_true", help=text)
+    options.add_quiet(files, "no progress between the lines of the log")
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, module.Config)
     run = parser.add_argument_group("run")
@@ -87,7 +89,7 @@ def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
     """The recipe's Config and the loop's Settings: defaults, below --smoke, below --config, below the command line.
 
     Raises:
-        ValueError: for a value that cannot be.
+        ValueError: for an invalid value.
     """
     from idmetric.train.loop import Settings
 
@@ -104,10 +106,10 @@ def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
 
 
 def run(name: str, module: Any, args: argparse.Namespace) -> None:
-    """Train, or with --dry-run say how.
+    """Train, or with --dry-run print the plan.
 
     Raises:
-        SetupError: for what the user can mend before training.
+        CommandError: if a setting, the data or the output is wrong.
         idmetric.train.loop.TrainError, Stopped: as `fit`.
     """
     with _setting_up():
@@ -162,7 +164,7 @@ def _recipe(
 
 
 def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: Processes) -> Manifest:
-    """The manifest without what cannot be read, found by the main process for all."""
+    """The manifest without unreadable rows, which the main process finds for all."""
 
     def rows() -> list[int] | None:
         kept = _readable(data, args, getattr(module, "MASKS", False), getattr(module, "MOST_RATIO", None))
@@ -198,7 +200,7 @@ def _claim(args: argparse.Namespace) -> None:
 def plan(
     name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: Settings, processes: Processes
 ) -> list[str]:
-    """What a run would do, as lines."""
+    """Describe a run, as lines of text."""
     from idmetric.train import run_folder, state
     from idmetric.train.loader import worker_count
     from idmetric.train.loop import parameter_counts
@@ -221,10 +223,6 @@ def plan(
     return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
 
 
-class SetupError(Exception):
-    """What the user can mend before training; the message says how."""
-
-
 @contextmanager
 def _setting_up() -> Iterator[None]:
     # once training runs, such errors are bugs and shown whole
@@ -234,23 +232,23 @@ def _setting_up() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, ImportError, CheckpointError, TrainError) as error:
-        raise SetupError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = given[0] if given and given[0] in RECIPES else None
-    parser = build_parser()
+    parser = build_parser(prog=prog)
     if name is None:
         parser.parse_args(given)  # help, version, or an error
         return 2
     kept = "checkpoints written so far are kept, and the same command resumes from the last one"
-    return ended(partial(_main, name, given), parser, kept)
+    return ended(partial(_main, name, given, prog), parser, kept)
 
 
-def _main(name: str, given: Sequence[str]) -> int:
+def _main(name: str, given: Sequence[str], prog: str) -> int:
     need("train", "training", accelerate="accelerate", pyarrow="pyarrow", tqdm="tqdm")
     if name in ("idsim", "visme"):
         need("train", f"the recipe {name}", peft="peft")
@@ -259,26 +257,21 @@ def _main(name: str, given: Sequence[str]) -> int:
     try:
         module = importlib.import_module(RECIPES[name][0])
     except ImportError as error:
-        return _told(error)
+        raise CommandError(str(error)) from error
     from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import MainFailed
 
     try:
-        run(name, module, build_parser(name).parse_args(given))
+        run(name, module, build_parser(name, prog).parse_args(given))
     except Stopped as stopped:
-        print(f"idmetric-train: {stopped}", file=sys.stderr)
+        say(str(stopped))
         return 128 + stopped.signal
-    except MainFailed as error:  # the main process tells all of it
-        return _told(str(error).partition("\n")[0])
-    except (SetupError, TrainError, ImportError, OutputError) as error:
-        return _told(error)
+    except MainFailed as error:  # the main process prints all of it
+        raise CommandError(str(error).partition("\n")[0]) from error
+    except (TrainError, ImportError, OutputError) as error:
+        raise CommandError(str(error)) from error
     return 0
-
-
-def _told(error: object) -> int:
-    print(f"idmetric-train: error: {error}", file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

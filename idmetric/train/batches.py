@@ -212,7 +212,7 @@ class Pictures:
 def check(
     data: Manifest,
     rows: Rows | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: Literal["fail", "skip"] = "fail",
     *,
     masks: bool = False,
     decode: bool = True,
@@ -224,7 +224,7 @@ def check(
 
     Args:
         rows: numbers of the rows that training will use; default all.
-        on_error: "stop", or "skip": leave out the rows whose images cannot be read, and what is nothing without them
+        on_error: "fail", or "skip": leave out the rows whose images cannot be read, and what is nothing without them
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: check the masks as well, that they are there where named, and select something.
         decode: read the images whole; False only looks for the files, which is quicker.
@@ -233,8 +233,8 @@ def check(
     Raises:
         ManifestError: with the list of what cannot be read, or if nothing is left without it.
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error {on_error!r}: choose stop or skip")
+    if on_error not in ("fail", "skip"):
+        raise ValueError(f"on_error {on_error!r}: choose fail or skip")
     numbers = np.arange(len(data)) if rows is None else np.unique(np.asarray(rows, dtype=np.int64))
     used = data.take(numbers).replace(part_mask=None, part_mask_bytes=None)
     if not masks:
@@ -247,7 +247,7 @@ def check(
     if len(bad) > _SHOWN:
         listed += f"\n  and {len(bad) - _SHOWN} more"
     lost = {fault.row for fault in bad}
-    if on_error == "stop":
+    if on_error == "fail":
         raise ManifestError(f"{len(lost)} of {len(numbers)} rows cannot be used:{listed}\n"
                             "mend or remove them, or train without them by --on-error skip")  # fmt: skip
     kept = without(data, lost)

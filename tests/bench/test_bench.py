@@ -418,16 +418,16 @@ def test_what_was_measured_is_written_when_a_later_model_cannot_be_opened(
 
 def test_sections_exist_and_the_command_names_them() -> None:
     parser = bench.build_parser()
-    for name in bench.SECTIONS:
+    for name, (_, _, text) in bench.SECTIONS.items():
         assert callable(bench._function(name))
-        assert f"{name}:" in " ".join(parser.format_help().split())
+        assert f"{name} {text}" in " ".join(parser.format_help().split())
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--batch", "0"], "--batch must be at least 1"),
-        (["--seconds", "0"], "--seconds above 0"),
+        (["--batch", "0"], "--batch-size/--batch: '0' is not a whole number, at least 1"),
+        (["--seconds", "0"], "--seconds must be above 0"),
         (["--json", "nowhere/b.json"], "--json: cannot write 'nowhere/b.json': its folder is not there"),
         (["--only", "all"], "invalid choice"),
     ],

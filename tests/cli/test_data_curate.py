@@ -238,10 +238,10 @@ def test_what_is_wrong_with_the_output_is_said_before_the_work(
 def test_numbers_that_make_no_sense_are_wrong_usage(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     mine = ("-o", "x.csv", "--model", "tiny")
     for command, text in (
-        (("mine", "pairs", "a.csv", *mine, "--limit", "-3"), "--limit: '-3' is not a whole number from 1 on"),
-        (("mine", "pairs", "a.csv", *mine, "--k", "0"), "--k: '0' is not a whole number from 1 on"),
-        (("mine", "negatives", "a.csv", *mine, "--seed", "-1"), "--seed: '-1' is not a whole number from 0 on"),
-        (("mine", "triplets", "a.csv", *mine, "--seed", "x"), "--seed: 'x' is not a whole number from 0 on"),
+        (("mine", "pairs", "a.csv", *mine, "--limit", "-3"), "--limit: '-3' is not a whole number, at least 1"),
+        (("mine", "pairs", "a.csv", *mine, "--k", "0"), "--k: '0' is not a whole number, at least 1"),
+        (("mine", "negatives", "a.csv", *mine, "--seed", "-1"), "--seed: '-1' is not a whole number, at least 0"),
+        (("mine", "triplets", "a.csv", *mine, "--seed", "x"), "--seed: 'x' is not a whole number, at least 0"),
         (("curate", "a.csv", "--recipe", "idsim", "-o", "x.csv", "--seed=-1"), "--seed: '-1'"),
     ):
         with pytest.raises(SystemExit) as stop:

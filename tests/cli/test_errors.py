@@ -193,7 +193,7 @@ def test_a_folder_that_is_no_gallery_is_named_before_torch_is_imported(
             assert importlib.import_module("idmetric.cli.gallery").main([*words.split(), "-g", folder]) == 1
         said = capsys.readouterr()
         assert said.err == (
-            f"idmetric-score gallery: error: '{folder}' is not a gallery: make one with idmetric-score gallery build "
+            f"idmetric gallery: error: '{folder}' is not a gallery: make one with idmetric gallery build "
             f"FOLDER --gallery {folder}\n"
         )
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
-from idmetric.distance.matrix import DISTANCES
 from tests.conftest import random_model
 from tests.test_structure import HEAVY, loaded_after
 
@@ -121,10 +120,6 @@ def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> Non
 def test_help_imports_nothing_heavy() -> None:
     code = "from idmetric.cli.eval import main\ntry: main(['--help'])\nexcept SystemExit: pass"
     assert loaded_after(code).isdisjoint(HEAVY)
-
-
-def test_literals_are_the_package_s_own() -> None:
-    assert cli.DISTANCES == DISTANCES
 
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)

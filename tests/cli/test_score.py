@@ -19,7 +19,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import exits, score
+from idmetric.cli import exits
 from idmetric.cli.score import main
 from idmetric.distance.matrix import DISTANCES
 
@@ -79,10 +79,6 @@ def test_scores_are_those_of_the_metric_and_sorted(run: Run, folder: Path, name:
         assert row["resolution"] == "64x64"
         assert row["model"] == "IDSim:model"
     assert found["signature"]["distance"] == name
-
-
-def test_the_literal_list_of_distances_is_the_real_one() -> None:
-    assert score.DISTANCES == DISTANCES
 
 
 def test_formats_agree(run: Run) -> None:

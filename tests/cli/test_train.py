@@ -246,7 +246,7 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str])
         "--batch-size N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}",
         "in the encoder, 10% of it",
         "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric", "--wandb TEXT",
-        "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {stop,skip}",
+        "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {fail,skip}",
     ):  # fmt: skip
         assert part in said, part
     assert said.count("--seed N of everything") == 1

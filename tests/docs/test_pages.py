@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import re
 import runpy
@@ -15,7 +14,6 @@ import shlex
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,35 +24,31 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
+from idmetric.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-SUB_COMMANDS = ("gallery", "embed")  # of idmetric-score, with parsers of their own
 
 
-def parser_of(program: str, words: list[str]) -> argparse.ArgumentParser | None:
-    """The parser that reads a command line; None where the words call none of our programs."""
+def parser_of(program: str, words: list[str]) -> argparse.ArgumentParser:
+    """The parser that reads the words after `idmetric COMMAND`."""
+    module = importlib.import_module(COMMANDS[program][0])
     first = words[0] if words else None
-    if program == "idmetric-score" and first in SUB_COMMANDS and len(words) > 1:
-        return importlib.import_module(f"idmetric.cli.{first}").build_parser()
-    if program == "idmetric-bench":
-        return importlib.import_module("idmetric.cli.bench").build_parser()
-    parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
-        "idmetric-data": data.build_parser,
-        "idmetric-eval": lambda: eval.build_parser(first),
-        "idmetric-score": score.build_parser,
-        "idmetric-train": lambda: train.build_parser(first),
-    }
-    return parsers[program]() if program in parsers else None
+    parser: argparse.ArgumentParser = (
+        module.build_parser(first) if program in ("eval", "train") else module.build_parser()
+    )
+    return parser
 
 
 def parse(words: list[str]) -> None:
     """Parse a command line as its program would; SystemExit where it is wrong."""
-    program, *rest = words
+    program, *rest = words[0].removeprefix("idmetric-").split() + words[1:]
+    if program == "idmetric":
+        program, *rest = rest or [""]
+    if program not in COMMANDS:
+        main([program, *rest])  # help, the version, or an error
+        return
     parser = parser_of(program, rest)
-    assert parser is not None
-    if program == "idmetric-score" and rest[0] in SUB_COMMANDS:
-        rest = rest[1:]
     getattr(parser, "parse_args" if parser._subparsers else "parse_intermixed_args")(rest)
 
 
@@ -66,8 +60,8 @@ def commands(text: str) -> list[list[str]]:
             line = re.split(r"\s{3,}(?=[a-z])", line)[0]  # a remark beside it
             words = shlex.split(line, comments=True)
             if "-m" in words and "idmetric.cli.train" in words:  # torchrun, accelerate launch
-                words = ["idmetric-train", *words[words.index("idmetric.cli.train") + 1 :]]
-            if words and words[0].startswith("idmetric-"):
+                words = ["idmetric", "train", *words[words.index("idmetric.cli.train") + 1 :]]
+            if words and re.fullmatch(r"idmetric(-\w+)?", words[0]):
                 found.append(words)
     return found
 
@@ -99,7 +93,8 @@ def test_every_recipe_has_a_page_with_its_commands() -> None:
     for recipe in train.RECIPES:
         page = ROOT / "docs" / ("tiny.md" if recipe == "tiny" else f"train-{recipe}.md")
         found = commands(page.read_text(encoding="utf-8"))
-        assert any(words[:2] == ["idmetric-train", recipe] for words in found), page.name
+        calls = [" ".join(words).replace("-train", " train") for words in found]
+        assert any(call.startswith(f"idmetric train {recipe} ") for call in calls), page.name
 
 
 def test_data_and_training_lead_to_each_other() -> None:
@@ -148,8 +143,8 @@ def test_what_commands_print_is_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(ROOT)
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    [(command, shown)] = re.findall(r"```bash\n(idmetric-score .*)\n```\n\n```text\n(.*?)```", text, flags=re.S)
-    assert score.main([*shlex.split(command)[1:], "--device", "cpu"]) == 0
+    [(command, shown)] = re.findall(r"```bash\n(idmetric[ -]score .*)\n```\n\n```text\n(.*?)```", text, flags=re.S)
+    assert score.main([*shlex.split(command.replace("idmetric-score", "idmetric score"))[2:], "--device", "cpu"]) == 0
     printed = [numbered(line) for line in capsys.readouterr().out.splitlines()]
     for line in shown.splitlines():
         words, numbers = numbered(line)
@@ -181,23 +176,19 @@ def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def real_parsers() -> dict[str, list[argparse.ArgumentParser]]:
-    """Program -> its parsers, with the real torch."""
-    found = {"idmetric-score": leaves(score.build_parser()), "idmetric-data": leaves(data.build_parser())}
-    for program, module, names in (
-        ("idmetric-train", train, train.RECIPES),
-        ("idmetric-eval", eval, eval.PROTOCOLS),
-    ):
-        found[program] = [leaf for name in names for leaf in leaves(module.build_parser(name))]
-    for name, program in (("gallery", "idmetric-score"), ("embed", "idmetric-score"), ("bench", "idmetric-bench")):
-        if importlib.util.find_spec(f"idmetric.cli.{name}"):
-            found.setdefault(program, []).extend(leaves(importlib.import_module(f"idmetric.cli.{name}").build_parser()))
+    """Page -> its parsers, with the real torch."""
+    found = {}
+    for command, (place, _) in COMMANDS.items():
+        module, prog = importlib.import_module(place), f"idmetric {command}"
+        parts = {"train": train.RECIPES, "eval": eval.PROTOCOLS}.get(command)
+        parsers = [module.build_parser(prog=prog)] if parts is None else [module.build_parser(p, prog) for p in parts]
+        found[f"idmetric-{command}"] = [leaf for parser in parsers for leaf in leaves(parser)]
     return found
 
 
 def test_the_reference_has_every_option_of_every_command(reference: dict[str, str]) -> None:
     parsers = real_parsers()
-    scripts = re.findall(r'^(idmetric-\w+) = "', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), flags=re.M)
-    assert sorted(reference) == sorted(parsers) == sorted(scripts)
+    assert sorted(reference) == sorted(parsers)
     for program, own in parsers.items():
         listed = set(re.findall(r"`(-{1,2}[\w-]+)", reference[program]))
         for parser in own:

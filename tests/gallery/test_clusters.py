@@ -18,10 +18,8 @@ from sklearn.metrics.pairwise import cosine_distances
 from idmetric import IDSim
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import gallery as command
 from idmetric.cli import score
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.distance.matrix import DISTANCES
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
 from idmetric.scoring.records import Records
@@ -354,7 +352,7 @@ def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:
         assert words in err
     status, _, err = run("query", photos / "p0.png", "-g", "none", "--model", "tiny", "--device", "cpu")
     assert status == 1
-    assert "'none' is not a gallery: make one with idmetric-score gallery build FOLDER --gallery none" in err
+    assert "'none' is not a gallery: make one with idmetric gallery build FOLDER --gallery none" in err
     assert not Path("none").exists()
     assert run("--help")[0] == 0
 
@@ -393,11 +391,6 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
     gallery = Gallery(tmp_path / "g", tiny)
     gallery.update(tmp_path / "set.csv")
     assert {row["identity"] for row in near_duplicates(gallery)} == {"box", "cup"}  # one picture, two names
-
-
-def test_literals_are_those_of_the_library() -> None:
-    assert command.DISTANCES == DISTANCES
-    assert command.DTYPES == score.DTYPES
 
 
 def test_help_of_the_command_loads_nothing_heavy() -> None:

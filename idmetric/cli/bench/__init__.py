@@ -1,9 +1,7 @@
-"""`idmetric-bench`: how fast models, stages and comparisons are on this machine, as a table and as JSON.
+"""`idmetric bench`: measure the speed of models, stages and comparisons on this machine, as a table and as JSON.
 
-Ratios are of functions that took turns in one run, with the lowest and highest round beside the median.
-
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 130 stopped by Ctrl-C. Sections that were measured
-before an error or a stop are written.
+Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round. Sections
+that were measured before an error or Ctrl-C are written.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric import __version__
-from idmetric.cli.exits import ended
+from idmetric.cli import options
+from idmetric.cli.exits import codes, ended, failed
 from idmetric.cli.score_format import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -39,67 +38,65 @@ SECTIONS = {
     "variants": ("stages", True, "bfloat16, channels-last, torch.compile, reading in threads over plain"),
     "start": ("start", False, "a command from nothing to its first score"),
 }
-DTYPES = ("float32", "float16", "bfloat16")
+ALIAS = "idmetric-bench"  # name of the stand-alone command
 _EXAMPLES = """examples:
-  idmetric-bench
-  idmetric-bench --model dinov3_vitl16 --random-weights --batch 8 --only stages --only overhead
-  idmetric-bench --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
-  idmetric-bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch 64"""
+  idmetric bench
+  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8 --only stages --only overhead
+  idmetric bench --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
+  idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The options."""
+def build_parser(prog: str = ALIAS) -> Parser:
+    """The parser of the command."""
+    sections = "\n".join(f"  {name:<10}{text}" for name, (_, _, text) in SECTIONS.items())
     parser = Parser(
-        prog="idmetric-bench", description="Speed of models, stages and comparisons on this machine.",
-        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=prog, description=f"Measure the speed of models, stages and comparisons on this machine.\n\n"
+        f"sections:\n{sections}", epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
     )  # fmt: skip
-    text = "what `idmetric-score --model` takes; may be repeated (default: tiny)"
+    text = "as for `idmetric score --model`; may be repeated (default: tiny)"
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)
-    parser.add_argument("--random-weights", action="store_true",
-                        help="published models without their weights, nothing is downloaded: speed does not depend on "
-                        "them")  # fmt: skip
-    sections = "; ".join(f"{name}: {text}" for name, (_, _, text) in SECTIONS.items())
-    parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION",
-                        help=f"measure this alone; may be repeated (default: all). {sections}")  # fmt: skip
-    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the models (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=8, metavar="N", help="images per pass (default: %(default)s)")
+    text = "give published models random weights, which are as fast and need no download"
+    parser.add_argument("--random-weights", action="store_true", help=text)
+    text = "measure this section alone; may be repeated (default: all)"
+    parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION", help=text)
+    options.add_device(parser)
+    parser.add_argument("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
+    options.add_batch_size(parser, "--batch", dest="batch", default=8)
     parser.add_argument("--images", metavar="DIR", help="photos to use (default: made ones, JPEG of 960 x 720 pixels)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of torch on the CPU (default: its own choice)")
-    text = "counted runs of each function, at least 3 (default: %(default)s)"
-    parser.add_argument("--repeats", type=int, default=10, metavar="N", help=text)
-    text = "runs of each before that (default: %(default)s)"
-    parser.add_argument("--warmup", type=int, default=1, metavar="N", help=text)
-    text = "start no further round of a measurement after this time, once it has 3 (default: %(default)g)"
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help=text)
-    pairs = parser.add_argument_group("pairs")
-    pairs.add_argument("--sets", type=int, default=20, metavar="N", help="sinkhorn: N x N pairs (default: %(default)s)")
-    pairs.add_argument("--tokens", type=int, default=784, metavar="P", help="tokens of a set (default: %(default)s)")
-    pairs.add_argument("--channels", type=int, default=1024, metavar="D", help="of a token (default: %(default)s)")
-    pairs.add_argument("--references", type=int, default=4, metavar="N", help="pairwise: images (default: %(default)s)")
-    pairs.add_argument("--candidates", type=int, default=16, metavar="M", help="pairwise: images (default: "
-                       "%(default)s)")  # fmt: skip
-    text = "pairs that slow loops are run on, in place of all (default: %(default)s)"
-    pairs.add_argument("--sample", type=int, default=20, metavar="K", help=text)
-    parser.add_argument("--json", metavar="FILE", help="also write everything there, each run's seconds too")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", metavar="FILE", help="also write all results there, with the seconds of each run")
+    options.add_quiet(parser)
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+
+    timing = parser.add_argument_group("timing")
+    timing.add_argument("--threads", type=options.positive, metavar="N", help="CPU threads (default: torch's choice)")
+    text = "timed runs of each function, at least 3 (default: %(default)s)"
+    timing.add_argument("--repeats", type=options.positive, default=10, metavar="N", help=text)
+    text = "untimed runs of each function before that (default: %(default)s)"
+    timing.add_argument("--warmup", type=options.natural, default=1, metavar="N", help=text)
+    text = "start no further round of a measurement after this time, once it has 3 (default: %(default)g)"
+    timing.add_argument("--seconds", type=float, default=60.0, metavar="S", help=text)
+
+    pairs = parser.add_argument_group("pairs")
+    for name, default, metavar, text in (
+        ("sets", 20, "N", "sinkhorn: N x N pairs"),
+        ("tokens", 784, "P", "sinkhorn: tokens per set"),
+        ("channels", 1024, "D", "sinkhorn: channels per token"),
+        ("references", 4, "N", "pairwise: references"),
+        ("candidates", 16, "M", "pairwise: candidates"),
+        ("sample", 20, "K", "pairs that slow loops run on, in place of all"),
+    ):
+        pairs.add_argument(f"--{name}", type=options.positive, default=default, metavar=metavar,
+                           help=f"{text} (default: %(default)s)")  # fmt: skip
     return parser
 
 
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
-    parser = build_parser()
+    parser = build_parser(prog)
     args = parser.parse_args(argv)
-    counts = ("batch", "repeats", "sets", "tokens", "channels", "references", "candidates", "sample")
-    for name in counts:
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    if args.threads is not None and args.threads < 1:
-        parser.error("--threads must be at least 1")
-    if args.warmup < 0 or not args.seconds > 0:
-        parser.error("--warmup must be at least 0, --seconds above 0")
+    if not args.seconds > 0:
+        parser.error("--seconds must be above 0")
     kept = f"measured sections were printed{f' and are in {args.json}' if args.json else ''}"
     return ended(partial(_measured, args), parser, kept)
 
@@ -122,8 +119,7 @@ def _measured(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except (CheckpointError, ImportError, ValueError, RuntimeError, OSError) as error:
-        print(f"idmetric-bench: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return failed(error)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,7 +1,4 @@
-"""`idmetric-data`: make, check and turn manifests, from the shell. One file per command.
-
-Exit status: 0 done; 1 an error (on stderr); 2 wrong usage; 4 done, but some images were skipped (--on-error skip).
-"""
+"""`idmetric data`: make, check and convert manifests. Each command has a module here."""
 
 from __future__ import annotations
 
@@ -16,22 +13,24 @@ from pathlib import Path
 
 from idmetric import __version__
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.cli.exits import ended
+from idmetric.cli.exits import CommandError, codes, ended
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.data.importers import KINDS
 from idmetric.images.paths import walk
 from idmetric.io.hints import need
 
+ALIAS = "idmetric-data"  # name of the stand-alone command
+
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
-    "info": "summary of a manifest, and what is wrong with it",
-    "import": "a manifest of a folder or a published dataset",
-    "merge": "several manifests as one",
-    "split": "train, validation and test splits that no identity crosses",
+    "info": "summarize a manifest and list its faults",
+    "import": "make a manifest of a folder or a published dataset",
+    "merge": "join several manifests",
+    "split": "split identities into train, validation and test",
     "curate": "balance, filter and cap identities as the papers do",
-    "mine": "hard negatives and hard pairs by nearest neighbours",
-    "frames": "sharp, well covered frames of videos",
+    "mine": "find hard negatives and hard pairs by nearest neighbors",
+    "frames": "choose sharp frames of videos that show the subject well",
     "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
 }
@@ -51,29 +50,27 @@ NEEDS = {
 RESUMES = ("import", "mine", "frames", "world", "generate")  # the others take seconds
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+def build_parser(prog: str = ALIAS) -> Parser:
+    """The parser of the commands and their options."""
     parser = Parser(
-        prog="idmetric-data",
-        description="Make, check and turn manifests: tables of images (.parquet, .csv, .jsonl).",
-        epilog="Exit status: 0 done, 1 error, 2 wrong usage, 4 done but images were skipped.",
+        prog=prog,
+        description="Make, check and convert manifests: tables of images (.parquet, .csv, .jsonl).",
+        epilog=codes(0, 1, 2, 4, 130),
     )
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, line in COMMANDS.items():
         module = importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")
-        sub = commands.add_parser(
-            name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = commands.add_parser(name, help=line, description=module.__doc__)
         module.add_arguments(sub)
         sub.set_defaults(run=module.run)
     return parser
 
 
 @guarded
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a command; returns the exit status."""
-    parser = build_parser()
+    parser = build_parser(prog)
     args = parser.parse_args(argv)
     kept = "finished work is kept, and the same command resumes" if args.command in RESUMES else "nothing was written"
     return ended(partial(_run, args), parser, kept)
@@ -81,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     extra, packages = NEEDS[args.command]
-    need(extra, f"idmetric-data {args.command}", **packages)
+    need(extra, f"idmetric data {args.command}", **packages)
     try:
         _keep_inputs(args)
         return int(args.run(args))
@@ -89,9 +86,8 @@ def _run(args: argparse.Namespace) -> int:
         raise
     except Exception as error:
         if not _is_mendable(error):
-            raise  # a bug, and shown
-        print(f"idmetric-data: error: {error}", file=sys.stderr)
-        return 1
+            raise  # a bug, with its traceback
+        raise CommandError(str(error)) from error
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
@@ -111,7 +107,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
 
 
 def _is_mendable(error: Exception) -> bool:
-    """Whether the user can mend what an error says."""
+    """Whether an error is the user's to fix, rather than a bug."""
     return isinstance(error, ValueError | OSError | ImportError | CheckpointError)
 
 

@@ -1,13 +1,14 @@
-"""What several commands share: input and output manifests, progress, and images that cannot be read."""
+"""Parts of several commands: input and output manifests, progress, and images that cannot be read."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from idmetric.cli import options
+from idmetric.cli.exits import say
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,42 +30,21 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
     """--dry-run and --quiet."""
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    options.add_quiet(parser)
 
 
 def add_on_error(parser: argparse.ArgumentParser) -> None:
-    """What becomes of images that cannot be read."""
-    text = "an unreadable image or mask: stop with the list of all (default), or leave it out"
-    parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help=text)
-
-
-def natural(text: str) -> int:
-    """A seed: a whole number from 0 on."""
-    return _at_least(text, 0)
-
-
-def positive(text: str) -> int:
-    """A number of things: a whole number from 1 on."""
-    return _at_least(text, 1)
-
-
-def _at_least(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
-    return value
+    """--on-error, for images and masks."""
+    options.add_on_error(parser, fail="stop and list all", skip="leave them out")
 
 
 def check_output(path: Path, dry_run: bool = False) -> None:
-    """Check that a manifest can be written there, before the work and not after it.
+    """Check before the work that a manifest can be written there.
 
     Raises:
-        ValueError: for another ending than those of manifests.
-        OutputError: if nothing can be written there; not asked in a dry run.
+        ValueError: for an extension that no manifest has.
+        OutputError: if nothing can be written there; not checked in a dry run.
     """
     from idmetric.data.manifest.table import FORMATS
     from idmetric.io.output import check
@@ -81,7 +61,7 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
 
 
 def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:
-    """List rows (id -> reason) that cannot be used: an error that says how to go on, or with "skip" lines on stderr.
+    """Report rows (id -> reason) that cannot be used, by an error or, with "skip", by lines on stderr.
 
     Raises:
         ValueError: unless `on_error` is "skip".
@@ -89,8 +69,8 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
     lines = [f"{name}: {reason}" for name, reason in problems.items()]
     if on_error == "skip":
         for line in lines:
-            print(f"idmetric-data: left out {line}", file=sys.stderr)
-        print(f"idmetric-data: {len(lines)} images left out", file=sys.stderr)
+            say(f"left out {line}")
+        say(f"{len(lines)} images left out")
         return
     more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
     listed = "\n  ".join([*lines[:shown], *more])
@@ -98,7 +78,7 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
 
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:
-    """Write the manifest to --out, or with --dry-run say what would be written."""
+    """Write the manifest to --out, or with --dry-run print its size only."""
     identities = len(set(manifest.column("identity")) - {None})
     verb = "would write" if args.dry_run else "wrote"
     if not args.dry_run:

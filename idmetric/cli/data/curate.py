@@ -17,12 +17,13 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, natural, progress, save, take_out
+from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, save, take_out
+from idmetric.cli.exits import say
+from idmetric.cli.options import natural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -101,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
         why = f" ({applied.rule.why})" if applied.rule.why else ""
         print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
         if applied.warning:
-            print(f"idmetric-data: rule {number}: {applied.warning}", file=sys.stderr)
+            say(f"rule {number}: {applied.warning}")
     for note in result.notes:
-        print(f"idmetric-data: {note}", file=sys.stderr)
+        say(f"{note}")
     _refuse_leaks(result.manifest)
     save(result.manifest, args)
     return 4 if skipped else 0

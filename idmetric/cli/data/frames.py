@@ -27,7 +27,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import add_on_error, add_output, check_output, natural, positive, progress, save
+from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
+from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
     from idmetric.data.frames.clips import Clip

@@ -17,21 +17,13 @@ Embeddings are kept in a folder beside the output, and are not computed again wh
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import (
-    add_input,
-    add_on_error,
-    add_output,
-    check_output,
-    natural,
-    positive,
-    save,
-    take_out,
-)
+from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, save, take_out
+from idmetric.cli.exits import say
+from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
@@ -177,7 +169,7 @@ def _report(found: Mined, args: argparse.Namespace) -> None:
     print(f"{len(similar)} {args.mode}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
     if found.without:
         some = ", ".join(found.without[:5]) + (", ..." if len(found.without) > 5 else "")
-        print(f"idmetric-data: {len(found.without)} images found none: {some}", file=sys.stderr)
+        say(f"{len(found.without)} images found none: {some}")
 
 
 def _triplets(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from idmetric.cli import options
 from idmetric.cli.data import common
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SHARE",
         help="a split and its share of the identities (0..1), its number of them, or 'rest'; repeat for each split",
     )
-    parser.add_argument("--seed", type=common.natural, default=0, help="another split, 0 or more (default: 0)")
+    parser.add_argument("--seed", type=options.natural, default=0, help="another split, 0 or more (default: 0)")
     parser.add_argument("--together", action="store_true", help="shares of all identities, not of each dataset's")
     parser.add_argument("--by-row", action="store_true", help="split rows whatever they show: identities may leak")
     parser.add_argument("--overwrite", action="store_true", help="replace splits that the manifest has already")

@@ -56,7 +56,7 @@ class Settings:
     seed: int = 0
     store: Path | None = None
     look: Look = field(default_factory=Look)
-    on_error: Literal["stop", "skip"] = "stop"
+    on_error: Literal["fail", "skip"] = "fail"
     batch_size: int = 32
     workers: int | None = None
     progress: Progress | None = None
@@ -122,7 +122,7 @@ def bind(
         lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
         if lacking:
             raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
-    if settings.on_error == "stop":
+    if settings.on_error == "fail":
         return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
     if rows is not None or words is not None:
         raise ValueError("leaving images out changes the rows: choose rows afterwards, or stop at unreadable images")

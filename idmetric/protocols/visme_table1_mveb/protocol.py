@@ -139,10 +139,10 @@ def _bind(
     while True:
         asked = ask(data, options.tasks)
         try:
-            return asked, _bound(asked, models, replace(settings, on_error="stop")), notes
+            return asked, _bound(asked, models, replace(settings, on_error="fail")), notes
         except UnreadableError as error:
             kept = without(data, {int(asked.origin[row]) for row in error.problems})
-            if settings.on_error == "stop" or not len(kept):
+            if settings.on_error == "fail" or not len(kept):
                 raise
             gone = len(data) - len(kept)
             notes.append(

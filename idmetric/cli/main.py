@@ -1,0 +1,54 @@
+"""`idmetric`: one command with subcommands, each a module that only its own call imports."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from idmetric import __version__
+from idmetric.cli.subcommands import Parser
+
+# subcommand -> the module with its main(argv, prog), and the line that describes it
+COMMANDS = {
+    "score": ("idmetric.cli.score", "distances of images to references, or of listed pairs"),
+    "gallery": ("idmetric.cli.gallery", "search a folder, find duplicates, group identities"),
+    "embed": ("idmetric.cli.embed", "embeddings of very many images as Parquet files"),
+    "eval": ("idmetric.cli.eval", "run the papers' evaluation protocols, calibrate"),
+    "train": ("idmetric.cli.train", "train the papers' models"),
+    "data": ("idmetric.cli.data", "make, check and convert manifests"),
+    "bench": ("idmetric.cli.bench", "measure speed on this machine"),
+}
+_EXAMPLES = """examples:
+  idmetric score reference.jpg generated/ --model tiny
+  idmetric gallery build photos/ --gallery index/
+  idmetric eval folder --data photos/ --model tiny
+
+`idmetric COMMAND --help` lists the options of a command."""
+
+
+def build_parser() -> Parser:
+    """The parser of the command, with the names of its subcommands."""
+    parser = Parser(
+        prog="idmetric", description="Do two images show the same object, animal or person?", epilog=_EXAMPLES
+    )
+    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for name, (_, line) in COMMANDS.items():
+        commands.add_parser(name, help=line)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        status: int = module.main(words[1:], prog=f"idmetric {words[0]}")
+        return status
+    build_parser().parse_args(words)  # prints help or the version, or reports an error
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Options that several commands share, each defined once: same name, same meaning, same help text everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+# literals, so that --help need not import torch; tests compare them with idmetric.distance.matrix
+DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+FORMATS = ("table", "json", "jsonl", "csv")
+OUTSIDE = ("black", "white", "crop", "keep")
+DEFAULT_MODEL = "dinov3_vitl16"
+MODELS = "published model, 'tiny' (in the package, no download), 'timm:NAME', folder or Hub repository"
+
+Options = argparse._ActionsContainer  # a parser, or a group of its options
+
+
+def natural(text: str) -> int:
+    """A whole number from 0 on, as the type of an option."""
+    return _at_least(text, 0)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, as the type of an option."""
+    return _at_least(text, 1)
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least {least}")
+    return value
+
+
+# The model
+
+
+def add_model(options: Options, default: str | None = DEFAULT_MODEL, text: str = MODELS) -> None:
+    """Add --model and --revision."""
+    shown = "" if default is None else " (default: %(default)s)"
+    options.add_argument("--model", default=default, help=f"{text}{shown}")
+    options.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
+
+
+def add_distance(options: Options, text: str = "default: %(default)s") -> None:
+    """Add --distance."""
+    options.add_argument("--distance", choices=DISTANCES, default="cls", help=text)
+
+
+def add_device(options: Options) -> None:
+    """Add --device."""
+    options.add_argument("--device", help="cuda, mps, cpu, ... (default: the best available)")
+
+
+def add_dtype(options: Options, default: str = "float32; for visid_* that of the weights") -> None:
+    """Add --dtype."""
+    options.add_argument("--dtype", choices=DTYPES, help=f"default: {default}")
+
+
+def add_batch_size(options: Options, *names: str, dest: str = "batch_size", default: int = 32) -> None:
+    """Add --batch-size."""
+    text = "images per forward pass (default: %(default)s)"
+    options.add_argument("--batch-size", *names, dest=dest, type=positive, default=default, metavar="N", help=text)
+
+
+def add_workers(options: Options, default: str = "one per core, at most 8") -> None:
+    """Add --workers."""
+    text = f"threads that read images (default: {default})"
+    options.add_argument("--workers", type=positive, metavar="N", help=text)
+
+
+# Images
+
+
+def add_mask_dir(options: Options) -> None:
+    """Add --mask-dir."""
+    text = "compare subjects alone: folder with each image's mask, at its own path or with its file stem"
+    options.add_argument("--mask-dir", metavar="DIR", help=text)
+
+
+def add_outside(options: Options, default: str | None = "black") -> None:
+    """Add --outside and --mask-id."""
+    text = "replacement for pixels outside a mask (default: black)"
+    options.add_argument("--outside", choices=OUTSIDE, default=default, help=text)
+    add_mask_id(options)
+
+
+def add_mask_id(options: Options) -> None:
+    """Add --mask-id."""
+    text = "subject's label in masks with several: a number (palette index, gray value) or a color such as #ff0000"
+    options.add_argument("--mask-id", metavar="LABEL", help=text)
+
+
+def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: str) -> None:
+    """Add --on-error.
+
+    Args:
+        fail: what the command does at an unreadable image. skip: what it does instead.
+    """
+    marks = {name: " (default)" if name == default else "" for name in ("fail", "skip")}
+    text = f"unreadable images: {fail}{marks['fail']}, or {skip}{marks['skip']}"
+    options.add_argument("--on-error", type=_fail_or_skip, choices=("fail", "skip"), default=default, help=text)
+
+
+def _fail_or_skip(text: str) -> str:
+    return "fail" if text == "stop" else text  # as version 0.1 wrote it
+
+
+# Results
+
+
+def add_format(options: Options, formats: Sequence[str] = FORMATS, default: str | None = "table") -> None:
+    """Add --format; without a default it follows from --output."""
+    text = (
+        "format of the result (default: table)" if default else "format of the result (default: by --output, or table)"
+    )
+    options.add_argument("--format", choices=formats, default=default, help=text)
+
+
+def add_output(options: Options, *names: str) -> None:
+    """Add --output."""
+    options.add_argument("--output", *names, metavar="FILE", help="write the result there instead of to stdout")
+
+
+def add_quiet(options: Options, text: str = "no progress") -> None:
+    """Add --quiet."""
+    options.add_argument("--quiet", action="store_true", help=text)
