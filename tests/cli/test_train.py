@@ -50,7 +50,7 @@ def test_the_command_trains_what_load_opens(data: Path, tmp_path: Path, capsys: 
     capsys.readouterr()
     assert cli.main(given) == 0
     assert "finished already" in capsys.readouterr().out
-    assert cli.main([*given, "--lr", "0.02"]) == 1
+    assert cli.main([*given, "--rate", "0.02"]) == 1  # as version 0.1 spelled it
     assert "lr: 0.01 there, 0.02 now" in capsys.readouterr().err
 
 
@@ -98,7 +98,7 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
 def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str) -> None:
     if kind == "toml":
         pytest.importorskip("tomllib")
-    values = {"lr": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
+    values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
     text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
     (tmp_path / f"mine.{kind}").write_text(text)
     given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / f"mine.{kind}")]
