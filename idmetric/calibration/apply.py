@@ -1,12 +1,12 @@
 """Calibration: from a distance to the probability that two images show the same identity.
 
-A calibration is made for one model, distance and way of looking (`idmetric-eval calibrate`, docs/decisions.md), kept as
-JSON, and refused for any other. Applying one needs NumPy alone.
+A calibration is made for one model, distance and treatment of the background (`idmetric-eval calibrate`,
+docs/decisions.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
 
-    metric.probability("ref.jpg", "gen.png")  # with the calibration beside the model, or `metric.calibrate_with(file)`
+    metric.probability("ref.jpg", "gen.png")  # with the model's own calibration, or after `metric.calibrate_with(file)`
 
-Curves and thresholds are of the similarity score = 1 - distance. Changing the prior is Bayes' rule: the log-odds move
-by the difference of the priors' log-odds, as what a score says for and against one identity stays the same.
+Curves and thresholds are of the similarity score = 1 - distance. A change of the prior follows Bayes' rule: the
+log-odds move by the difference of the priors' log-odds, since the likelihood ratio of a score stays the same.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ KIND = "idmetric-calibration"
 
 
 class CalibrationError(ValueError):
-    """A calibration that cannot be read, or is not for what it is used on; the message says why, and how to fix it."""
+    """A calibration that is unreadable, or made for other scores; the message says why, and how to fix it."""
 
 
 class CalibrationWarning(UserWarning):
-    """Warns that a probability does not rest on photos."""
+    """A probability does not rest on photos."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a calibration is bound to.
+    """The model that a calibration is bound to.
 
     Attributes:
-        kind: the model's class. settings: what else in its settings changes scores (`Embedder.label` without its name).
-        revision: which exact weights, see `checkpoint.revision_of`.
+        kind: the model's class. settings: those that change scores (`Embedder.label` without its name).
+        revision: the exact weights, see `checkpoint.revision_of`.
         files: a hash of the model folder's weights and settings, equal in a folder and on the Hub; None where unknown.
         resolution: height x width at which images are seen.
     """
@@ -62,7 +62,7 @@ class Model:
         return f"{self.kind}{self.settings}@{self.revision or 'none'}/{self.resolution}"
 
     def is_same(self, other: Model) -> bool:
-        """Whether scores of the two mean the same; a model without a revision is like no other."""
+        """Whether scores of both models mean the same; a model without a revision equals no other."""
         named = (self.revision and self.revision == other.revision) or (self.files and self.files == other.files)
         about = (self.kind, self.settings, self.resolution) == (other.kind, other.settings, other.resolution)
         return bool(named) and about
@@ -70,20 +70,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A curve with all that must be known to use it.
+    """A curve with the facts that its use depends on.
 
     Attributes:
         curve: from score = 1 - distance to log-odds.
-        model: the only one that it is for. name: what the model was called.
+        model: the only model that it is for. name: the model's name at that time.
         distance: see `idmetric.distance`.
-        outside: "all" where models saw whole images, else what became of the pixels outside the subject's mask.
-        prior: share of pairs of one identity among those that it was made from: what `probability` assumes by
-            default.
-        thresholds: for each false-accept rate asked for: `false_accept_rate`, `distance` with its interval `low` and
-            `high`, and what was measured there.
-        held_out: how good it is on identities that it was not made from.
-        data: which images and pairs it was made from; `origin` is "photos", "rendered" or "generated", and is absent in
-            files of earlier versions. versions: of the package and scikit-learn.
+        outside: "all" for whole images, else the treatment of pixels outside the subject's mask.
+        prior: share of pairs of one identity in its data, the default of `probability`.
+        thresholds: for each chosen false-accept rate: `false_accept_rate`, `distance` with its interval `low` and
+            `high`, and the measured rates.
+        held_out: its quality on identities that it was not fitted to.
+        data: its images and pairs; `origin` is "photos", "rendered" or "generated", and is absent in files of earlier
+            versions. versions: of the package and scikit-learn.
     """
 
     curve: Curve
@@ -104,12 +103,11 @@ class Calibration:
         """Probability of the same identity at distances of any shape.
 
         Args:
-            prior: share of pairs of one identity where it is used, between 0 and 1; default that of the calibration's
-                own pairs.
+            prior: share of pairs of one identity in its use, between 0 and 1; default that of the calibration's pairs.
 
         Raises:
             NonFiniteError: for a distance that is NaN or infinite.
-            ValueError: for a prior outside (0, 1).
+            ValueError: if prior is not in (0, 1).
         """
         far = np.asarray(distance, dtype=np.float64)
         if not np.isfinite(far).all():
@@ -126,7 +124,7 @@ class Calibration:
 
     @property
     def basis(self) -> str:
-        """The sentence that goes with every probability: which images it rests on."""
+        """The sentence on the images behind the calibration, to show with every probability."""
         if self.rests_on_photos:
             return f"P(same) rests on photos: {self.data.get('about') or 'of a data set without a description'}"
         kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
@@ -145,7 +143,7 @@ class Calibration:
         """Refuse a model that it was not made for.
 
         Raises:
-            CalibrationError: saying both.
+            CalibrationError: naming both models.
         """
         if not self.model.is_same(model):
             raise CalibrationError(
@@ -157,7 +155,7 @@ class Calibration:
         """Refuse another distance.
 
         Raises:
-            CalibrationError: saying both.
+            CalibrationError: naming both distances.
         """
         if distance != self.distance:
             raise CalibrationError(
@@ -166,10 +164,10 @@ class Calibration:
             )
 
     def check_outside(self, outside: str) -> None:
-        """Refuse subjects alone where it was made for whole images, and the other way round.
+        """Refuse subjects alone if it was made for whole images, and vice versa.
 
         Raises:
-            CalibrationError: saying both.
+            CalibrationError: naming both.
         """
         if outside != self.outside:
             words = {
@@ -195,7 +193,7 @@ class Calibration:
         }  # fmt: skip
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON file atomically; its folder is made."""
+        """Write the JSON file atomically; creates its folder."""
         target = Path(path)
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +205,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     """The calibration in a file.
 
     Raises:
-        CalibrationError: naming the file, if it is absent or none, or of a later format.
+        CalibrationError: if the file is absent, not a calibration, or of a later format; the message names it.
     """
     name = os.fspath(path)
     try:

@@ -1,4 +1,4 @@
-"""Curves from a score to the log-odds of the same identity: what calibration fits and `Calibration` applies.
+"""Curves from a score to the log-odds of the same identity: `fitting` fits them, `Calibration` applies them.
 
 NumPy alone: neither torch nor scikit-learn is needed to apply one.
 """

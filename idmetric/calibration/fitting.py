@@ -68,15 +68,15 @@ def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
 def _platt(s: Numbers, r: Truths) -> Platt:
     high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
     target = np.where(r, high, low)
-    centre, scale = float(s.mean()), float(s.std()) or 1.0
+    center, scale = float(s.mean()), float(s.std()) or 1.0
     # a target between 0 and 1 is one pair of each kind, weighted
-    x = np.tile((s.astype(np.float64) - centre) / scale, 2)[:, None]
+    x = np.tile((s.astype(np.float64) - center) / scale, 2)[:, None]
     model = _sklearn("linear_model").LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
     model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
         raise Flat
-    return Platt(slope, float(model.intercept_[0]) - slope * centre)
+    return Platt(slope, float(model.intercept_[0]) - slope * center)
 
 
 def held_out(

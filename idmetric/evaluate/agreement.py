@@ -31,7 +31,7 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
         ValueError: if x or y does not vary (see `constant`), shapes differ, or a number is not finite.
     """
     a, b = _two(x, y, "Pearson's correlation")
-    spread = [_centred(v) for v in (a, b)]
+    spread = [_centered(v) for v in (a, b)]
     return _undefined(a, b, constant) if spread[0] is None or spread[1] is None else _cosine(spread[0], spread[1])
 
 
@@ -119,12 +119,12 @@ def _two(x: ArrayLike, y: ArrayLike, what: str) -> tuple[Array, Array]:
 
 def _undefined(a: Array, b: Array, constant: float | None) -> float:
     if constant is None:
-        which = "x" if _centred(a) is None else "y"
+        which = "x" if _centered(a) is None else "y"
         raise ValueError(f"{which} does not vary over its {len(a)} items: no correlation is defined")
     return constant
 
 
-def _centred(x: Array) -> Array | None:
+def _centered(x: Array) -> Array | None:
     """Deviations from the mean in units of the largest one; None if they are mere rounding errors."""
     scale = np.abs(x).max()
     if scale == 0:

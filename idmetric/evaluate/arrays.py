@@ -1,4 +1,4 @@
-"""What all statistics check first: shape, numbers, and labels that say yes or no."""
+"""Checks that all statistics share: shapes, finite numbers, and boolean labels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Numbers = NDArray[Any]  # of any float type, so that large float32 arrays are not copied
+Numbers = NDArray[Any]  # any float type: large float32 arrays are not copied
 Truths = NDArray[np.bool_]
 
 
 def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
-    """Finite floats of so many dimensions, at least one of them; float32 stays float32.
+    """Values as a non-empty array of finite floats with `ndim` dimensions; float32 stays float32.
 
     Raises:
         ValueError: naming the argument and, for a value that is not finite, its place.
@@ -33,10 +33,10 @@ def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
 
 
 def truths(name: str, values: ArrayLike) -> Truths:
-    """Booleans; 0 and 1 are taken as such.
+    """Values as booleans, which may be given as 0 and 1.
 
     Raises:
-        ValueError: for other values, NaN among them, as labels of -1 and 1 would all count as true.
+        ValueError: for other values, such as NaN or labels of -1 and 1, which would all count as true.
     """
     x = np.asarray(values)
     if x.dtype == np.bool_:
@@ -49,7 +49,7 @@ def truths(name: str, values: ArrayLike) -> Truths:
 def labelled(
     scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
 ) -> tuple[Numbers, Truths]:
-    """Scores (N,) with a yes or no for each (N,).
+    """Scores (N,) and a boolean label (N,) for each.
 
     Raises:
         ValueError: if they are empty, not of one shape, or not finite and not booleans.

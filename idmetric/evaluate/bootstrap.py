@@ -55,14 +55,14 @@ def bootstrap(
 
     Each sample draws as many identities as there are, with replacement. An item of an identity drawn twice is in it
     twice. A pair of identities drawn m and n times is in it m * n times; a pair of two images of one identity m times,
-    as two draws of one identity stand for two identities.
+    since two draws of one identity stand for two identities.
 
     Args:
-        statistic: of item numbers (with repetitions). It may raise ValueError in a sample where it is undefined
-            (all pairs of one class): such a sample is left out.
-        groups: (N,), the identity of each item; or (N, 2), those of the two members of a pair. Any type that sorts.
-        samples: drawn, the paper's 1,000 by default. level: of the interval, 0.95 = percentiles 2.5 to 97.5.
-        seed: sample number k follows from (seed, k) alone.
+        statistic: called with item numbers (with repetitions). A ValueError means that it is undefined for the sample
+            (all pairs of one class), which is then left out.
+        groups: (N,), the identity of each item, or (N, 2), of the two members of each pair. Any type that sorts.
+        samples: number of samples, the paper's 1,000 by default. level: 0.95 = percentiles 2.5 to 97.5.
+        seed: sample number k depends on (seed, k) alone.
 
     Raises:
         ValueError: if there are fewer than two identities, an item has none, the statistic is undefined or not finite
@@ -86,11 +86,11 @@ def bootstrap(
 
 
 def percentiles(found: ArrayLike, samples: int, level: float = 0.95) -> tuple[float, float] | None:
-    """The interval that a statistic's values in bootstrap samples give; None if too few samples have one.
+    """The percentile interval of a statistic's values in bootstrap samples; None if too few are defined.
 
     Args:
-        found: values; NaN where a sample has none.
-        samples: how many were drawn; in nine of ten the statistic must be defined, in two at least.
+        found: values, NaN for undefined ones.
+        samples: number of samples; at least nine tenths of them, and two, must be defined.
     """
     values = np.asarray(found, dtype=np.float64)
     values = values[np.isfinite(values)]

@@ -1,19 +1,19 @@
 """Copy detection: does an image repeat the pixels of another, background and all?
 
-An identity score cannot tell a new picture of a thing from a picture that was merely handed back. Two photos of one
-thing, however alike, differ somewhere in fine detail; a copy that was compressed, scaled, cropped, brightened or
-mirrored differs nowhere. So the images are brought into register, and the number is their agreement where they agree
-least:
+An identity score does not distinguish a new picture of a subject from a copy of the reference. Two photos of one
+subject, however alike, differ somewhere in fine detail; a copy that was compressed, scaled, cropped, brightened or
+mirrored differs nowhere. The images are therefore brought into register, and the number is their agreement where they
+agree least:
 
-1. Coarse: normalised cross-correlation (Lewis, "Fast normalized cross-correlation", 1995) of either image with crops of
+1. Coarse: normalized cross-correlation (Lewis, "Fast normalized cross-correlation", 1995) of either image with crops of
    the other of 80 to 100 % of its sides, also mirrored, at 32 x 32.
 2. Fine: scale and shift of each axis, gain and offset by Gauss-Newton at 32 and 96 pixels (Lucas and Kanade 1981; Baker
    and Matthews 2004).
 3. One gain and offset for all three channels (brightness, contrast), then in windows of an eighth of the side the
-   correlation of what a band-pass leaves of both, where either has structure; and the difference of blurred colours
-   everywhere, for parts without structure and for things of another colour.
+   correlation of both after a band-pass, where either has structure; and the difference of blurred colors everywhere,
+   for parts without structure and subjects of another color.
 
-A same background with another thing fails at the thing, a same thing with another background at the background.
+The same background with another subject fails at the subject, the same subject on another background at the background.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-SIZE = 96  # at which images are compared; a function that resizes better may bring them to it
+SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: docs/reports/copies.md)
 _SMALL = 32
 _CROPS = (0.8, 0.87, 0.93, 1.0)  # of a side
 _GATE = 0.7  # coarse correlation below which nothing is compared further
 _BAND = (0.8, 3.0)  # Gaussian widths in pixels of SIZE; between them lies the detail that survives JPEG
 _STRUCTURE = 0.014  # root mean square of a window's detail that counts
-_LEAST = 0.05  # share of windows with structure, below which nothing can be said
-_COLOUR = 0.3  # difference of colours, 0..1, at which there is no agreement left
+_LEAST = 0.05  # share of windows with structure that a comparison needs
+_COLOR = 0.3  # difference of colors, 0..1, at which there is no agreement left
 _SATURATED = 0.97
 
 
 @dataclass(frozen=True)
 class Print:
-    """An image, ready to be compared: pixels (SIZE, SIZE, 3), grey, and crops at small size, each of unit length."""
+    """An image, ready to be compared: pixels (SIZE, SIZE, 3), gray, and crops at small size, each of unit length."""
 
     pixels: Array
-    grey: Array
+    gray: Array
     small: Array
     crops: NDArray[np.float32]
 
@@ -51,9 +51,9 @@ class Copy:
     """How far an image is a copy of another.
 
     Attributes:
-        agreement: where they agree least, in [-1, 1]; 1 = the same pixels. 0 where nothing can be said: no crop of one
-            resembles the other at all, or they have hardly any structure.
-        mirrored: it fits best mirrored.
+        agreement: where they agree least, in [-1, 1]; 1 = the same pixels. 0 if no crop of one resembles the other, or
+            both have hardly any structure.
+        mirrored: whether the mirrored image fits best.
     """
 
     agreement: float
@@ -66,13 +66,13 @@ class Copy:
 
 
 def take_print(pixels: ArrayLike) -> Print:
-    """What is kept of an image.
+    """The print of an image, to compare with others.
 
     Args:
         pixels: (H, W, 3) RGB, uint8, or floats in [0, 1]; squashed to SIZE x SIZE.
 
     Raises:
-        ValueError: for another shape or values outside the range.
+        ValueError: for another shape, or values outside the range.
     """
     x = np.asarray(pixels)
     if x.ndim != 3 or x.shape[2] != 3 or min(x.shape[:2]) < 1:
@@ -81,33 +81,33 @@ def take_print(pixels: ArrayLike) -> Print:
     if not (np.isfinite(values).all() and values.min() >= -1e-4 and values.max() <= 1 + 1e-4):
         raise ValueError("pixels must be uint8, or floats in [0, 1]")
     squashed = _both(values, _resizer(x.shape[0], SIZE), _resizer(x.shape[1], SIZE))
-    grey = squashed @ np.array([0.299, 0.587, 0.114])
+    gray = squashed @ np.array([0.299, 0.587, 0.114])
     down = _resizer(SIZE, _SMALL)
     crops = [
-        np.lib.stride_tricks.sliding_window_view(_both(grey, m, m), (_SMALL, _SMALL)).reshape(-1, _SMALL**2)
+        np.lib.stride_tricks.sliding_window_view(_both(gray, m, m), (_SMALL, _SMALL)).reshape(-1, _SMALL**2)
         for m in (_resizer(SIZE, round(_SMALL / part)) for part in _CROPS)
     ]
-    return Print(squashed, grey, _both(grey, down, down), _unit(np.concatenate(crops)).astype(np.float32))
+    return Print(squashed, gray, _both(gray, down, down), _unit(np.concatenate(crops)).astype(np.float32))
 
 
 def compare(a: Print, b: Print) -> Copy:
-    """Whether one image is a copy of the other; which of them does not matter."""
+    """Whether one image is a copy of the other, in either direction."""
     one = _compare(a, b)
     if one.found or one.agreement < THRESHOLD / 2:
         return one
-    other = _compare(b, a)  # what is saturated or cut off in one can be had from the other alone
+    other = _compare(b, a)  # a part that is saturated or cut off in one image exists in the other alone
     return max(one, other, key=lambda copy: copy.agreement)
 
 
 def _compare(reference: Print, image: Print) -> Copy:
-    """Whether the reference, cut and relit, gives the image."""
+    """Whether the image is the reference, cropped and relit."""
     likeness, mirrored, place = _coarse(reference, image)
     if likeness < _GATE:
         return Copy(0.0, mirrored)
-    pixels, grey = (image.pixels[:, ::-1], image.grey[:, ::-1]) if mirrored else (image.pixels, image.grey)
+    pixels, gray = (image.pixels[:, ::-1], image.gray[:, ::-1]) if mirrored else (image.pixels, image.gray)
     down = _resizer(SIZE, _SMALL)
-    place = _refined(_both(reference.grey, down, down), _both(grey, down, down), place)
-    place = _refined(reference.grey, grey, place)
+    place = _refined(_both(reference.gray, down, down), _both(gray, down, down), place)
+    place = _refined(reference.gray, gray, place)
     return Copy(_agreement(reference.pixels, pixels, place), mirrored)
 
 
@@ -147,7 +147,7 @@ def _coarse(reference: Print, image: Print) -> tuple[float, bool, Array]:
 
 def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Array:
     n = len(reference)
-    at = _centres(n)
+    at = _centers(n)
     for _ in range(steps):
         warped, inside = _warped(reference, place)
         if inside.mean() < 0.4:
@@ -159,7 +159,7 @@ def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Ar
         moves = [gain * down * at[:, None], gain * down, gain * across * at, gain * across]
         jacobian = np.concatenate([np.stack([m[inside] for m in moves], 1), light], 1)
         normal = jacobian.T @ jacobian
-        normal[range(4), range(4)] += 1e-3 * normal.trace() / 4 + 1e-9  # steps stay small where nothing tells
+        normal[range(4), range(4)] += 1e-3 * normal.trace() / 4 + 1e-9  # steps stay small without evidence
         normal[range(4, 6), range(4, 6)] += 1e-9
         step = np.linalg.solve(normal, jacobian.T @ (image - gain * warped - offset)[inside])[:4].clip(-0.1, 0.1)
         place = place + step
@@ -170,11 +170,11 @@ def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Ar
 
 
 def _warped(x: Array, place: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The reference as the image would show it, and where it is there at all."""
+    """The reference in the image's coordinates, and where it is defined."""
     n = len(x)
     sampled, there = [], []
     for scale, shift in (place[:2], place[2:]):
-        position = (scale * _centres(n) + shift + 1) / 2 * n - 0.5
+        position = (scale * _centers(n) + shift + 1) / 2 * n - 0.5
         sampled.append(np.clip(1 - np.abs(np.arange(n) - position.clip(0, n - 1)[:, None]), 0, None))
         there.append((position > -0.75) & (position < n - 0.25))
     return _both(x, *sampled), there[0][:, None] & there[1]
@@ -188,8 +188,8 @@ def _agreement(reference: Array, image: Array, place: Array) -> float:
     if inside.mean() < 0.4:
         return 0.0
     expected = _relit(warped, image, inside)
-    detail, colour = _detail(expected.mean(2), image.mean(2), inside), _colour(expected, image, inside)
-    return 0.0 if detail is None else float(np.clip(min(detail, colour), -1, 1))
+    detail, color = _detail(expected.mean(2), image.mean(2), inside), _color(expected, image, inside)
+    return 0.0 if detail is None else float(np.clip(min(detail, color), -1, 1))
 
 
 def _relit(warped: Array, image: Array, inside: NDArray[np.bool_]) -> Array:
@@ -205,7 +205,7 @@ def _relit(warped: Array, image: Array, inside: NDArray[np.bool_]) -> Array:
 
 
 def _detail(a: Array, b: Array, inside: NDArray[np.bool_]) -> float | None:
-    """Least correlation of band-passed windows with structure; None if hardly any has some."""
+    """Lowest correlation of band-passed windows with structure; None if there are too few of them."""
     side = SIZE // 8
 
     def windows(x: Array) -> Array:
@@ -222,16 +222,16 @@ def _detail(a: Array, b: Array, inside: NDArray[np.bool_]) -> float | None:
     return float((both / np.sqrt(energy_a * energy_b + 1e-9))[counts].min())
 
 
-def _colour(a: Array, b: Array, inside: NDArray[np.bool_]) -> float:
-    """1 - the difference of blurred colours / 0.3, at all but the worst hundredth of the pixels."""
+def _color(a: Array, b: Array, inside: NDArray[np.bool_]) -> float:
+    """1 - the difference of blurred colors / 0.3, at all but the worst hundredth of the pixels."""
     apart = np.abs(_blurred(a, 2.0) - _blurred(b, 2.0)).max(2)[inside]
-    return 1 - float(np.quantile(apart, 0.99)) / _COLOUR
+    return 1 - float(np.quantile(apart, 0.99)) / _COLOR
 
 
 # Arrays
 
 
-def _centres(n: int) -> Array:
+def _centers(n: int) -> Array:
     found: Array = (np.arange(n) + 0.5) / n * 2 - 1
     return found
 
@@ -255,7 +255,7 @@ def _resizer(have: int, want: int) -> Array:
 
 
 def _blurred(x: Array, width: float) -> Array:
-    """Gaussian blur; beyond the edges the edge goes on."""
+    """Gaussian blur that repeats pixels at the edges."""
     n, reach = len(x), int(3 * width + 0.5)
     matrix = np.zeros((n, n))
     for d in range(-reach, reach + 1):
@@ -265,7 +265,7 @@ def _blurred(x: Array, width: float) -> Array:
 
 
 def _unit(rows: Array) -> Array:
-    """Each row without its mean, of unit length; 0 where it is constant."""
-    centred = rows - rows.mean(-1, keepdims=True)
-    found: Array = centred / np.maximum(np.linalg.norm(centred, axis=-1, keepdims=True), 1e-6)
+    """Rows without their means, at unit length; constant rows become 0."""
+    centered = rows - rows.mean(-1, keepdims=True)
+    found: Array = centered / np.maximum(np.linalg.norm(centered, axis=-1, keepdims=True), 1e-6)
     return found

@@ -21,7 +21,7 @@ class Margins:
     """Results over samples.
 
     Attributes:
-        ssr: Sample Success Rate, share of samples all of whose valid margins are above 0.
+        ssr: Sample Success Rate, share of samples with all valid margins above 0.
         pa: Pairwise Accuracy, share of valid margins above 0, pooled over samples.
         samples, trials: how many of each were valid: the support of ssr and of pa.
     """
@@ -60,9 +60,9 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
     array([ 0.5 , -0.05])
 
     Args:
-        positives: similarities of the views (V, V), NaN where a view is missing. Only those above the diagonal are
-            used. Samples may be stacked: (..., V, V).
-        distractors: similarity of each view to its own distractor (V,) or (..., V), NaN where there is none.
+        positives: similarities of the views (V, V), NaN where a view is missing. Only the upper triangle is used.
+            Samples may be stacked: (..., V, V).
+        distractors: similarity of each view to its own distractor (V,) or (..., V), NaN without one.
 
     Returns:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
@@ -98,7 +98,7 @@ class Tally:
 
 
 def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tally:
-    """What `margin_rates` sums up, sample by sample; arguments and errors as there."""
+    """The terms of `margin_rates`, sample by sample; arguments and errors as there."""
     table = _table(margins)
     valid = ~np.isnan(table)
     some = valid.any(1)
@@ -118,10 +118,10 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
 def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Margins:
     """SSR and PA over the samples' margins (NearID, equation 5).
 
-    A tie loses, NaN margins don't count, nor do samples without a valid one.
+    A tie loses. NaN margins do not count, nor do samples without a valid margin.
 
     Args:
-        margins: those of each sample, (M,) each or (S, M); numbers of margins may differ.
+        margins: (S, M), or a sequence of S arrays (M,) of any lengths.
         count_mean: count each sample's mean margin as one more trial of PA, as the code does that prints NearID's
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
 
@@ -139,7 +139,7 @@ def pooled(rates: Sequence[Margins]) -> Margins:
     SSR by samples and PA by trials: the same as the rates of all the sources' margins together.
 
     Raises:
-        ValueError: if there is no source.
+        ValueError: if there are no sources.
     """
     if not rates:
         raise ValueError("pooling needs the rates of one source at least")
@@ -155,7 +155,7 @@ def support_weighted(values: ArrayLike, support: ArrayLike) -> float:
         values: (N,). support: (N,), >= 0, one above 0.
 
     Raises:
-        ValueError: if there are none, shapes differ, or supports are negative or all 0.
+        ValueError: if there are no values, shapes differ, or supports are negative or all 0.
     """
     v, n = paired(values, support, ("values", "support"))
     if n.min() < 0 or n.sum() <= 0:
@@ -174,7 +174,7 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
 
     Args:
         similarity: (S, V, V), [s, i, j] of view i with the part-edit of view j; NaN where an image is missing.
-        oracle: (S, V), of the part-edit of view j; NaN where there is none.
+        oracle: (S, V), of the part-edit of view j; NaN without one.
 
     Raises:
         ValueError: if the shapes don't fit, a number is infinite, or no set of a view with its own edit has two pairs.

@@ -2,8 +2,8 @@
 
 Scores may have any sign; higher = retrieved earlier. How ties count:
 
-* `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place, so that a model
-  that cannot tell items apart scores what chance would.
+* `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place: a model with
+  constant scores gets the value of a random ranking.
 * `precision_at_1`, `recall_at_k`, `hit_at_k`, `triplet_accuracy` and `trapezoid_average_precision`: a tie loses, as in
   a margin; among equal scores the irrelevant items come first.
 """
@@ -37,8 +37,8 @@ def average_precision(
         AP@k = 1/min(k, R) sum over j <= k of P(j) rel(j)
 
     ILGen's Table 2 gives mAP@100 and mAP@1K and leaves them undefined; its data sets do: min(k, R) on GLDv2 (Weyand
-    et al., CVPR 2020) and in ILIAS's released code. A third division found elsewhere, by the relevant items among the
-    first k, rewards finding fewer and is not offered.
+    et al., CVPR 2020) and in ILIAS's released code. A third definition, which divides by the relevant
+    items among the first k, rewards finding fewer and is not offered.
 
     Equal scores share one place, as in scikit-learn's `average_precision_score`. Where k cuts through them, each
     contributes with the chance to be among the first k, at the precision that is expected there.
@@ -49,7 +49,8 @@ def average_precision(
     Args:
         scores: (N,). relevant: bool (N,).
         k: depth of the ranking, None = all.
-        over: "reachable" divides by min(k, R), what k places can hold; "all" by R, so that R > k cannot reach 1.
+        over: "reachable" divides by min(k, R), the most that k places can hold; "all" divides by R: if R > k, 1 is
+            out of reach.
 
     Returns:
         In (0, 1] without k, in [0, 1] with it.
@@ -115,7 +116,7 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponenti
             g = np.exp2(g) - 1
         if not np.isfinite(g).all():
             raise ValueError("gains are too large to be exponents of 2: give smaller grades, or exponential=False")
-    g = g / g.max()  # so that sums stay finite
+    g = g / g.max()  # sums stay finite
     depth = len(s) if k is None else min(_depth(k), len(s))
     total = _discounts(len(s))  # of the first 0, 1, 2, ... places
     some = g > 0
@@ -138,7 +139,7 @@ def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
 def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = "all") -> float:
     """Share of the relevant items that are among the first k; a tie loses.
 
-    Not what metric learning reports as "Recall@k": that is `hit_at_k`.
+    Metric learning's "Recall@k" is `hit_at_k`.
 
     >>> recall_at_k([0.9, 0.8, 0.7], [True, False, True], k=1)
     0.5
@@ -146,8 +147,8 @@ def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = 
     Args:
         scores, relevant: as in `average_precision`.
         k: depth of the ranking, >= 1.
-        over: "all" divides by the relevant items; "reachable" by what k places can hold of them, as the loss that
-            ILGen trains with does (Patel et al., CVPR 2022).
+        over: "all" divides by the relevant items; "reachable" by the number that k places can hold, as in the loss
+            that ILGen trains with (Patel et al., CVPR 2022).
 
     Returns:
         In [0, 1].
@@ -198,7 +199,7 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
 
 
 def triplet_accuracy(near: ArrayLike, far: ArrayLike) -> float:
-    """Share of triplets whose anchor is more similar to the positive than to the negative; a tie loses (CUTE, ID-Sim).
+    """Share of triplets with the anchor more similar to the positive than to the negative; ties lose (CUTE, ID-Sim).
 
     Args:
         near: (N,), similarity of anchor and positive. far: (N,), of anchor and negative. Distances are to be negated.
@@ -207,7 +208,7 @@ def triplet_accuracy(near: ArrayLike, far: ArrayLike) -> float:
         In [0, 1].
 
     Raises:
-        ValueError: if there are none, shapes differ, or a similarity is not finite.
+        ValueError: if there are no triplets, shapes differ, or a similarity is not finite.
     """
     a, b = paired(near, far, ("near", "far"))
     return float((a > b).mean())
@@ -238,7 +239,7 @@ def per_query(
         (Q,).
 
     Raises:
-        ValueError: naming the query whose measure is undefined, or if shapes differ.
+        ValueError: if shapes differ, or the measure of a query is undefined; the message names it.
     """
     s, r, v = _matrices(scores, relevant, valid)
     return _each(measure, s, r, v, np.arange(len(s)), options)

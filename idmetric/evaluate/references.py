@@ -1,4 +1,4 @@
-"""How far apart genuine photos of one subject are: what a generated image's distance is read against."""
+"""Distances between genuine photos of one subject, as a scale for those of generated images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Aggregate = Literal["best", "mean"]
 
 
 def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
-    """The distance of each genuine photo to all the others, as a candidate's distance to several references is taken.
+    """The distance of each genuine photo to all the others, aggregated like a candidate's to several references.
 
-    With `best` a candidate has one photo more to be near to than each genuine one, so that the genuine ones lie a
-    little too far; the fewer they are, the more.
+    With `best`, a candidate has one more photo to be near to than each genuine photo, whose distances are therefore a
+    little too high, and the more so the fewer photos there are.
 
     Args:
         distances: (N, N) of N photos of one subject to each other, N >= 2; the diagonal is not read.
@@ -44,12 +44,12 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
 
 
 def percentile(value: float, genuine: ArrayLike) -> float:
-    """Percent of the genuine distances that lie below a value; equal ones count half.
+    """Percentage of genuine distances below a value; equal ones count half.
 
     0 = nearer than every genuine photo, 100 = farther than every one.
 
     Raises:
-        ValueError: if there are none, or a number is not finite.
+        ValueError: if there are no distances, or a number is not finite.
     """
     g = numbers("genuine", genuine).astype(np.float64)
     if not np.isfinite(value):

@@ -44,7 +44,7 @@ def resampled_auc(
 
     Args:
         scores: (P,). same: bool (P,).
-        identity: (P, 2), those of a pair's members; how often a pair is in a sample see `bootstrap`.
+        identity: (P, 2), of a pair's members; see `bootstrap` for the weight of a pair in a sample.
     """
     s, r = labelled(scores, same, ("scores", "same"))
     names, place = np.unique(np.asarray(identity), return_inverse=True)
@@ -115,8 +115,8 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
 
 
 def _scaled(x: Array) -> Array:
-    """With mean 0 and unit spread, so that differences of sums lose nothing; zeros where x does not vary."""
-    centred = x - x.mean()
-    spread = centred.std()
-    scaled: Array = centred / spread if spread > 1e-12 * max(np.abs(x).max(), 1e-300) else np.zeros_like(centred)
+    """x at mean 0 and unit spread, which keeps differences of sums exact; zeros if x does not vary."""
+    centered = x - x.mean()
+    spread = centered.std()
+    scaled: Array = centered / spread if spread > 1e-12 * max(np.abs(x).max(), 1e-300) else np.zeros_like(centered)
     return scaled

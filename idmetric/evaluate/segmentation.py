@@ -4,8 +4,8 @@ Heatmaps may have any sign; hotter = more surely the subject. A subject is looke
 not show it, and each image gets one mask with a confidence (or none), as in PerSAM (Zhang et al., ICLR 2024). ID-Sim
 does not say how its Table 2c is computed. Its data, PODS, was published with code for such masks (Sundaram et al.,
 "Personalized Representation from Personalized Generation", ICLR 2025, of which an author wrote ID-Sim too), and
-`mask_map` and `mask_f1` are that code's numbers: that the table's are the same is inferred. That F1 is no usual one;
-`mask_best_f1` is.
+`mask_map` and `mask_f1` are that code's numbers; that the table's are the same is inferred. Its F1 differs from the
+usual one, which is `mask_best_f1`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
     """IoU of each subject, its images' pixels taken together; their mean is PerSAM's mIoU.
 
     Args:
-        intersections, unions: (N,), of each image, see `overlap`. subjects: (N,), whose image it is.
+        intersections, unions: (N,), of each image, see `overlap`. subjects: (N,), of each image.
 
     Returns:
         (S,), in the order in which `numpy.unique` gives the subjects.
@@ -88,9 +88,9 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
 
 
 def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
-    """The threshold whose mask `heat >= threshold` has the highest IoU, and that IoU; of several, the highest.
+    """The threshold of the mask `heat >= threshold` with the highest IoU, and that IoU; of several, the highest.
 
-    An oracle for each image: how well its heatmap could be cut. Arguments and errors as in `pointing`.
+    An oracle for each image: the best cut of its heatmap. Arguments and errors as in `pointing`.
     """
     h, t = (x.ravel() for x in _heatmap(heat, truth))
     order = np.argsort(h, kind="stable")[::-1]
@@ -112,9 +112,9 @@ def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array
 
 
 def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, float]:
-    """The one threshold that serves all images best, and their mean IoU at it; of several, the highest.
+    """The one threshold with the highest mean IoU over images, and that mean; of several, the highest.
 
-    It is chosen on the images that it is measured on, which flatters, though by little where they are many.
+    It is chosen on the images that it is measured on, which raises the mean a little.
 
     Args:
         curves: (N, K), `iou_curve` of each image. thresholds: (K,).
@@ -133,8 +133,9 @@ def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, f
 def otsu(heat: ArrayLike) -> float:
     """Otsu's threshold: the one that parts the values into two classes of greatest variance between them.
 
-    PODS's code cuts the similarity map with it where there is no segmentation model. Of 256 bins from the lowest to
-    the highest value; the middle of the lower class's last bin, so that `heat > threshold` is the mask.
+    PODS's code cuts the similarity map with it if there is no segmentation model. The histogram has 256 bins from the
+    lowest to the highest value; the threshold is the middle of the lower class's last bin, for masks
+    `heat > threshold`.
 
     Args:
         heat: (H, W).
@@ -178,7 +179,7 @@ def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds:
 
 
 def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
-    """F1 as PODS's code has it: of precision at each of 101 recalls with the highest recall reached, averaged.
+    """F1 as PODS's code computes it: of precision at each of 101 recalls with the highest recall reached, averaged.
 
     F1 = mean over IoU thresholds t and recalls r of 2 P_t(r) R_t / (P_t(r) + R_t), with P_t(r) interpolated precision
     (0 beyond R_t) and R_t the share of the images with the subject that a mask hits. The code also averages over

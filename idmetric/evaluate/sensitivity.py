@@ -45,22 +45,22 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
 
     Raises:
         ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), a change is
-            constant, or both vary together, so that their effects cannot be told apart.
+            constant, or both vary together, which leaves their effects undefined.
     """
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     if len(s) < 3:
         raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
     names = ("identity_change", "factor_change")
-    centred = []
+    centered = []
     for name, x in zip(names, (identity, factor), strict=True):
         if np.ptp(x) <= _FLAT * np.abs(x).max():
             raise ValueError(f"{name} is constant ({x[0]:g}): no slope can be fitted")
-        centred.append(x - x.mean())
-    x = np.stack(centred, 1)
+        centered.append(x - x.mean())
+    x = np.stack(centered, 1)
     size = np.sqrt((x**2).sum(0))
     slopes, _, rank, _ = np.linalg.lstsq(x / size, s - s.mean(), rcond=_FLAT)
     if rank < 2:
-        raise ValueError("identity_change and factor_change vary together: cross them in a grid to tell them apart")
+        raise ValueError("identity_change and factor_change vary together: cross them in a grid to part them")
     slopes = slopes / size
     left = float(((s - s.mean() - x @ slopes) ** 2).sum())
     whole = float(((s - s.mean()) ** 2).sum())
@@ -81,10 +81,10 @@ def fits(
     sample of instances, which gives the same, as a coefficient depends on its own instance's grid alone.
 
     Args:
-        similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), whose a point is.
+        similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.
 
     Raises:
-        ValueError: naming the instance whose grid is degenerate (see `fit`).
+        ValueError: if an instance has a degenerate grid (see `fit`); the message names it.
     """
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     found: dict[Name, Fit] = {}
@@ -151,6 +151,6 @@ def _instances(instance: Sequence[Name] | NDArray[Any], count: int) -> dict[Name
     places: dict[Name, list[int]] = {}
     for place, name in enumerate(names):
         if name is None:
-            raise ValueError(f"point {place} belongs to no instance")
+            raise ValueError(f"point {place} has no instance")
         places.setdefault(name, []).append(place)
     return {name: np.array(rows, dtype=np.int64) for name, rows in places.items()}

@@ -9,16 +9,16 @@ that shows the same file.
 | number | meaning |
 |---|---|
 | mAP | mean average precision over the queries with a positive (macro) |
-| P@1 | share of them whose nearest image is of their identity |
+| P@1 | share of these queries with the nearest image of their identity |
 | recall@k | share of a query's positives among the k nearest, averaged over queries |
 | hit@k | share of queries with a positive among the k nearest (metric learning's "Recall@k") |
 | AUC | area under the ROC curve of same identity or not, over all unordered pairs of images |
 
 Intervals are by identity: whole identities are drawn again. With several datasets a last row holds the means over them
-(the datasets count alike), whose intervals take the datasets' as independent.
+(each dataset has equal weight); its intervals treat the datasets as independent.
 
-No paper prints these numbers: the data is yours. Photos in folders need no preparation; what else `idmetric-data
-import` reads, or a table with the columns identity and path, is a manifest (docs/manifest.md).
+No paper prints these numbers: the data is yours. Photos in folders need no preparation; other data becomes a
+manifest by `idmetric-data import`, or as a table with the columns identity and path (docs/manifest.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`: the depths of recall@k and hit@k."""
+    """Options of this protocol in addition to `scorers.Settings`: the depths of recall@k and hit@k."""
 
     k: tuple[int, ...] = (5,)
 
@@ -88,7 +88,7 @@ def run(
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
-    """The search within each dataset, over the queries that have a positive; notes on those that have none."""
+    """The search within each dataset over the queries with a positive, and notes on images without one."""
     names = np.array([name or "" for name in data.column("dataset")], dtype=object)
     found, notes = {}, []
     for name in dict.fromkeys(names):

@@ -2,15 +2,14 @@
 
     idmetric-eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
-A query searches the database; its positives are the database images of its identity. Which rows are what:
+A query searches the database; its positives are the database images of its identity. The roles of rows:
 
 * rows with slot "query" are queries, rows with slot "candidate" the database; or
 * rows of split "query" are queries, rows of split "gallery" (or "database", "index") the database, distractors of
   unknown identity among them; or
-* where nothing says it, every image of a known identity is a query against all others (SOP).
+* without either, every image of a known identity is a query against all others (SOP).
 
-The column dataset says which benchmark a row is of, and so the depth of mAP and the paper's value. Their names here, in
-the paper, and the measures:
+The column dataset names a row's benchmark, which sets the depth of mAP and the paper's value:
 
 | dataset | paper | queries | database | measure | pretrained SigLIP (Table 3, ID 1) | ILGen-ALL (ID 7) |
 |---|---|---|---|---|---|---|
@@ -26,8 +25,8 @@ never finds its own image.
 
 Images that a query must neither gain nor lose by (Revisited Oxford and Paris: "junk") are named in the query's
 `parameters` as `x_ignore`, a list of row ids; with several settings (medium, hard) import each as a dataset of its own:
-`roxford_medium`, `roxford_hard`, `rparis_medium`, `rparis_hard`. ROP is their mean. A query all of whose positives are
-junk has no positive.
+`roxford_medium`, `roxford_hard`, `rparis_medium`, `rparis_hard`. ROP is their mean. A query with junk positives
+only has no positive.
 
 The paper leaves the division of mAP@k open; here it is by min(k, positives), as the sets' own codes do
 (`idmetric.evaluate.ranking.average_precision`).
@@ -64,7 +63,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
         k: depth of mAP for datasets that the paper does not name; None = all.
@@ -145,7 +144,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
         if not has.all():
             text = _lonely(data, name, queries[~has])
             if not has.any() or (said and not skip):
-                raise ValueError(f"{text}; mend the manifest, or leave them out (--on-error skip)")
+                raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
             notes.append(f"{text}: left out")
         found[name] = search.only(has)
     return found, notes
@@ -179,7 +178,7 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
             continue
         missing = [name for name in wanted if name not in number]
         if missing:
-            raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, which is no row's id")
+            raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
         found[row] = [number[name] for name in wanted]
     return found
 
@@ -221,9 +220,9 @@ def measures_of(dataset: str, k: int | None) -> tuple[str, dict[str, Measure]]:
 
 
 def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
-    """ROP, where Oxford and Paris are there in the same settings, and the mean of the paper's six columns.
+    """ROP, if Oxford and Paris are present in the same settings, and the mean of the paper's six columns.
 
-    Of other settings than medium and hard both have no value of the paper beside.
+    The paper's value stands next to ROP only if it covers medium and hard.
     """
     value = {str(row["dataset"]): v for row in rows if isinstance(v := row["mAP"], Value)}
     oxford, paris = ({n.removeprefix(start) for n in value if n.startswith(start)} for start in REVISITED)

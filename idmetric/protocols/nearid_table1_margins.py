@@ -13,13 +13,13 @@
 | fill | the seven of Table 1 | 99.17, 99.71 |
 | MTG | part-edits of Mind-the-Glitch's 100 test identities | 35.0, 46.5; M-O 0.465, M-O-pair 0.486 |
 
-SSR: share of samples all of whose margins s(p_i, p_j) - s(p_i, n_i) are above 0; PA: share of margins above 0 (section
-3.4, equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings of views and
+SSR: share of samples with all margins s(p_i, p_j) - s(p_i, n_i) above 0; PA: share of margins above 0 (section 3.4,
+equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings of views and
 edits, M-O-pair: over the two of a view and its own edit. `--subject crop` (FG only, Table 7) shows models the
 subject alone, by the manifest's masks.
 
-The paper's PA may count each sample's mean margin as one more trial, as the released code does; `--released-pa` does
-so too. Equation 5, the default, does not. SSR is not touched by it.
+The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
+`--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.
 
 Own data in this form: `idmetric-data generate --task distractor` (docs/data-nearid.md), or `idmetric-data world`.
 """
@@ -62,7 +62,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
         released_pa: count each sample's mean margin as one more trial of PA, as NearID's released code does.
@@ -114,14 +114,14 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
 
 
 def _check(samples: Matched, parts: Matched) -> list[str]:
-    """Notes on what has no margin.
+    """Notes on identities without a margin.
 
     Raises:
-        ValueError: if nothing has one.
+        ValueError: if no identity has one.
     """
     if not len(samples) and not len(parts):
         raise ValueError(
-            "no distractors or part-edits of known views: give rows of these roles whose parent is an identity's view"
+            "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
         )
     notes = []
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
@@ -191,7 +191,7 @@ def _rows(
 
 
 def _extend(items: dict[str, list[Any]], samples: Matched, margins: Array) -> None:
-    """A line for each sample: its margins, NaN as nothing."""
+    """Append a line for each sample, with its margins that are not NaN."""
     columns: dict[str, Sequence[Any]] = {"source": samples.source.tolist(), "identity": samples.identity.tolist()}
     columns["margins"] = [[float(m) for m in row if not np.isnan(m)] for row in margins]
     columns["won"] = [len(own) > 0 and all(m > 0 for m in own) for own in columns["margins"]]

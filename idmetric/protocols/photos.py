@@ -6,7 +6,7 @@
 DATA holds manifest.csv with the columns split, dataset, identity, path. Within each dataset of the split "dev", every
 photo is a query against all the others; its positives are the other photos of its identity. mAP is the mean over
 queries that have a positive, AUC is over all unordered pairs. The first command prints the README's table; the second
-gives the same numbers with intervals, and those of `idmetric-eval folder` beside them.
+gives the same numbers with intervals, and the other numbers of `idmetric-eval folder`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
     """A result for each model: a row for each dataset of the split "dev", and their means.
 
     Raises:
-        ValueError: as `folder.run`, and if there is no such split.
+        ValueError: as `folder.run`, or if the manifest has splits but not this one.
     """
     chosen = data.filter(split=SPLIT) if SPLIT in data.column("split") else None
     if chosen is None:

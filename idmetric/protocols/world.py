@@ -9,13 +9,13 @@
 | part edits | SSR, PA, and the correlation with 1 - part / object (M-O, M-O-pair) | NearID on Mind-the-Glitch |
 | sensitivity, by factor | negative slopes of similarity over identity and context, R^2 | ID-Sim, section 4.4 and F |
 
-Strength 1 is another thing of the same kind and silhouette family, less is a change of the thing itself. A grid's
-regression is over all its points, the unchanged picture itself among them. No paper prints these numbers; what a few
-models score stands in docs/protocols-world.md. A model trained on the world is not tested for generalisation by another
-seed of it.
+Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. A
+grid's regression is over all its points, including the unchanged picture. No paper prints these numbers;
+docs/protocols-world.md has the scores of a few models. For a model trained on the world, another seed of it is no test
+of generalization.
 
-The bench is the world of seed 1000 at 224 pixels: 100 things with three views, a distractor of each view at four
-strengths and a part edit of two views; 30 things with edit grids over background, viewpoint and light. It is rendered
+The bench is the world of seed 1000 at 224 pixels: 100 objects with three views, a distractor of each view at four
+strengths and a part edit of two views; 30 objects with edit grids over background, viewpoint and light. It is rendered
 once into `OUT/world`, and read from there afterwards. Pictures do not depend on the machine beyond what docs/world.md
 says of Mesa, VTK and NumPy versions; numbers of two machines can differ in the third decimal.
 """
@@ -56,11 +56,11 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Options:
-    """The bench that is rendered where no world is given.
+    """The bench to render if no world is given.
 
     Attributes:
         seed: of the world. size: of its pictures, in pixels.
-        identities: things with views, distractors and part edits. grids: things with edit grids; 0 leaves them out.
+        identities: objects with views, distractors and part edits. grids: objects with edit grids; 0 leaves them out.
         strengths: of distractors.
     """
 
@@ -76,7 +76,7 @@ class Options:
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-OPTIONAL = ("data",)  # what `idmetric-eval` need not be given
+OPTIONAL = ("data",)  # arguments that `idmetric-eval` does not require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given = Options()
     parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
     parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
-    text = "things with views, distractors and part edits (default %(default)s)"
+    text = "objects with views, distractors and part edits (default %(default)s)"
     parser.add_argument("--identities", type=int, default=given.identities, help=text)
-    text = "things with edit grids; 0 = no sensitivity (default %(default)s)"
+    text = "objects with edit grids; 0 = no sensitivity (default %(default)s)"
     parser.add_argument("--grids", type=int, default=given.grids, help=text)
     text = "of distractors (default %(default)s)"
     parser.add_argument("--strengths", type=float, nargs="+", default=list(given.strengths), help=text)
@@ -105,7 +105,7 @@ def command(
 
 
 def bench(folder: Path, options: Options = _OPTIONS, progress: Progress | None = None) -> Manifest:
-    """Render the bench into a folder, or read what is there; a stopped run is taken up.
+    """Render the bench into a folder, or read it from there; a stopped run resumes.
 
     Raises:
         ValueError: if the folder holds a world of other settings.

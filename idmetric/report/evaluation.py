@@ -1,6 +1,6 @@
 """The page of `idmetric-eval --html`: the table with intervals and the papers' values, plots, and the hardest items.
 
-See `idmetric.report.page` for what all pages have in common.
+See `idmetric.report.page` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.images.read import ImageReadError, read_image
-from idmetric.protocols.common.result import Columns, Result, Value
+from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
 
@@ -36,33 +36,26 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     """The page of models under a protocol.
 
     Args:
-        data: what was measured, so that items that are its images are listed with their pictures.
+        data: the manifest; items that are its images are listed with their pictures.
 
     Raises:
         ImportError: without jinja2 or matplotlib.
     """
     rows = [(result, row) for result in results for row in result.rows]
-    labels = list(dict.fromkeys(k for _, row in rows for k, v in row.items() if isinstance(v, str)))
-    metrics = list(dict.fromkeys(k for _, row in rows for k, v in row.items() if isinstance(v, Value)))
     printed = {k for _, row in rows for k, v in row.items() if isinstance(v, Value) and v.paper is not None}
-    notes: dict[str, list[str]] = {}
-    for result in results:
-        for note in result.notes:
-            notes.setdefault(note, []).append(result.model)
     ids = {} if data is None else {name: row for row, name in enumerate(data.column("id"))}
     tables = [table for result in results for table in _tables(result, ids)]
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, data)},
         protocol=", ".join(dict.fromkeys(r.protocol for r in results)), models=[r.model for r in results],
-        labels=labels, metrics=metrics, printed=printed, results=results,
+        labels=names_of(results, str), metrics=names_of(results, Value), printed=printed, results=results,
         lines=[{"model": result.model, "row": row} for result, row in rows],
-        notes=[n if len(about) == len(results) else f"{', '.join(about)}: {n}" for n, about in notes.items()],
-        plots=_plots(results), tables=tables,
+        notes=footnotes(results), plots=_plots(results), tables=tables,
     )  # fmt: skip
 
 
 def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
-    """All that the items allow, as SVG inside addresses."""
+    """All plots that the items allow, as SVG data URIs."""
     from idmetric.report.plots import draw
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +68,7 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def _caption(path: Path) -> str:
-    """Of plot.DATASET.KIND.svg or plot.KIND.svg."""
+    """The caption of plot.DATASET.KIND.svg or plot.KIND.svg."""
     *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
     return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
@@ -85,7 +78,7 @@ def _caption(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a list of items: an image with its row `at` in the manifest, a number, or text."""
+    """A cell of a list of items: an image with its row `at` in the manifest, a number, or text."""
 
     text: str
     image: bool = False
@@ -131,7 +124,7 @@ def _is_nested(values: Sequence[Any]) -> bool:
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
-    """Numbers, some of which may be absent."""
+    """Whether all values are numbers or None."""
     known = [value for value in values if value is not None]
     return bool(known) and all(
         isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) for value in known
@@ -139,7 +132,7 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _hardest(columns: Columns, numbers: set[str]) -> tuple[list[int], str]:
-    """Which items are shown, in which order, and in words."""
+    """The items to show, in order, and their description."""
     if {"score", "same"} <= columns.keys():
         score, same = np.asarray(columns["score"], float), np.asarray(columns["same"], bool)
         own, other = (np.flatnonzero(where) for where in (same, ~same))
@@ -169,7 +162,7 @@ def _cell(value: Any, name: str, pictured: set[str], numbers: set[str], ids: Map
 
 
 def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
-    """Name -> picture of each image that is listed, once; those that cannot be read are left out."""
+    """Name -> picture of each listed image; unreadable ones are left out."""
     if data is None:
         return {}
     wanted = dict.fromkeys(c.at for table in tables for line in table.lines for c in line if c.at is not None)

@@ -5,7 +5,7 @@
     pairs = {"tiny": Scored(scores, same)}
     roc(pairs, "roc.svg")
 
-A file's ending chooses its kind. Colours follow the order of the models, so that two plots of one run agree.
+A file's extension selects its format. Colors follow the order of the models and agree between plots of one run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Place = str | os.PathLike[str]
-_POINTS = 1000  # of a curve, so that an SVG file stays small
+_POINTS = 1000  # of a curve, which keeps SVG files small
 _BINS = 60
 
 
@@ -110,16 +110,16 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
         s, r = np.asarray(found.score, dtype=np.float64), np.asarray(found.same, dtype=bool)
         bins = np.linspace(s.min(), s.max() + 1e-9, _BINS + 1)
         above, below = axes[column], axes[len(pairs) + column]
-        for label, own, colour in (("different", s[~r], "C3"), ("same", s[r], "C0")):
-            above.hist(own, bins=bins.tolist(), density=True, alpha=0.5, color=colour, label=label)
-            below.plot(*_thinned(*ecdf(own)), color=colour, label=label)
+        for label, own, color in (("different", s[~r], "C3"), ("same", s[r], "C0")):
+            above.hist(own, bins=bins.tolist(), density=True, alpha=0.5, color=color, label=label)
+            below.plot(*_thinned(*ecdf(own)), color=color, label=label)
         above.set(title=name if not title else f"{name}, {title}", yticks=[])
         below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
     _finish(figure, path)
 
 
 def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Place, title: str = "") -> None:
-    """ECDF of part-edits' similarities of models beside that of the oracle, 1 - |part| / |object| (NearID, Fig. 9)."""
+    """ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
     figure, [axes] = _figure(1, 1)
     for name, values in scores.items():
         axes.plot(*_thinned(*ecdf(values)), label=name)
@@ -159,11 +159,11 @@ def sensitivity_bars(
 def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, samples: int = 200) -> None:
     """Mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, below).
 
-    Levels of a change that a single instance has, such as the angles of its own video, give no mean and are left out.
+    Levels that a single instance has, such as the angles of its own video, have no mean and are left out.
 
     Args:
-        grids: model -> columns instance, factor, factor_change, identity_change, score; factor "none" is no change of
-            context.
+        grids: model -> columns instance, factor, factor_change, identity_change, score; factor "none" marks points
+            without a change of context.
         samples: of the bootstrap over instances that gives the bands.
     """
     figure, axes = _figure(1, len(grids), width=3.4)
@@ -188,7 +188,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
 
 
 def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Points at levels that two instances at least have among the chosen points."""
+    """The points at levels that at least two instances share among the chosen points."""
     owners: dict[float, set[Any]] = {}
     for level, name in zip(change[chosen].tolist(), instance[chosen], strict=True):
         owners.setdefault(level, set()).add(name)
@@ -244,7 +244,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
 
 def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
-    """Dataset (empty where there is one) -> model -> its pairs, where both kinds are there."""
+    """Dataset (empty for a single one) -> model -> its pairs, if both kinds exist."""
     found: dict[str, dict[str, Scored]] = {}
     for result in results:
         columns = result.items.get("pairs", {})
@@ -291,14 +291,14 @@ def _finish(figure: Figure, path: Place) -> None:
             axes.legend(fontsize="small", frameon=False)
     import matplotlib
 
-    # without a date and with ids that follow from the content, so that the same numbers give the same file
+    # no date, and ids derived from the content: the same numbers give the same file
     metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
     with matplotlib.rc_context({"svg.hashsalt": "idmetric"}), replacing(Path(path)) as temporary:
         figure.savefig(temporary, format=Path(path).suffix[1:] or "png", dpi=150, metadata=metadata)
 
 
 def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """At most about `_POINTS` points, first and last among them."""
+    """At most about `_POINTS` of the points, including the first and the last."""
     if len(x) <= _POINTS:
         return x, y
     chosen = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))

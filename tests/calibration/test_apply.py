@@ -250,7 +250,7 @@ def test_the_calibration_beside_the_model_is_found(saved: Path, tmp_path: Path) 
         beside.unlink()
 
 
-def test_the_embedded_model_brings_one_of_rendered_things_and_its_page_has_its_numbers() -> None:
+def test_the_embedded_model_brings_one_of_rendered_objects_and_its_page_has_its_numbers() -> None:
     metric = load("tiny", device="cpu")
     found = metric.calibration
     assert found is not None
@@ -260,7 +260,7 @@ def test_the_embedded_model_brings_one_of_rendered_things_and_its_page_has_its_n
     images = Path(__file__).parents[2] / "examples" / "images"
     near, far = metric.probability(images / "mug_a.png", [images / "mug_b.png", images / "box_a.png"]).tolist()
     assert far < 0.1 < 0.9 < near
-    page = (Path(__file__).parents[2] / "docs" / "decisions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reports" / "calibration.md").read_text(encoding="utf-8")
     assert f"`{found.model.revision}`" in page
     for name in ("ECE", "log loss", "Brier"):
         value, low, high = (found.held_out[name][k] for k in ("value", "low", "high"))

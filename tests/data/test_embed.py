@@ -406,7 +406,7 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
         bind(child, {"m": opened()}, Settings())
     bound = bind(child, {"m": opened()}, Settings(on_error="skip"))
     assert len(bound.manifest) == 11
-    assert bound.notes == ["1 images could not be used (2 rows left out with what depends on them)"]
+    assert bound.notes == ["1 images could not be used (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
     assert "i1" in bound.manifest.column("identity")
 

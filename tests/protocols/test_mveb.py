@@ -416,7 +416,7 @@ def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path:
         run(bad, {"m": model}, PLAIN)
     [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
     assert value(result, "Cars196").count == 5
-    assert "1 images could not be used (5 rows left out with what depends on them)" in result.notes
+    assert "1 images could not be used (5 rows that depend on them are left out)" in result.notes
     lone = cars.filter(lambda row: row.label != 1 or not row.group.endswith("/0"))
     [result] = run(lone, {"m": model}, PLAIN)
     assert "Cars196: 1 groups are without one query and a right candidate, and left out" in result.notes

@@ -1,4 +1,4 @@
-"""Labelled pairs to calibrate with: of one identity, and of two, of which up to half are hard to tell apart."""
+"""Labelled pairs for calibration: of one identity, and of two, of which up to half are hard to tell apart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.intervals import codes
 
 Ints = NDArray[np.int64]
-_DRAWS = 20  # tries for a pair that is not there yet
+_DRAWS = 20  # tries for a pair that was not drawn before
 _LIST = 100_000  # pairs of an identity, up to which all are listed to draw from
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of images: rows a and b (P,), whether they show one identity, of which kind, and their families (P, 2)."""
+    """Pairs of images: rows a and b (P,), whether they show one identity, their kinds, and their families (P, 2)."""
 
     a: Ints
     b: Ints
@@ -35,7 +35,7 @@ class Pairs:
 
 
 def usable(data: Manifest) -> Manifest:
-    """Rows whose identity is known: a thing with a changed part is neither itself nor another."""
+    """Rows of known identity without part-edits, which show neither the object itself nor another."""
     roles = np.array(data.column("role"), dtype=object)
     known = np.array([i is not None for i in data.column("identity")], dtype=bool)
     return data.take(known & (roles != "part-edit"))
@@ -62,7 +62,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     if not same:
         raise ValueError("no identity has two images: a calibration needs pairs of one identity")
     if len(set(table.family.tolist())) < 3:
-        raise ValueError("a calibration needs three identities at least, that nothing was made from together")
+        raise ValueError("a calibration needs at least three families: identities without common edits")
     hard = {"context": table.context, "kin": table.kin, "category": table.category}
     kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]
     for k, kind in enumerate(kinds):
@@ -73,7 +73,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     named = np.array(list(drawn.values()), dtype=object)
     own = named == "same"
     if own.all():
-        raise ValueError("no two identities are of one dataset: nothing to tell apart")
+        raise ValueError("no two identities are of one dataset: there are no pairs of two identities")
     return Pairs(a, b, own, named, table.family[np.stack([a, b], 1)])
 
 
@@ -107,12 +107,12 @@ class _Table:
         self._identities = list(self.rows_of)
 
     def context(self, row: int, rng: np.random.Generator) -> int | None:
-        """What it was made from, if that is another identity."""
+        """The image that a row was made from, if it shows another identity."""
         parent = int(self.parent[row])
         return parent if parent >= 0 and self.identity[parent] != self.identity[row] else None
 
     def kin(self, row: int, rng: np.random.Generator) -> int | None:
-        """Another identity of its family, not made from one another."""
+        """Another identity of its family; neither image was made from the other."""
         if int(self.family[row]) not in self._mixed:
             return None
         others = [r for r in self._in_family[int(self.family[row])] if self.identity[r] != self.identity[row]
@@ -140,7 +140,7 @@ class _Table:
         self, drawn: dict[tuple[int, int], str], kind: str, partner: Callable[[int, np.random.Generator], int | None],
         count: int, rng: np.random.Generator,
     ) -> None:  # fmt: skip
-        """Draw so many pairs of a kind, fewer where there are no more; identities count alike."""
+        """Draw up to `count` pairs of a kind; all identities are equally likely."""
         for _ in range(_DRAWS * count):
             if count <= 0:
                 return

@@ -2,22 +2,23 @@
 
     idmetric-eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
     idmetric-score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json
-    idmetric-eval calibrate --data photos.parquet --model tiny --check stored          how far off is the one it has?
+    idmetric-eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
+    calibration
 
-None of the papers does this; there are no values of theirs to compare with. docs/decisions.md says how to read the
-result.
+No paper does this, so there are no printed values. docs/decisions.md says how to read the result.
 
-Pairs are drawn from the manifest, equally many of one identity and of two, none of them twice. Of the latter up to
-half are hard: `context`, an image and the distractor or identity edit made from it; `kin`, images of a thing and of
-what was made from its images; `category`, two identities of one category, where the manifest tells categories. The
-others are any two identities of a dataset. Rows of role part-edit are left out: a thing with a changed part is neither.
+Pairs are drawn from the manifest without repetition, equally many of one identity and of two. Of the latter, up to half
+are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an image of an object and one
+edited from another image of it; `category`, two identities of one category, if the manifest has categories. The others
+are any two identities of a dataset. Part-edits are left out: an object with a changed part is neither itself nor
+another.
 
-What is reported of a curve (expected calibration error, log loss, Brier score) is of pairs whose identities the curve
-was not fitted to; the curve that is written is fitted to all. Families (a thing and what was made from its images)
-count as one identity, in folds and in intervals.
+Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
+to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
+identity, in folds and in intervals.
 
-`--check FILE` fits and writes nothing: it measures a calibration that is there on these pairs. They should be of other
-identities than it was made from.
+`--check FILE` fits and writes nothing; it measures an existing calibration on these pairs, which should show other
+identities than the calibration was made from.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ from idmetric.protocols.common.scorers import Bound, Settings, bind
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
-STORED = "stored"  # as --check: the calibration beside the model's weights
+STORED = "stored"  # as --check: the calibration in the model's folder
 
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
-        method: of the curve that is kept; the other's numbers are reported too.
-        rates: false-accept rates whose thresholds are wanted.
-        pairs: of one identity, at most. folds: of cross-fitting.
-        about: what the data is, to stand in the file.
-        check: a calibration to measure instead, a file or "stored", the one beside each model; nothing is written then.
-        save: file of the calibration, for a single model; None: `out`/MODEL.calibration.json for each. out: folder;
-            None: none is written.
+        method: of the curve to keep; the other method is measured too.
+        rates: false-accept rates to find thresholds for.
+        pairs: at most so many of one identity. folds: of cross-fitting.
+        about: a description of the data, kept in the file.
+        check: a calibration to measure instead of making one: a file, or "stored" for that in each model's folder.
+        save: file of the calibration of a single model; None: `out`/MODEL.calibration.json for each model. out: folder;
+            None: no file is written.
     """
 
     method: Method = "isotonic"
@@ -87,13 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help=text)
     text = "isotonic (default) assumes no shape; platt, a logistic curve, is better where identities are few"
     parser.add_argument("--method", choices=METHODS, default="isotonic", help=text)
-    text = "false-accept rates whose thresholds are wanted (default 0.1 0.05 0.01)"
+    text = "false-accept rates to find thresholds for (default 0.1 0.05 0.01)"
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.05, 0.01], metavar="RATE", help=text)
     parser.add_argument("--pairs", type=int, default=10, metavar="N", help="of one identity, at most (default 10)")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-fitting (default 5)")
-    text = "measure that calibration on the pairs instead of making one; 'stored': the one beside each model's weights"
+    text = "measure that calibration on the pairs instead of making one; 'stored': the one in each model's folder"
     parser.add_argument("--check", metavar="FILE", help=text)
-    parser.add_argument("--about", default="", metavar="TEXT", help="what the data is, to stand in the file")
+    parser.add_argument("--about", default="", metavar="TEXT", help="a description of the data, kept in the file")
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
@@ -101,7 +102,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
     if args.check is not None and args.save is not None:
         raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
     if args.check is None and args.save is None and args.out is None:
-        raise ValueError("where shall the calibration go? --save FILE, or --out DIR")
+        raise ValueError("no place for the calibration: give --save FILE or --out DIR")
     if args.save is not None:
         check(args.save, parents=True)
     options = Options(
@@ -120,11 +121,11 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
 def run(
     data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
 ) -> list[Result]:
-    """A result for each model; `calibrations` gives what would be written.
+    """A result for each model; calibrations are written as `options` say.
 
     Raises:
-        ValueError: as `calibrations`; or for several models and one file.
-        CalibrationError: if the calibration to be checked is absent, or for another model or distance.
+        ValueError: as `calibrations`, or if several models share one file.
+        CalibrationError: if the calibration to check is absent, or for another model or distance.
     """
     if options.check is not None:
         return checked(data, models, settings, options)
@@ -142,10 +143,10 @@ def run(
 def calibrations(
     data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
 ) -> dict[str, tuple[Calibration, Result]]:
-    """The calibration of each model, and what was measured of it.
+    """The calibration of each model, and its measurements.
 
     Raises:
-        ValueError: if a model has no name for its weights, or there are too few identities or pairs.
+        ValueError: if a model's weights have no revision, or there are too few identities or pairs.
     """
     _check_models(models)
     bound, pairs = _bound(data, models, settings, options)
@@ -159,7 +160,7 @@ def calibrations(
 def checked(
     data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
 ) -> list[Result]:
-    """What the calibrations named by `options.check` are worth on pairs of this data; errors as of `run`."""
+    """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     _check_models(models)
     given = {name: _given(name, metric, settings, options) for name, metric in models.items()}
     bound, pairs = _bound(data, models, settings, options)
@@ -183,16 +184,16 @@ def checked(
 def _check_models(models: Mapping[str, Any]) -> None:
     for name, metric in models.items():
         if not isinstance(metric, Embedder):
-            raise ValueError(f"{name} is no model that idmetric.load opens: only these can be calibrated")
+            raise ValueError(f"{name} cannot be calibrated: only models that idmetric.load opens can")
         if not metric.revision:
             raise ValueError(f"the weights of {name} have no revision: save the model (save_pretrained) and load that")
 
 
 def _given(name: str, metric: Embedder, settings: Settings, options: Options) -> Calibration:
-    """The calibration that is to be checked, if it is for this model, distance and way of looking."""
+    """The calibration to check; it must be for this model, distance and treatment of the background."""
     found = metric.calibration if options.check == STORED else read(options.check or "")
     if found is None:
-        raise CalibrationError(f"{name} has no calibration beside its weights: name a file, --check FILE")
+        raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
     found.check_model(metric.calibrated_model())
     found.check_distance(settings.distance)
     found.check_outside(settings.look.outside if settings.look.masked else "all")
@@ -214,7 +215,7 @@ def _calibrated(
     notes: Sequence[str],
 ) -> tuple[Calibration, Result]:  # fmt: skip
     families = len(set(pairs.family.ravel().tolist()))
-    limit = 1 / (families + 2)  # pairs of one family say the same thing
+    limit = 1 / (families + 2)  # pairs of one family are not independent
     rows: list[Row] = []
     unseen: dict[str, Array] = {}
     for method in METHODS:
@@ -255,7 +256,7 @@ def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, f
 
 
 def _origin(data: Manifest, used: Ints) -> str:
-    """Where the images come from, by the engines that the manifest names; images without one count as photos."""
+    """The origin of the images, by the manifest's engines; images without an engine count as photos."""
     engines = set(np.array(data.column("engine"), dtype=object)[used].tolist())
     if not any(engines):
         return "photos"
@@ -266,9 +267,9 @@ def _notes(pairs: Pairs, unseen: bool = True) -> list[str]:
     counts, families = ", ".join(f"{n} {kind}" for kind, n in pairs.counts().items()), len(np.unique(pairs.family))
     found = [f"pairs: {counts}"]
     if unseen:
-        found = [f"{found[0]}; probabilities are of pairs whose identities the curve had not seen"]
+        found = [f"{found[0]}; probabilities come from curves fitted without the pair's identities"]
     if families < 50:
-        found.append(f"{families} families of identities are few: intervals are wide, and --method platt asks for less")
+        found.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
     return found
 
 

@@ -1,7 +1,7 @@
 """Values of a table with bootstrap intervals by identity.
 
-`mean`, `ratio` and `auc` are the quick ways (`idmetric.evaluate.resampled`); `any_statistic` takes whatever needs the
-items themselves (`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed.
+`mean`, `ratio` and `auc` are fast (`idmetric.evaluate.resampled`); `any_statistic` calls any function of the items for
+each sample (`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
 
 
 def owners(identity: Ints, rows: Ints) -> Ints:
-    """What intervals draw for rows of any shape: the rows' identities, as `codes` numbers them.
+    """The units that intervals draw for rows of any shape: identities, as `codes` numbers them.
 
-    An unknown identity is one of its own: images that nobody named have nothing in common.
+    Each image of unknown identity is a unit of its own.
     """
     found: Ints = np.where(identity[rows] < 0, -1 - rows, identity[rows])
     return found
@@ -46,9 +46,9 @@ def mean(values: Array, identity: Names, settings: Settings, paper: float | None
 def ratio(
     parts: Array | Ints, wholes: Array | Ints, identity: Names, settings: Settings, paper: float | None = None
 ) -> Value:
-    """sum(parts) / sum(wholes), such as margins won of those that there are; support is sum(wholes).
+    """sum(parts) / sum(wholes), such as margins won over all margins; support is sum(wholes).
 
-    No interval where there are fewer than two identities, or none is asked for.
+    There is no interval for fewer than two identities, or if settings ask for none.
 
     Raises:
         ValueError: if the wholes sum to 0.
@@ -78,27 +78,27 @@ def auc(
 
 def average(values: Sequence[Value], paper: float | None = None) -> Value:
     """The plain mean of several values; its interval takes theirs as independent (half-widths in quadrature)."""
-    centre = float(np.mean([v.value for v in values]))
+    center = float(np.mean([v.value for v in values]))
     below = [v.value - v.low for v in values if v.low is not None]
     above = [v.high - v.value for v in values if v.high is not None]
     low = high = None
     if len(below) == len(above) == len(values):
-        low = centre - float(np.linalg.norm(below)) / len(values)
-        high = centre + float(np.linalg.norm(above)) / len(values)
-    return Value(centre, low, high, sum(v.count for v in values), paper)
+        low = center - float(np.linalg.norm(below)) / len(values)
+        high = center + float(np.linalg.norm(above)) / len(values)
+    return Value(center, low, high, sum(v.count for v in values), paper)
 
 
 def plain_average(values: Sequence[Value], paper: float | None = None) -> Value:
-    """The plain mean of several values without an interval: theirs are of the same identities."""
+    """The plain mean of several values, without an interval, since they share identities."""
     return Value(float(np.mean([v.value for v in values])), None, None, sum(v.count for v in values), paper)
 
 
 def any_statistic(
     statistic: Callable[[Ints], float], identity: Names, settings: Settings, count: int, paper: float | None = None
 ) -> Value:
-    """What needs its items and not only sums: `statistic` of item numbers, see `evaluate.bootstrap`.
+    """Any statistic of item numbers, see `evaluate.bootstrap`.
 
-    No interval where that refuses one: too few identities, or none asked for.
+    There is no interval for too few identities, or if settings ask for none.
 
     Raises:
         ValueError: if the statistic is undefined on the data itself.

@@ -1,4 +1,4 @@
-"""Views of identities with what was made of them in the same contexts: the samples that margins are taken over."""
+"""Views of identities with the images made from them in the same contexts: the samples of margins."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Matched:
     """S samples of up to V views; rows of the manifest, -1 = missing.
 
     Attributes:
-        identity: names (S,). source: what the made images come from (S,), such as an engine.
-        views: (S, V). made: (S, V), what was made of each view.
+        identity: names (S,). source: the source of the made images (S,), such as an engine.
+        views: (S, V). made: (S, V), the image made from each view.
     """
 
     identity: NDArray[np.object_]
@@ -47,7 +47,7 @@ class Matched:
         return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
 
     def of_edited_views(self) -> Matched:
-        """The same with the views alone that something was made of in some sample, as the two of Mind-the-Glitch."""
+        """The same, without views that no sample has a made image of; Mind-the-Glitch has such images of two."""
         kept = (self.made >= 0).any(0)
         return Matched(self.identity, self.source, self.views[:, kept], self.made[:, kept])
 
@@ -56,7 +56,7 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
     A view stands where `parameters.x_view` (from 1) says, or in the manifest's order; a missing one leaves its place
-    empty, so that distractors stay with their views. Two rows that show one image are one view.
+    empty, and distractors stay with their views. Two rows that show one image are one view.
 
     Args:
         roles: distractor, identity-edit or part-edit. source: of a row number, its label.
@@ -123,12 +123,12 @@ def view_scores(scorer: Scorer, samples: Matched) -> Array:
 
 
 def made_scores(scorer: Scorer, samples: Matched) -> Array:
-    """Similarities (S, V) of each view to what was made of it; NaN where one is missing."""
+    """Similarities (S, V) of each view to the image made from it; NaN if one is missing."""
     return _scores(scorer, samples.views, samples.made)
 
 
 def cross_scores(scorer: Scorer, samples: Matched) -> Array:
-    """Similarities (S, V, V): [s, i, j] of view i to what was made of view j."""
+    """Similarities (S, V, V): [s, i, j] of view i to the image made from view j."""
     left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
     return _scores(scorer, left, right)
 
@@ -202,13 +202,13 @@ def edit_items(scores: Array, oracles: Array, identity: NDArray[np.object_]) -> 
 
 
 def oracles_of(data: Manifest, samples: Matched) -> Array:
-    """Oracle scores (S, V) of what was made of each view; NaN where there is none."""
+    """Oracle scores (S, V) of the image made from each view; NaN without one."""
     known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
     return np.asarray(known[samples.made])  # -1, a missing one, is the last
 
 
 def unanswered(margins: Array, samples: Matched) -> list[str]:
-    """A note on margins without a value though their images are there: a judge gave no answer."""
+    """A note on margins that lack a value although their images exist: a judge gave no answer."""
     views, made = samples.views >= 0, samples.made >= 0
     both = np.where(views[:, :, None] & views[:, None, :], 0.0, np.nan)
     possible = ~np.isnan(directed_margins(both, np.where(views & made, 0.0, np.nan)))

@@ -1,18 +1,15 @@
 """Metrics of pairs (SSIM, LPIPS) over the images of a manifest: every two images are compared once.
 
 Every image is decoded once and held at the metric's size. The part of a metric that concerns one image alone
-(`features`) is computed for a tile of images at a time, and pairs are compared tile by tile, so that memory stays
-bounded however many images there are. Values are stored as they come: a run that was stopped compares only the rest.
+(`features`) is computed for a tile of images at a time, and pairs are compared tile by tile, which bounds memory for
+any number of images. Values are stored as they come: a stopped run resumes with the remaining pairs.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-import uuid
-import warnings
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,42 +19,37 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor
 
 from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.read import ImageReadError, Outside, read_image
-from idmetric.io.output import replacing, writing
+from idmetric.protocols.common.pair_store import PairStore, cell_of, ends_of
+from idmetric.protocols.common.tiles import Tiles
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
-Features = tuple[Tensor, ...]  # each (B, ...)
 
 MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 _WHOLE = Look()
 _HELD = 2**29  # bytes of prepared images in memory; more lie in a temporary file
-_TILE, _TILE_BYTES = 64, 2**27  # images, and bytes of their features, in a tile
-_TILES_BYTES = 2**29  # of the features of tiles that are held; two tiles are in any case
-_AT_ONCE = 2**24  # bytes of features compared in one step: few enough for a processor's cache
 _SAVE_SECONDS, _SAVE_PAIRS = 20.0, 2**18  # a killed run loses no more than this
 
 
 class PairModel(Protocol):
     """A symmetric metric of two images, such as `baselines.Ssim`.
 
-    Where much of the work concerns one image alone, a metric also has `features(images) -> Features` of prepared images
-    (B, ...), and `between(a, b) -> Tensor` (B,) of features; the batch of `a` may be 1.
+    If much of the work concerns one image alone, a metric also has `features(images)`, a tuple of tensors (B, ...) of
+    prepared images, and `between(a, b) -> Tensor` (B,) of features; the batch of `a` may be 1.
     """
 
     def signature(self) -> dict[str, str]:
         """Everything that its similarities depend on."""
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """The image at the size of the metric, in a thread; ImageReadError if it cannot."""
+        """The image at the size of the metric, called in threads; may raise ImageReadError."""
 
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, ...), one by one."""
@@ -65,7 +57,7 @@ class PairModel(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Images of rows as a metric takes them.
+    """Images of rows, prepared for a metric.
 
     Attributes:
         pixels: (N, ...) of different images. keys: their contents, N hexadecimal digests. place: row -> its image.
@@ -128,11 +120,11 @@ def prepare(
 
 
 def _room(count: int, like: Tensor) -> Tensor:
-    """Uninitialised room (count, ...) for tensors, in a temporary file where it would take much memory."""
+    """An uninitialized tensor (count, ...), in a temporary file if it is large."""
     size = count * like.numel() * like.element_size()
     if size <= _HELD:
         return like.new_empty((count, *like.shape))
-    with tempfile.TemporaryFile(prefix="idmetric-") as file:  # the mapping keeps it until it goes itself
+    with tempfile.TemporaryFile(prefix="idmetric-") as file:  # the mapping keeps the file
         mapped = np.memmap(file, np.uint8, "w+", shape=(size,))
     return torch.from_numpy(mapped).view(like.dtype).view(count, *like.shape)
 
@@ -141,7 +133,7 @@ class PairScorer:
     """A metric of pairs bound to images.
 
     Args:
-        max_pairs: pairs that it may compare in all; those that the store knows do not count.
+        max_pairs: how many pairs it may compare in all, without those in the store.
         store: folder of values. progress: called with (pairs compared, pairs to compare).
     """
 
@@ -160,9 +152,9 @@ class PairScorer:
         self.compared = 0
         self.folder: Any = None
         self._name = str(model.signature().get("model", "this metric"))
-        self._tiles = _Tiles(model, images.pixels, batch_size)
+        self._tiles = Tiles(model, images.pixels, batch_size)
         self._store = None if store is None else PairStore(store)
-        # pairs that are known: their cells in ascending order, and their similarities
+        # known pairs: their cells in ascending order, and their similarities
         self._cells, self._values = np.empty(0, np.int64), np.empty(0)
         if self._store is not None:
             self._learn(*self._store.read(images.keys))
@@ -186,7 +178,7 @@ class PairScorer:
         return np.array([self.images.place[int(row)] for row in rows], dtype=np.int64)
 
     def _similarities(self, a: Ints, b: Ints) -> Array:
-        cells = _cell(np.minimum(a, b), np.maximum(a, b))
+        cells = cell_of(np.minimum(a, b), np.maximum(a, b))
         wanted = np.unique(cells)
         new = np.setdiff1d(wanted, self._cells, assume_unique=True)
         if len(new):
@@ -197,10 +189,10 @@ class PairScorer:
         return found
 
     def _check(self, new: Ints) -> None:
-        """Refuse what would take too long, and say how long."""
+        """Refuse more than `max_pairs`, with an estimate of the time."""
         if self.compared + len(new) <= self.max_pairs:
             return
-        low, high = _ends(new[:1])
+        low, high = ends_of(new[:1])
         a, b = (self._tiles.image(int(k)) for k in (low[0], high[0]))
         start = time.perf_counter()
         for _ in range(3):
@@ -213,9 +205,9 @@ class PairScorer:
         )
 
     def _compare(self, new: Ints) -> None:
-        """Compare pairs tile by tile; values so far are kept however this ends."""
+        """Compare pairs tile by tile; an error or interrupt keeps the values so far."""
         found, order, done, kept = np.full(len(new), np.nan), self._order(new), 0, 0
-        low, high = _ends(new[order])
+        low, high = ends_of(new[order])
         saved = time.monotonic()
         try:
             for part in self._tiles.runs(low, high):
@@ -236,8 +228,8 @@ class PairScorer:
             self.compared += done
 
     def _order(self, cells: Ints) -> Ints:
-        """The order in which tiles are met: by column tile, row tile, row and column."""
-        low, high = _ends(cells)
+        """The order of comparison: by column tile, row tile, row and column."""
+        low, high = ends_of(cells)
         return np.lexsort((high, low, low // self._tiles.size, high // self._tiles.size))
 
     def _save(self, cells: Ints, values: Array) -> None:
@@ -245,146 +237,6 @@ class PairScorer:
             self._store.add(self.images.keys, cells, values)
 
     def _learn(self, cells: Ints, values: Array) -> None:
-        """Put new pairs, in ascending order, among those that are known."""
+        """Insert new pairs, in ascending order, among the known ones."""
         at = np.searchsorted(self._cells, cells)
         self._cells, self._values = np.insert(self._cells, at, cells), np.insert(self._values, at, values)
-
-
-class _Tiles:
-    """Features of images by tiles of `size` images, of which the last used are held."""
-
-    def __init__(self, model: Any, pixels: Tensor, batch_size: int) -> None:
-        self.model, self.pixels, self.batch_size = model, pixels, batch_size
-        self._whole = not hasattr(model, "features")
-        self._held: dict[int, Features] = {}
-        self.size, self._most = _TILE, 2
-
-    def fit(self) -> None:
-        """Choose the size of tiles, once there is something to compare."""
-        if not self._held:
-            each = sum(t.numel() * t.element_size() for t in self._features(self.pixels[:1]))
-            self.size = max(1, min(_TILE, _TILE_BYTES // max(1, each)))
-            self._most = max(2, _TILES_BYTES // max(1, each * self.size))
-
-    def __getitem__(self, tile: int) -> Features:
-        found = self._held.pop(tile, None)
-        if found is None:
-            while len(self._held) >= self._most:
-                del self._held[next(iter(self._held))]  # the one used longest ago
-            found = self._features(self.pixels[tile * self.size : (tile + 1) * self.size])
-        self._held[tile] = found
-        return found
-
-    def _features(self, images: Tensor) -> Features:
-        if self._whole:
-            return (images,)
-        with torch.no_grad():
-            parts = [
-                self.model.features(images[k : k + self.batch_size]) for k in range(0, len(images), self.batch_size)
-            ]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-
-    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of one image's features to those of others."""
-        with torch.no_grad():
-            if self._whole:
-                return self.model.compare(a[0].expand_as(b[0]), b[0])  # type: ignore[no-any-return]
-            return self.model.between(a, b)  # type: ignore[no-any-return]
-
-    def image(self, number: int) -> list[Tensor]:
-        """Features (1, ...) of one image."""
-        at = number % self.size
-        return [t[at : at + 1] for t in self[number // self.size]]
-
-    def row(self, low: int, high: Ints) -> Array:
-        """Similarities of an image to images of one tile."""
-        tile, one = self[int(high[0]) // self.size], self.image(low)
-        at = high % self.size
-        step = max(1, _AT_ONCE // max(1, sum(t[0].numel() * t.element_size() for t in tile)))
-        parts = [self.between(one, [t[_places(at[k : k + step])] for t in tile]) for k in range(0, len(at), step)]
-        found: Array = torch.cat(parts).double().cpu().numpy()
-        return found
-
-    def runs(self, low: Ints, high: Ints) -> Iterator[slice]:
-        """Consecutive pairs of one image with images of one tile."""
-        if len(low):
-            ends = np.flatnonzero((np.diff(low) != 0) | (np.diff(high // self.size) != 0)) + 1
-            for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), len(low)], strict=True):
-                yield slice(start, stop)
-
-
-def _places(at: Ints) -> slice | Tensor:
-    """Neighbours as a slice, which copies nothing."""
-    first, last = int(at[0]), int(at[-1])
-    return slice(first, last + 1) if last - first + 1 == len(at) else torch.from_numpy(at)
-
-
-# An unordered pair of images is one number, its cell: (0, 0), (0, 1), (1, 1), (0, 2), ...
-
-
-def _cell(low: Ints, high: Ints) -> Ints:
-    return high * (high + 1) // 2 + low
-
-
-def _ends(cells: Ints) -> tuple[Ints, Ints]:
-    high = ((np.sqrt(8.0 * cells + 1) - 1) / 2).astype(np.int64)
-    high += (high + 1) * (high + 2) // 2 <= cells  # the root is rounded
-    high -= high * (high + 1) // 2 > cells
-    return cells - high * (high + 1) // 2, high
-
-
-class PairStore:
-    """Similarities of pairs by the contents of both images; new ones go to new files.
-
-    Args:
-        folder: of one metric and one way of looking; made when the first values are written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read(self, keys: Sequence[str]) -> tuple[Ints, Array]:
-        """Cells of pairs of these images, ascending, and their similarities; a damaged file is named and left out."""
-        number = {key: k for k, key in enumerate(keys)}
-        cells, values = [np.empty(0, np.int64)], [np.empty(0)]
-        for path in sorted(self.folder.glob("pairs-*.safetensors")) if self.folder.is_dir() else []:
-            try:
-                names, ends, found = _load(path)
-            except (SafetensorError, ValueError, KeyError, OSError) as error:
-                warnings.warn(f"{path} cannot be read and its pairs are compared again: {error}", stacklevel=2)
-                continue
-            here = np.array([number.get(name, -1) for name in names], dtype=np.int64)[ends]
-            known = (here >= 0).all(0)
-            cells.append(_cell(here[:, known].min(0), here[:, known].max(0)))
-            values.append(found[known])
-        ordered, first = np.unique(np.concatenate(cells), return_index=True)
-        return ordered, np.concatenate(values)[first]
-
-    def add(self, keys: Sequence[str], cells: Ints, values: Array) -> None:
-        """Write a file of pairs of these images."""
-        used, ends = np.unique(np.stack(_ends(cells)), return_inverse=True)
-        names = np.frombuffer(bytes.fromhex("".join(keys[k] for k in used)), np.uint8).reshape(len(used), -1)
-        tensors: dict[str, NDArray[Any]] = {
-            "keys": names,
-            "ends": ends.reshape(2, -1).astype(np.int32),
-            "values": values.astype(np.float64),
-        }
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder / f"pairs-{uuid.uuid4().hex}.safetensors") as temporary:
-            save_file(tensors, temporary, {"crc32": _crc(tensors)})
-
-
-def _load(path: Path) -> tuple[list[str], Ints, Array]:
-    with safe_open(path, "numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in ("keys", "ends", "values")}
-        if (file.metadata() or {}).get("crc32") != _crc(tensors):
-            raise ValueError("its checksum does not fit")
-    return [row.tobytes().hex() for row in tensors["keys"]], tensors["ends"], tensors["values"]
-
-
-def _crc(tensors: Mapping[str, NDArray[Any]]) -> str:
-    total = 0
-    for name in sorted(tensors):
-        total = zlib.crc32(np.ascontiguousarray(tensors[name]).tobytes(), total)
-    return f"{total:08x}"

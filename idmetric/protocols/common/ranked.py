@@ -24,7 +24,7 @@ OWN_PAIRS = 5_000_000  # of one identity, likewise: some are met only where iden
 
 
 class HasMatrix(Protocol):
-    """What gives the similarities (R, C) of rows to rows."""
+    """Anything with a matrix of similarities."""
 
     def matrix(self, rows: Sequence[int] | NDArray[np.integer], columns: Sequence[int] | NDArray[np.integer]) -> Array:
         """See `Scorer`."""
@@ -32,12 +32,12 @@ class HasMatrix(Protocol):
 
 @dataclass(frozen=True)
 class Search:
-    """Who searches what: rows of a manifest.
+    """A search, as rows of a manifest.
 
     Attributes:
         queries, gallery: row numbers. A query never finds its own image, under whatever row.
-        identity, image: numbers (N,) of all rows: whose image, and which image.
-        ignored: query row -> rows that it neither gains nor loses by.
+        identity, image: (N,), numbers of the identity and the image of each row of the manifest.
+        ignored: query row -> rows that are left out of its ranking.
     """
 
     queries: Ints
@@ -48,7 +48,7 @@ class Search:
 
     @classmethod
     def of(cls, manifest: Manifest, queries: Ints, gallery: Ints) -> Search:
-        """With identities and images as the manifest says."""
+        """A search with the manifest's identities and images."""
         return cls(queries, gallery, codes(manifest.column("identity")), codes(image_keys(manifest)))
 
     def positives(self) -> Ints:
@@ -60,11 +60,11 @@ class Search:
         return found
 
     def only(self, chosen: NDArray[np.bool_]) -> Search:
-        """With these of the queries (Q,)."""
+        """The search of some of the queries; chosen is (Q,)."""
         return replace(self, queries=self.queries[chosen])
 
     def truth(self, part: slice) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of some queries: which gallery images show their identity, and which are searched at all."""
+        """For some queries: which gallery images show their identity, and which they search."""
         rows = self.queries[part]
         relevant = self.identity[rows][:, None] == self.identity[self.gallery]
         relevant &= self.identity[rows][:, None] >= 0  # two that nobody named are not the same
@@ -75,7 +75,7 @@ class Search:
         return relevant, valid
 
     def blocks(self) -> list[slice]:
-        """Queries, so many at a time that memory stays bounded."""
+        """Slices of the queries of bounded memory."""
         size = max(1, _CELLS // max(1, len(self.gallery)))
         return [slice(s, min(s + size, len(self.queries))) for s in range(0, len(self.queries), size)]
 
@@ -92,7 +92,7 @@ def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) 
 
 
 class Remembered:
-    """A scorer that compares the images of a small gallery once, for all that is asked of it."""
+    """A scorer that compares all images of a small gallery once, in advance."""
 
     def __init__(self, scorer: Scorer, rows: Ints) -> None:
         self._rows = np.sort(rows)
@@ -106,7 +106,7 @@ class Remembered:
 
 
 def remembered(scorer: Scorer, rows: Ints) -> HasMatrix:
-    """The scorer, or where the rows are few one that has compared them all."""
+    """The scorer, or for few rows one with all their similarities in memory."""
     return Remembered(scorer, rows) if len(rows) ** 2 <= _CELLS else scorer
 
 

@@ -1,4 +1,4 @@
-"""Worlds that protocols render for themselves where no data is given."""
+"""Renders worlds for protocols that are given no data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def rendered(
     folder: Path, plans: Mapping[str, tuple[Plan, int]], progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
-    """The first things of some worlds, each in a folder of its own; what is there is read, a stopped run taken up.
+    """The first objects of some worlds, each in a folder of its own; existing ones are read, a stopped run resumes.
 
     Args:
-        folder: above the worlds. plans: name of a world's folder -> its plan, and how many things.
+        folder: above the worlds. plans: name of a world's folder -> its plan and number of objects.
         progress: called with (pictures done, pictures to do) of all worlds together.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a protocol returns: numbers with support, interval and the paper's value, and the score of every item.
+"""Results of protocols: numbers with support, interval and the paper's value, and the score of every item.
 
     result = run(manifest, {"tiny": IDSim("tiny")}, Settings())[0]
     print(table([result]))
@@ -31,12 +31,12 @@ class Value:
 
     Attributes:
         value: the number; shares in 0..1.
-        low, high: its interval (95 % where nothing else is said), or None where none was asked for or can be given.
-        count: support: how many queries, pairs, samples or trials it is over.
-        paper: what the paper prints for this model, in the same unit.
+        low, high: its interval (95 % unless stated otherwise); None if there is none.
+        count: support: the number of queries, pairs, samples or trials.
+        paper: the paper's number for this model, in the same unit.
 
     Raises:
-        ValueError: for a number that is not finite: what cannot be computed is left out of its row.
+        ValueError: if a number is not finite; leave undefined ones out of their row.
     """
 
     value: float
@@ -48,7 +48,7 @@ class Value:
     def __post_init__(self) -> None:
         given = (self.value, self.low, self.high, self.paper)
         if not all(x is None or math.isfinite(x) for x in given):
-            raise ValueError(f"a value of a table must be finite, got {given}: leave out what cannot be computed")
+            raise ValueError(f"a value of a table must be finite, got {given}: leave out undefined numbers")
 
 
 Row = dict[str, str | Value]
@@ -60,13 +60,13 @@ class Result:
     """One model under one protocol.
 
     Attributes:
-        protocol: its name. model: what the user calls the model.
+        protocol: its name. model: the user's name for the model.
         rows: of the table: labels, then values.
         signature: which model exactly, see `Embedder.signature`.
         settings: everything else that changes the numbers (distance, k, bootstrap, seed, ...).
         items: table -> columns of equal length: the score of each query, pair or sample. By convention a table "pairs"
             has the columns `score` (similarity, higher = more alike) and `same` (bool); plots use it.
-        notes: what a reader of the numbers must know, such as queries that were left out.
+        notes: remarks for readers of the numbers, such as on queries that were left out.
     """
 
     protocol: str
@@ -82,10 +82,10 @@ class Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Aligned columns for a terminal, with intervals in brackets and the papers' values beside ours."""
+    """Aligned columns for a terminal, with intervals in brackets and a column of the papers' values."""
     lines = _cells(results)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    labels = 1 + len(_names(results, str))
+    labels = 1 + len(names_of(results, str))
     text = []
     for line in lines:
         cells = [
@@ -93,7 +93,7 @@ def table(results: Sequence[Result]) -> str:
             for k, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         text.append("  ".join(cells).rstrip())
-    return "\n".join([*text, *_footnotes(results)]) + "\n"
+    return "\n".join([*text, *footnotes(results)]) + "\n"
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -102,14 +102,14 @@ def markdown(results: Sequence[Result]) -> str:
     lines.insert(1, ["---"] * len(lines[0]))
     text = ["| " + " | ".join(line) + " |" for line in lines]
     text[1] = "|" + "|".join(lines[1]) + "|"
-    notes = _footnotes(results)
+    notes = footnotes(results)
     return "\n".join([*text, *([""] if notes else []), *[f"- {note}" for note in notes]]) + "\n"
 
 
 def latex(results: Sequence[Result]) -> str:
     """The same as a LaTeX tabular (package booktabs)."""
     head, *lines = [[_escaped(cell) for cell in line] for line in _cells(results)]
-    labels = 1 + len(_names(results, str))
+    labels = 1 + len(names_of(results, str))
     text = [
         f"\\begin{{tabular}}{{{'l' * labels}{'r' * (len(head) - labels)}}}",
         "\\toprule",
@@ -118,14 +118,14 @@ def latex(results: Sequence[Result]) -> str:
         *(" & ".join(line) + " \\\\" for line in lines),
         "\\bottomrule",
         "\\end{tabular}",
-        *(f"% {note}" for note in _footnotes(results)),
+        *(f"% {note}" for note in footnotes(results)),
     ]
     return "\n".join(text) + "\n"
 
 
 def as_csv(results: Sequence[Result]) -> str:
     """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
-    labels = _names(results, str)
+    labels = names_of(results, str)
     numbers = ("value", "low", "high", "count", "paper")
     about = ("revision", "distance", "resolution", "dtype", "idmetric")
     lines: list[list[Any]] = []
@@ -141,7 +141,7 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
-    """Everything but the items; `files` says where these are: model -> table -> file."""
+    """Everything but the items; `files` names their files: model -> table -> file."""
     found = []
     for result in results:
         rows = [
@@ -166,7 +166,7 @@ FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
 
 def _cells(results: Sequence[Result]) -> list[list[str]]:
     """Head and lines: model, labels, each metric (and the paper's value, where there is one), support."""
-    labels, metrics = _names(results, str), _names(results, Value)
+    labels, metrics = names_of(results, str), names_of(results, Value)
     rows = [(result, row) for result in results for row in result.rows]
     printed = {m for m in metrics for _, row in rows if getattr(row.get(m), "paper", None) is not None}
     head = ["model", *labels]
@@ -185,7 +185,7 @@ def _cells(results: Sequence[Result]) -> list[list[str]]:
     return lines
 
 
-def _names(results: Iterable[Result], kind: type) -> list[str]:
+def names_of(results: Iterable[Result], kind: type) -> list[str]:
     """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
     return list(dict.fromkeys(k for r in results for row in r.rows for k, v in row.items() if isinstance(v, kind)))
 
@@ -201,7 +201,7 @@ def _support(row: Row) -> str:
     return "/".join(dict.fromkeys(str(v.count) for v in row.values() if isinstance(v, Value)))
 
 
-def _footnotes(results: Sequence[Result]) -> list[str]:
+def footnotes(results: Sequence[Result]) -> list[str]:
     """Each note once, with the models it is about unless they are all."""
     about: dict[str, list[str]] = {}
     for result in results:
@@ -220,7 +220,7 @@ def _escaped(text: str) -> str:
 
 
 def write(results: Sequence[Result], out: Path, name: str) -> list[Path]:
-    """Write `name`.json, .csv, .md, .tex, and the items as `name`.MODEL.TABLE.parquet, each whole or not at all.
+    """Write `name`.json, .csv, .md, .tex, and the items as `name`.MODEL.TABLE.parquet, each atomically.
 
     Raises:
         ImportError: if there are items and pyarrow is missing.

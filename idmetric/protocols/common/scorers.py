@@ -1,4 +1,4 @@
-"""One face for all that a protocol compares images with: similarities of a manifest's rows, higher = more alike.
+"""One interface to all models of protocols: similarities of a manifest's rows, higher = more alike.
 
     scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, Settings())
     scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
@@ -37,14 +37,14 @@ _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
 
 @dataclass(frozen=True)
 class Settings:
-    """What all protocols can be told.
+    """Settings of all protocols.
 
     Attributes:
         distance: of models with patches, see `idmetric.distance`.
         bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
-        store: folder that keeps embeddings; None: they are not kept.
+        store: folder that keeps embeddings; None keeps none.
         look: whether models see whole images or subjects alone.
-        on_error: an image that cannot be read: stop with the list of all, or leave it out, and what depends on it.
+        on_error: for unreadable images: "fail" with a list of all, or "skip" them and the rows that depend on them.
         batch_size: images per pass. workers: threads that read images.
         progress: called with (images done, images to do).
         max_pairs: pairs of images that a metric of pairs may compare in all, see `pairwise.PairScorer`.
@@ -69,7 +69,7 @@ class Settings:
             raise ValueError("bootstrap and seed are 0 or more, batch_size and max_pairs at least 1")
 
     def as_dict(self) -> dict[str, Any]:
-        """What changes numbers, to be reported beside them."""
+        """The settings that change numbers, to report with them."""
         seen = self.look.outside if self.look.masked else "all"
         return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": seen}
 
@@ -78,7 +78,7 @@ class Scorer(Protocol):
     """A model bound to a manifest."""
 
     def signature(self) -> dict[str, str]:
-        """What to report beside a score."""
+        """Facts about the model to report with a score."""
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """Similarities (R, C) of each row to each column."""
@@ -89,7 +89,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Bound:
-    """A manifest, without what could not be used, and the models bound to it."""
+    """A manifest without unusable rows, and the models bound to it."""
 
     manifest: Manifest
     models: dict[str, Scorer]
@@ -108,11 +108,12 @@ def bind(
 
     Args:
         models: name -> an `Embedder`, or what `models.open_model` returns.
-        words: row -> all that is said beside its image, for models that read; see `idmetric.data.embed.embed`.
+        words: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:
-        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip": then they and what
-            depends on them are not in the manifest of the result, and a note says so. Rows and words must then be None.
+        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
+            and the rows that depend on them out of the result's manifest, with a note. Rows and words must then be
+            None.
         ValueError: if a model has no patches, and the distance needs them.
     """
     own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
@@ -125,12 +126,12 @@ def bind(
     if settings.on_error == "fail":
         return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
     if rows is not None or words is not None:
-        raise ValueError("leaving images out changes the rows: choose rows afterwards, or stop at unreadable images")
+        raise ValueError("skipping images changes the rows: choose rows afterwards, or fail at unreadable images")
     return _skipping(manifest, own, settings)
 
 
 def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings) -> Bound:
-    """Bind without the images that cannot be used; what is embedded before they are known is kept for after."""
+    """Bind without unusable images; embeddings made before these are found are kept."""
     folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
     if folder is not None:
         settings = replace(settings, store=Path(folder.name) / "embeddings")
@@ -145,7 +146,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
                 raise
             gone = len(manifest) - len(kept)
             notes.append(
-                f"{len(error.problems)} images could not be used ({gone} rows left out with what depends on them)"
+                f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)"
             )
             manifest = kept
     for scorer in bound.values():

@@ -17,7 +17,7 @@ _COLUMNS = ("factor", "factor_change", "identity_change")
 
 @dataclass(frozen=True)
 class Cell:
-    """A picture of an edit grid: its row, its anchor's, whose it is, and how much was changed."""
+    """A picture of an edit grid: its row, its anchor's row, its instance, and its changes."""
 
     row: int
     anchor: int
@@ -31,7 +31,7 @@ def cells(data: Manifest) -> list[Cell]:
     """The cells of all edit grids of a manifest, in its order; anchors are those without a change.
 
     Raises:
-        ValueError: if there are none, a row doesn't say its changes, or an instance has no anchor or two.
+        ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
     """
     groups, slots = list(zip(data.column("group"), data.column("split"), strict=True)), data.column("slot")
     about = _about(data)

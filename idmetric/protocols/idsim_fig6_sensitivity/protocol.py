@@ -21,7 +21,7 @@ The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x
 It prints no numbers (Fig. 6 is bars); in words: ID-Sim is the most sensitive to identity and little to context; CLIP,
 OpenCLIP and LPIPS are the least sensitive to identity; DINOv3 is a little less sensitive to light than ID-Sim.
 
-Without --data the procedural world's grids are rendered, of 100 things (`--identities`): six identity strengths x five
+Without --data the procedural world's grids are rendered, of 100 objects (`--identities`): six identity strengths x five
 levels of background, viewpoint and light, all in 0..1. They lie in `OUT/world/grids`, as those of the protocol `world`
 do, which takes the first 30.
 
@@ -29,7 +29,7 @@ Your own grid is a manifest with a row for each image (docs/protocols-sensitivit
 `anchor` the unchanged image, slot `candidate` an edit; `x_factor`, `x_factor_change` and `x_identity_change` (or these
 names without x_ in `parameters`) say what was changed and how much. Rows of factor "none" have no change of context and
 count for every factor. The anchor is a point of the grid too, without a change: the fit takes "all points in the joint
-edit grid" (F), though whether the paper's grids hold theirs cannot be told. `--no-anchor` leaves it out.
+edit grid" (F), but it is unclear whether the paper's grids contain theirs. `--no-anchor` leaves it out.
 
 Units are those of the columns, which the paper leaves open: `--rescale` divides each change by its largest, so that
 slopes of factors in different units (degrees, strengths) compare.
@@ -65,7 +65,7 @@ _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
         rescale: divide identity changes, and each factor's changes, by their largest.
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given = Options()
     parser.add_argument("--rescale", action="store_true", help="divide each kind of change by its largest")
     parser.add_argument("--no-anchor", action="store_true", help="leave the anchor itself out of its grid")
-    text = "things whose grids are rendered where there is no --data (default %(default)s, as in the paper)"
+    text = "objects to render grids of if there is no --data (default %(default)s, as in the paper)"
     parser.add_argument("--identities", type=int, default=given.identities, help=text)
     parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
     parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
@@ -117,7 +117,7 @@ def grids(folder: Path, options: Options = _OPTIONS, progress: Progress | None =
 
 
 def grid_plan(seed: int, size: int) -> Plan:
-    """Edit grids of things over all factors, nothing else."""
+    """A world of edit grids over all factors, without distractors or part edits."""
     from idmetric.data.world.structures import FACTORS
     from idmetric.data.world.write import Plan
 
@@ -130,7 +130,7 @@ def run(
     """A result for each model: a row for each factor, and the mean over factors.
 
     Raises:
-        ValueError: naming a row whose changes are not said, or an instance whose grid is degenerate.
+        ValueError: naming a row without changes, or an instance with a degenerate grid.
         UnreadableError: see `scorers.bind`.
     """
     grid = cells(data)
@@ -161,7 +161,7 @@ def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, F
     """Instance -> the regression over its grid of one factor, pictures without a change of context among it.
 
     Raises:
-        ValueError: naming the instance whose grid is degenerate.
+        ValueError: naming the instance with a degenerate grid.
     """
     able = {cell.instance for cell in grid if cell.factor == factor}
     own = [k for k, cell in enumerate(grid) if cell.instance in able and cell.factor in (factor, NONE)]
@@ -191,7 +191,7 @@ def measured(
         scores: (N,), of each cell to its anchor, finite (see `answered`).
 
     Raises:
-        ValueError: if there is no factor, or naming an instance whose grid is degenerate.
+        ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
     """
     rows: list[Row] = []
     items: dict[str, dict[str, list[Any]]] = {"grid": _columns(grid, scores)}
@@ -216,9 +216,9 @@ def measured(
 
 def _mean(values: Array, settings: Settings, items: dict[str, dict[str, list[Any]]], factor: str, name: str) -> Value:
     """The mean over instances; what supplement F reports of its bootstrap is kept among the items."""
-    count, centre = len(values), float(values.mean())
+    count, center = len(values), float(values.mean())
     if settings.bootstrap < 2 or count < 2:
-        return Value(centre, None, None, count)
+        return Value(center, None, None, count)
     found: Interval = bootstrap(
         lambda rows: float(values[rows].mean()), np.arange(count), samples=settings.bootstrap, seed=settings.seed
     )

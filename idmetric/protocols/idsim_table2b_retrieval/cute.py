@@ -1,11 +1,11 @@
-"""CUTE's triplets (ID-Sim, appendix D.1, after DiffSim): which of two things shows what the anchor shows?
+"""CUTE's triplets (ID-Sim, appendix D.1, after DiffSim): which of two images shows the anchor's object?
 
 For each object ten times: a positive (the same object) and a negative (another object of its category) from one scene,
 which is drawn at random. Easy: the anchor is another image of that scene. Hard: the anchor is from another scene of the
 object, whenever it has one.
 
-DiffSim's released code is the easy mode: 180 objects x 10 = 1,800 triplets. Of the hard mode ID-Sim says no more than
-that sentence. The draws are not published; here a triplet follows from (seed, object, number).
+DiffSim's released code is the easy mode: 180 objects x 10 = 1,800 triplets. ID-Sim describes the hard mode in that
+sentence alone. The draws are not published; here a triplet follows from (seed, object, number).
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ class Benchmark:
 
     Attributes:
         kind: queries against a gallery, pairs that show one identity or two, or triplets.
-        size: how many the paper has: queries and gallery, pairs, triplets.
+        size: the paper's numbers of queries and gallery images, pairs, or triplets.
         queries, gallery: names of the parts (columns x_part or split), the likeliest first.
-        drawn: whether a query of each identity is drawn where no part is named so.
-        by: column whose values get rows of their own.
-        names: others that the set is known by.
+        drawn: whether to draw a query of each identity if no part is named so.
+        by: column to group by; each value gets a row of its own.
+        names: other names of the set.
     """
 
     kind: Literal["search", "pairs", "triplets"]
@@ -55,14 +55,14 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared in one benchmark, as rows of a manifest.
+    """The comparisons of one benchmark, as rows of a manifest.
 
     Attributes:
         kind: of the benchmark.
-        sides: equally long columns: anchor and other (pairs); anchor, positive and negative (triplets); for searches
-            queries and gallery, whose lengths differ.
+        sides: columns of equal length: anchor and other (pairs), or anchor, positive and negative (triplets); for
+            searches queries and gallery, of any lengths.
         same: of pairs, whether they show one identity.
-        notes: what a reader of the numbers must know.
+        notes: remarks for readers of the numbers.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class Plan:
         return np.unique(np.concatenate(self.sides))
 
     def at(self, place: Ints) -> Plan:
-        """With rows renumbered (row -> its new number, -1 = gone); what has lost a row is left out."""
+        """The plan for renumbered rows (row -> its new number, -1 = gone), without comparisons that lost a row."""
         moved = tuple(place[side] for side in self.sides)
         if self.kind == "search":
             return Plan(self.kind, tuple(side[side >= 0] for side in moved), None, self.notes)
@@ -91,7 +91,7 @@ class Plan:
 
 
 def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
-    """Benchmark -> its rows, by the columns dataset and x_subset; all rows where `which` says what they are.
+    """Benchmark -> its rows, by the columns dataset and x_subset, or all rows for the benchmark `which`.
 
     Raises:
         ValueError: if no row is of a benchmark.
@@ -117,10 +117,10 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
 
 
 def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, seed: int = 0) -> dict[str, Plan]:
-    """Benchmark (of CUTE "cute easy", "cute hard") -> what is compared.
+    """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
 
     Raises:
-        ValueError: naming the benchmark that lacks something.
+        ValueError: if a benchmark lacks rows or columns; the message names it.
     """
     made: dict[str, Plan] = {}
     for name, rows in found.items():
@@ -219,7 +219,7 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
 
 
 def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int) -> dict[str, Plan]:
-    """The manifest's own triplets, or those that are drawn."""
+    """The manifest's own triplets, or else drawn ones."""
     given = _given(data, rows)
     if given:
         return {f"{name} {mode}".strip(): Plan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}

@@ -3,7 +3,7 @@
     idmetric-eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
     idmetric-eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
-| dataset | what is compared | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
+| dataset | comparisons | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
 |---|---|---|---|---|
 | pods | 1,200 queries (test_dense), 300 gallery (train) | mAP, AUC, nDCG | .7727, .9642, .9161 | .7907 |
 | deepfashion2 | 1,668 queries, 3,065 gallery | mAP | .8045 | .7967 |
@@ -13,19 +13,18 @@
 | subjects2k | 2,000 pairs, 473 of one identity | AP, AUC | .4113, .7053 | .3674 |
 
 Fig. 25 is the mean of ten training runs with class features, "consistent with the main paper". DreamBench++, the last
-column of Fig. 25, is the protocol `dreambench`. For sources, licences and how data becomes a manifest see
-docs/protocols-idsim.md. The column dataset says which benchmark a row is of (`--set NAME` where it has another name);
-those that are there are measured.
+column of Fig. 25, is the protocol `dreambench`. docs/protocols-idsim.md has sources, licenses and the way from data to
+a manifest. The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
 * AUC of a search is over all pairs of a query and a gallery image; of more than a million pairs of two identities, over
   a million by chance. The paper doesn't say whether it pools pairs or averages queries.
 * nDCG's gains are 1 for the query's instance and 0 for others, over the whole gallery.
-* PetFace's "mAP" is read as average precision over all pairs; the mean over species stands beside it.
-* Table 2b doesn't say how patches are compared. Its numbers stand beside all distances of patches alone: `patch`
-  (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. No mask is spoken of; where subjects
-  are shown alone (`--subject`), the paper's numbers are left out.
+* PetFace's "mAP" is read as average precision over all pairs; the mean over species has a row of its own.
+* Table 2b doesn't say how patches are compared. Its numbers stand next to every distance of patches alone: `patch`
+  (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. The paper mentions no masks: with
+  `--subject` its numbers are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
         which: the benchmark that all rows are of; None: as the column dataset says.
@@ -139,7 +138,7 @@ def _places(data: Manifest, kept: Manifest) -> Ints:
 
 
 def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dict[str, Search], list[str]]:
-    """The searches over queries that have a positive, and notes on those that have none."""
+    """The searches over queries with a positive, and notes on queries without one."""
     found, notes = {}, []
     for name, plan in made.items():
         if plan.kind != "search":
@@ -218,7 +217,7 @@ class _Model:
         }  # fmt: skip
 
     def triplets(self, name: str, plan: Plan) -> None:
-        """Share of triplets whose anchor is nearer to the positive; a tie loses."""
+        """Share of triplets with the anchor nearer to the positive; a tie loses."""
         anchor, positive, negative = plan.sides
         near, far = self.scorer.pairs(anchor, positive), self.scorer.pairs(anchor, negative)
         there = np.isfinite(self._answered(name, near + far))

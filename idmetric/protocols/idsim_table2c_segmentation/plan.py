@@ -18,13 +18,14 @@ _REFERENCES, _TARGETS = ("train",), ("test_dense", "test")  # PODS's parts
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
-        references: images of each subject that are shown; PerSAM, and so Table 2c, takes one.
+        references: images shown of each subject; PerSAM, and so Table 2c, takes one.
         match: see `idmetric.scoring.heatmaps`.
-        others: images of other subjects in which each is looked for, drawn by the seed; None = all, as on PODS.
-        score: what of a mask is compared with the reference, its box or itself.
+        others: number of images of other subjects to search for each subject, drawn by the seed; None = all, as on
+            PODS.
+        score: the part of a target compared with the reference: the mask's box, or the mask.
         side: longer side, in pixels, at which masks are compared; 0 = their own. Maps are smooth: it changes little.
         sam: runs PerSAM; None leaves it out.
     """
@@ -45,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Task:
-    """A subject: rows of its references, of the targets that show it, and of those that do not."""
+    """A subject: rows of its references, of targets that show it, and of targets that do not."""
 
     subject: str
     references: tuple[int, ...]
@@ -54,7 +55,7 @@ class Task:
 
 
 def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Task], list[str]]:
-    """A task for each identity that has references and targets; notes on those that have none."""
+    """A task for each identity with references and targets, and notes on identities without."""
     identity, ids, part = data.column("identity"), data.column("id"), [None] * len(data)
     masked = [data.source(row, "mask") is not None for row in range(len(data))]
     if "x_part" in data.table.column_names and set(data.column("x_part")) & set(_REFERENCES):

@@ -1,30 +1,29 @@
 """Do patch tokens find a subject? The location prior alone, and PerSAM with it (ID-Sim, Table 2c).
 
-    idmetric-eval segmentation --model tiny --out results/                      things rendered here, no download
+    idmetric-eval segmentation --model tiny --out results/                      objects rendered here, no download
     idmetric-eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
 
-Each subject is shown once, with its mask, and looked for in all target images, its own and those of other subjects.
+Each subject is shown once, with its mask, and searched for in all target images, of its own and of other subjects.
 
 | row | column | meaning |
 |---|---|---|
-| prior | pointing | share of the subject's images whose hottest place is on it |
+| prior | pointing | share of the subject's images with the hottest place on the subject |
 | | IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
 | | IoU one | the same at the one threshold that is best for all images |
 | | IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM |
-| centre | the same | of a map that is hottest in the middle of every image: what photographers' habits give away |
+| centre | the same | of a map that is hottest in the middle of every image: the score of photographers' habits alone |
 | persam | IoU | of SAM's masks, prompted by the map |
 | all | mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
 | prior, persam | mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
 
 Printed on PODS with PerSAM, as mAP and F1: ID-Sim 0.436, 0.409; without patch supervision 0.214, 0.235; DINOv3 0.153,
-0.18. How is not said: here they are computed as in PODS's published code (see `evaluate.segmentation`).
-As there, a mask's score is the cosine between mean patch tokens of its box and of the reference's box; `--score mask`
-takes the masks themselves.
+0.18. The paper does not describe their computation: here it follows PODS's published code (see
+`evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its box and of the
+reference's box; `--score mask` takes the masks themselves.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
-test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count. Where
-no data is given, things of the procedural world (seed 1000, 224 pixels, three views) are rendered into
-OUT/world/things.
+test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
+Without --data, objects of the procedural world (seed 1000, 224 pixels, three views) are rendered into OUT/world/things.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric-eval segmentation`."""
     parser.add_argument("--references", type=int, default=1, metavar="N", help="images shown of a subject (default 1)")
-    text = "what a patch is compared with (default %(default)s; see docs/evaluate-patches.md)"
+    text = "how a patch is compared with the reference (default %(default)s; see docs/evaluate-patches.md)"
     parser.add_argument("--match", choices=MATCHES, default="prototype", help=text)
-    text = "images of other subjects in which each is looked for (default: all)"
+    text = "images of other subjects to search for each subject (default: all)"
     parser.add_argument("--others", type=int, metavar="N", help=text)
-    text = "what of a mask is compared with the reference (default %(default)s, as PODS's code)"
+    text = "compare the mask's box or the mask itself with the reference (default %(default)s, as PODS's code)"
     parser.add_argument("--score", choices=("box", "mask"), default="box", help=text)
     text = "longer side at which masks are compared, in pixels; 0 = their own (default %(default)s)"
     parser.add_argument("--side", type=int, default=512, metavar="N", help=text)
@@ -75,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sam", metavar="SOURCE", help=text)
     text = "points on and off the subject (default 1 1; PODS's code: 2 0)"
     parser.add_argument("--points", type=int, nargs=2, default=[1, 1], metavar="N", help=text)
-    text = "things to render where no data is given (default %(default)s)"
+    text = "objects to render if there is no --data (default %(default)s)"
     parser.add_argument("--identities", type=int, default=30, metavar="N", help=text)
 
 
@@ -89,13 +88,13 @@ def command(
     options = Options(args.references, args.match, args.others, args.score, args.side, sam)
     if data is None:
         if args.out is None:
-            raise ValueError("--out DIR is needed: things are rendered there (or give images with masks: --data PATH)")
-        data = things(args.out / "world", args.identities, settings.progress)
+            raise ValueError("--out DIR is needed: objects are rendered there (or give images with masks: --data PATH)")
+        data = rendered_objects(args.out / "world", args.identities, settings.progress)
     return run(data, models, settings, options)
 
 
-def things(folder: Path, identities: int = 30, progress: Progress | None = None) -> Manifest:
-    """Things of the procedural world with masks, three views each, in `folder`/things, see `rendered.rendered`."""
+def rendered_objects(folder: Path, identities: int = 30, progress: Progress | None = None) -> Manifest:
+    """Objects of the procedural world with masks, three views each, in `folder`/things, see `rendered.rendered`."""
     from idmetric.data.world.write import Plan
 
     plan = Plan(1000, 224, views=3, distractors=0, strengths=())
@@ -165,7 +164,7 @@ def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) 
 
 
 def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings, label: str) -> dict[str, Value]:
-    """mAP and F1 of each subject, averaged; beside Table 2c where it is about that."""
+    """mAP and F1 of each subject, averaged, with Table 2c's numbers if they are comparable."""
     scores = np.array([-np.inf if s is None else s for s in table["score"]], dtype=np.float64)
     values = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Looking for subjects in images: maps, masks, and what they score, for the protocol `segmentation`."""
+"""Searches for subjects in images by maps and masks, and scores them, for the protocol `segmentation`."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """A task with what its references look like.
+    """A task with the features of its references.
 
     Attributes:
-        embedding: tokens with weights. vectors: what tokens are multiplied with (R, D), but for the match "nearest".
+        embedding: tokens with weights. vectors: (R, D), to multiply tokens by; None for the match "nearest".
         means: mean tokens (R, D) of box or mask.
     """
 
@@ -95,7 +95,7 @@ def search(
             found["prior"].lines.append(line.of(heat > measures.otsu(heat), heat))
             if own:
                 found["prior"].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
-                middle = _centre(truth.shape)
+                middle = _center_map(truth.shape)
                 found["centre"].lines.append(line.of(middle > measures.otsu(middle), middle))
                 found["centre"].curves.append(measures.iou_curve(middle, truth, THRESHOLDS))
             if options.sam is not None and seen is not None:
@@ -178,7 +178,7 @@ def _mean(image: Embedding, mask: Mask, where: Layout, kind: str) -> Tensor:
     return (image.patches[:, : len(weight)] * (weight / weight.sum())[:, None]).sum(1)
 
 
-def _centre(size: tuple[int, int]) -> Array:
+def _center_map(size: tuple[int, int]) -> Array:
     """A map that falls from 1 in the middle of the image to 0 in its corners."""
     y, x = ((np.arange(n) + 0.5) / n * 2 - 1 for n in size)
     found: Array = 1 - np.hypot(y[:, None], x) / np.sqrt(2)

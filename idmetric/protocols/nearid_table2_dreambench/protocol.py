@@ -1,4 +1,4 @@
-"""DreamBench++: does a metric say of generated images what people say? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
+"""DreamBench++: does a metric agree with people about generated images? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
 
     idmetric-eval dreambench --ratings ratings/ --out results/                                the published scores
     idmetric-eval dreambench --ratings ratings/ --data samples/ --model nearid --out results/     and a model's own
@@ -43,7 +43,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric-eval dreambench`."""
-    text = "ratings: the published folder, or a file with lists; without it those in an imported manifest"
+    text = "ratings: the published folder, or a file with lists (default: those of an imported manifest)"
     parser.add_argument("--ratings", type=Path, metavar="PATH", help=text)
     text = "only images of this category; may be repeated (default: all four)"
     parser.add_argument("--category", action="append", choices=tuple(CATEGORIES), help=text)
@@ -95,8 +95,8 @@ def run(
     Args:
         data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric-data import dreambench_pp`
             or `dreambench_samples.read` makes them; only the first image of a prompt is rated.
-        models: name -> what `scorers.bind` takes.
-        ratings: from `dreambench_ratings.read`; None: those in the manifest.
+        models: name -> model, see `scorers.bind`.
+        ratings: from `ratings.read`; None: those in the manifest.
 
     Raises:
         ValueError: if there are no ratings, or none of the manifest's images.
@@ -139,7 +139,7 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, 
 
 
 def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any]]:
-    """Columns of every rated image: what it is, each group's rating and the rater's score."""
+    """Columns of every rated image: its method and item, each group's rating and the rater's score."""
     groups = humans(ratings)
     columns: dict[str, list[Any]] = {name: [] for name in ("category", "method", "collection", "prompt", *groups)}
     if rater != HUMAN:

@@ -1,4 +1,4 @@
-"""Ratings of DreamBench++: who gave which generated image how much, read from the published files and paired by key.
+"""Reads the ratings of DreamBench++'s generated images from the published files, and pairs them by key.
 
 Three forms are read:
 
@@ -6,8 +6,8 @@ Three forms are read:
     ratings/data_nearid_rating/emu2.json                           metrics: 100 x cosine, "object_00_mug-4_0"
     emu2_object.json                                               one method, a list for each rater, no keys
 
-An item is a collection and the number of a prompt: ("object_00", 4). Names of things are not part of it, since files
-disagree in one (magic_cube, rubik's_cube); nor is the order in a file.
+An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
+disagree about one (magic_cube, rubik's_cube), nor its place in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Item = tuple[str, int]
 CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
 PROMPTS = 9  # of each collection
 
-# published folder -> who rated; the table's column (NearID, Table 2) where it has one
+# published folder -> rater; in comments the column of NearID's Table 2
 _FOLDERS = {
     "data_gpt_rating/concept_preservation_full": "gpt",  # G
     "data_dino_rating": "dino",  # D
@@ -47,7 +47,7 @@ def read(path: str | Path) -> Ratings:
     """Ratings in a file or folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
 
     Raises:
-        ValueError: naming the file and what is wrong with it, or what is missing: two groups of humans.
+        ValueError: naming the file, if it is malformed or has no human ratings.
     """
     path = Path(path)
     if not path.exists():
@@ -64,7 +64,7 @@ def humans(ratings: Mapping[str, Any]) -> list[str]:
 
 
 def from_manifest(manifest: Manifest) -> Ratings:
-    """The ratings that an imported manifest holds beside its generated images (`--option ratings=`)."""
+    """The ratings of the generated images in an imported manifest (`--option ratings=`)."""
     found: Ratings = {}
     for row in manifest.filter(slot="candidate"):
         about = row.parameters or {}

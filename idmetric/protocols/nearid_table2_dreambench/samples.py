@@ -1,9 +1,10 @@
 """Images of DreamBench++: the folders that its generation script writes, as a manifest of pairs.
 
     samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
-    samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     what the method made of it
+    samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
 
-Where the references are apart (images/object/00.jpg), `idmetric-data import dreambench_pp` makes the same manifest.
+For references in a folder of their own (images/object/00.jpg), `idmetric-data import dreambench_pp` makes the same
+manifest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import Item, category_o
 
 NAME = "dreambench_pp"
 _PLACE = re.compile(r"(?P<prompt>\d+)_(?P<image>\d+)")
-_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(?:_(?P<thing>.*))?")
+_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(?:_(?P<subject>.*))?")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def read(folder: str | Path) -> Manifest:
     """The manifest of one run, or of several below a folder.
 
     Raises:
-        ValueError: if there is none, or naming the image without a reference or of another form.
+        ValueError: if there are no images, or an image has no reference or an unknown name.
     """
     root = Path(folder)
     runs = [root] if (root / "tgt_image").is_dir() else sorted(p.parent for p in root.glob("*/tgt_image"))
@@ -62,10 +63,10 @@ def _rows(path: Path) -> Iterator[Row]:
                          "use idmetric-data import dreambench_pp")  # fmt: skip
     name = f"{NAME}/{collection['collection']}"
     group = f"{name}/{run.resolve().name}/{path.stem}"
-    shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["thing"], "group": group}
+    shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["subject"], "group": group}
     yield Row(name, str(reference.absolute()), id=f"{group}/anchor", slot="anchor", **shared)
     yield Row(
-        None,  # whether it shows the subject is what the ratings say
+        None,  # the ratings say whether it shows the subject
         str(path.absolute()),
         id=f"{group}/candidate",
         role="context-edit",
@@ -79,10 +80,10 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> Manifest:
-    """The pairs whose generated image people rated, in some categories.
+    """The pairs with a generated image that people rated, in some categories.
 
     Raises:
-        ValueError: if there is none, saying which methods are known on either side.
+        ValueError: if there are none; the message lists the methods of images and of ratings.
     """
     found = [p for p in pairs(manifest, ratings) if category_of(p.item) in categories]
     if not found:

@@ -35,7 +35,7 @@ _FEWEST = 5  # collections below which an interval would say more than the data 
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Args:
         categories: which to report, of `dreambench_ratings.CATEGORIES`.
@@ -78,7 +78,7 @@ class Rated:
     missing: int = 0
 
     def compared(self) -> list[tuple[Array, Array]]:
-        """Whose ratings are compared: each group's and the rater's, or those of each two groups."""
+        """Pairs of ratings to compare: each group's with the rater's, or each two groups'."""
         if self.scores is None:
             return list(combinations(self.groups, 2))
         return [(group, self.scores) for group in self.groups]
@@ -95,7 +95,7 @@ class Rated:
 
 
 def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
-    """What the humans and a rater (or `HUMAN`) said of a method's images; None if one of them said nothing.
+    """The ratings of a method's images by the humans and a rater (or `HUMAN`); None if one of them rated none.
 
     Raises:
         ValueError: if there are fewer than two human groups and their agreement is asked for.
@@ -116,8 +116,8 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
 def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
-    For each category the methods, in the table's order, and where there are several the Fisher-z row; at the end, where
-    all categories are asked for, the Fisher-z mean of the categories' Fisher-z rows ("all").
+    For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
+    categories together, the Fisher-z mean of their Fisher-z rows ("all").
 
     Raises:
         ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
@@ -154,7 +154,7 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     pairs after filtering; that these are the animals and objects (6,930 pairs), and the ratings' mean, is inferred.
 
     Args:
-        label: of the model, which tells the paper's value.
+        label: of the model, to find the paper's value.
 
     Returns:
         The row; None without images of both categories, or where all have one rating or score.
@@ -203,7 +203,7 @@ def _cell(rated: Rated, options: Options) -> Cell:
 
 
 def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
-    """95 % over collections, which all methods share; None where there are too few for one."""
+    """The 95 % interval over collections, which all methods share; None if there are too few."""
     names = sorted({item[0] for r in found for item in r.items})
     if not settings.bootstrap or len(names) < _FEWEST:
         return None, None

@@ -2,8 +2,8 @@
 
     idmetric-eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
-A query, an image with an instruction, ranks candidates of its own; P@1 is the share of queries whose first is right. A
-tie with a wrong one loses. In percent:
+A query, an image with an instruction, ranks candidates of its own; P@1 is the share of queries that rank a right
+one first. A tie with a wrong candidate loses. In percent:
 
 | | ID-Rec | Re-ID | ID-Grd | ID-Edit | MVEB | in domain (20 sets) | out of domain (8) |
 |---|---|---|---|---|---|---|---|
@@ -12,20 +12,20 @@ tie with a wrong one loses. In percent:
 | SigLIP2 (so400m-14-384) | 73.1 | 45.6 | 36.8 | 65.4 | 57.1 | | |
 | CLIP (ViT-large-14) | 55.3 | 44.3 | 37.4 | 52.5 | 48.2 | | |
 
-A meta-task's number is the mean over its sets, MVEB's that over all 28 (which the printed means confirm), not over the
-four. Where only some of the sets are there the mean is over those, named so, and has no number of the paper beside.
+A meta-task's number is the mean over its sets. MVEB's is the mean over all 28 sets (which the printed means confirm),
+not over the four meta-tasks. A mean over a part of the sets is named so, without a number of the paper.
 
-What models are told:
+The input of models besides images:
 
-* those that take instructions (VisIDEmbed): the query's text, or its meta-task's instruction where it has none; the
-  candidate's text, or the model's own default;
-* dual encoders (`dual:REPO`): images alone, as in section 5.2, but for the queries of Identity Editing: the mean of
+* models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
+  text, or else the model's default;
+* dual encoders (`dual:REPO`) get images alone, as in section 5.2, except for queries of Identity Editing: the mean of
   image and text embedding, each of unit length;
-* all others have no text tower: images alone, in Identity Editing too, where they cannot know what is asked for.
+* all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
 
 Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric-data import mveb`; see
-docs/protocols-mveb.md. Sets whose queries have no wrong candidates of their own are ranked over all targets of the set;
-those of single images with identities, over all other images.
+docs/protocols-mveb.md. If the queries of a set have no wrong candidates of their own, they rank all targets of the set;
+single images with identities rank all other images.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _P1 = "P@1"
 
 @dataclass(frozen=True)
 class Options:
-    """What this protocol can be told beside `scorers.Settings`.
+    """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
         tasks: data set -> one of `datasets.TASKS`, for sets that are not MVEB's.
@@ -120,11 +120,11 @@ def run(
     return results
 
 
-# Models and what they are told
+# Models and their input
 
 
 def _follows(model: Any) -> str:
-    """Whether a model is told "instructions", "edits" or "nothing"."""
+    """The texts that a model takes: "instructions", "edits" or "nothing"."""
     if getattr(model, "averages_words", False):
         return "edits"
     reads = hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False)
@@ -146,7 +146,7 @@ def _bind(
                 raise
             gone = len(data) - len(kept)
             notes.append(
-                f"{len(error.problems)} images could not be used ({gone} rows left out with what depends on them)"
+                f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)"
             )
             data = kept
 
@@ -202,7 +202,7 @@ def _rows(
 
 
 def answers(scorer: Scorer, one: Questions) -> Array:
-    """1 or 0 for each question (Q,): whether what it ranks first is right; NaN where a candidate has no score."""
+    """1 or 0 for each question (Q,): whether its first candidate is right; NaN if a candidate has no score."""
     if one.pool is not None:
         return measure(scorer, one.pool, {_P1: precision_at_1})[_P1]
     scores = scorer.pairs(one.queries[one.of], one.candidates)

@@ -1,4 +1,4 @@
-"""MVEB's questions: which row asks, which rows are ranked for it, and what is said beside their images."""
+"""MVEB's questions: the rows that ask, the rows ranked for each of them, and the texts that go with the images."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Questions:
     """The questions of one data set; rows of the manifest.
 
     Attributes:
-        dataset: its name, MVEB's own where it is one of the 28. task: its meta-task, None where nobody says.
-        queries: (Q,). owner: (Q,), numbers of what intervals draw: identities, or groups where they are unknown.
-        candidates: (C,), what is ranked; of: (C,), for which question; right: bool (C,).
-        pool: in place of these three, where all targets of the set are ranked for each query.
+        dataset: its name, MVEB's own for the 28 sets. task: its meta-task; None if it is unknown.
+        queries: (Q,). owner: (Q,), the units that intervals draw: numbers of identities, or of groups without identity.
+        candidates: (C,), the rows to rank; of: (C,), their questions; right: bool (C,).
+        pool: replaces these three if each query ranks all targets of the set.
     """
 
     dataset: str
@@ -54,9 +54,9 @@ class Asked:
     """A manifest's questions.
 
     Attributes:
-        data: the manifest; an image without a group is there twice, as a query and as what is ranked.
-        origin: (rows of data,), their rows in the manifest that was given.
-        sets: of each data set. notes: what was left out.
+        data: the manifest; an image without a group is in it twice, as query and as candidate.
+        origin: (rows of data,), their rows in the given manifest.
+        sets: the questions of each data set. notes: on rows that were left out.
     """
 
     data: Manifest
@@ -65,9 +65,9 @@ class Asked:
     notes: list[str] = field(default_factory=list)
 
     def instructed(self) -> dict[int, str]:
-        """Row -> all that a model is told which takes instructions; rows without an entry get its default.
+        """Row -> the text for a model that takes instructions; rows without an entry get its default.
 
-        A query says its text, or its meta-task's instruction where it has none; what is ranked says its own text.
+        A query has its own text, or else its meta-task's instruction; a candidate has its own text.
         """
         text, group = self.data.column("text"), self.data.column("group")
         said: dict[int, str] = {}
@@ -76,14 +76,14 @@ class Asked:
             for row in one.rows().tolist():
                 if row in asked:
                     words = text[row] or (TASKS[INSTRUCTIONS[one.task]] if one.task else None)
-                else:
-                    words = text[row] if group[row] is not None else None  # an image's text is what its query says
+                else:  # the text of a single image belongs to its query
+                    words = text[row] if group[row] is not None else None
                 if words:
                     said[row] = words
         return said
 
     def edits(self) -> dict[int, str]:
-        """Row -> the text that a dual encoder is given: of the queries of Identity Editing alone (VisME, 5.2)."""
+        """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
         text = self.data.column("text")
         queries = (row for one in self.sets if one.task == "ID-Edit" for row in one.queries.tolist())
         return {row: text[row] for row in queries if text[row]}
@@ -93,13 +93,13 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
     """The questions of a manifest.
 
     Args:
-        data: groups of a query with what is ranked for it: slot candidate, label 1 = right and 0 = wrong (without a
+        data: groups of a query with its candidates: slot candidate, label 1 = right and 0 = wrong (without a
             label, right if it has the query's identity), or slots positive and negative. Images without a group but
             with an identity ask for each other.
-        tasks: data set -> meta-task, for those that are not MVEB's.
+        tasks: data set -> meta-task, for sets that are not MVEB's.
 
     Raises:
-        ValueError: if there are none, or a candidate is neither right nor wrong.
+        ValueError: if there are no questions, or a candidate is neither right nor wrong.
     """
     named = _sets(data)
     plain = [row for rows, groups in named.values() if not groups for row in rows]
@@ -119,7 +119,7 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
         if found is not None:
             made.append(found)
     if not made:
-        raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and what is ranked for it"))
+        raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
     return Asked(whole, origin, made, notes)
 
 
@@ -211,7 +211,7 @@ class _Columns:
     def _pooled(
         self, dataset: str, task: str | None, asked: Sequence[tuple[int, Sequence[tuple[int, bool]]]]
     ) -> Questions:
-        """All targets ranked for each query; right are its own, and those of its identity."""
+        """Questions that rank all targets; right are a query's own targets and those of its identity."""
         identity = self.identity.copy()
         for query, ranked in asked:
             if identity[query] < 0:
