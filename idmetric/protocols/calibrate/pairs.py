@@ -62,7 +62,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     if not same:
         raise ValueError("no identity has two images: a calibration needs pairs of one identity")
     if len(set(table.family.tolist())) < 3:
-        raise ValueError("a calibration needs at least three families: identities without common edits")
+        raise ValueError("a calibration needs at least three identities without common edits")
     hard = {"context": table.context, "kin": table.kin, "category": table.category}
     kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]
     for k, kind in enumerate(kinds):
