@@ -212,10 +212,12 @@ def read(path: str | os.PathLike[str]) -> Calibration:
         found = read_json(name)
     except CheckpointError as error:
         raise CalibrationError(str(error)) from error
+
     if found.get("kind") != KIND:
         raise CalibrationError(f"{name!r} is not a calibration: `idmetric-eval calibrate` writes them")
     if found.get("format") != FORMAT:
         raise CalibrationError(f"{name!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
+
     try:
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found["curve"].items()}
         return Calibration(

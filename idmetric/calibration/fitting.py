@@ -76,6 +76,7 @@ def _platt(s: Numbers, r: Truths) -> Platt:
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
         raise Flat
+
     return Platt(slope, float(model.intercept_[0]) - slope * center)
 
 
@@ -116,6 +117,7 @@ def held_out(
     fold = np.random.default_rng(seed).permutation(len(names)) % folds
     of = np.sort(fold[place], axis=1)
     out = np.full(len(s), np.nan)
+
     for i, j in combinations_with_replacement(range(folds), 2):
         asked = (of[:, 0] == i) & (of[:, 1] == j)
         rest = ~np.isin(of, (i, j)).any(1)
@@ -132,6 +134,7 @@ def held_out(
             out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
         except Flat:  # few identities may show no slope; their share is the best constant
             out[asked] = r[rest].mean()
+
     return out
 
 

@@ -85,11 +85,13 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     s, r = both_kinds(scores, same)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be in [0, 1], got {rate}")
+
     others = np.sort(s[~r])[::-1]
     allowed = int(rate * len(others))
     allowed += (allowed + 1) / len(others) <= rate  # the product may be rounded down
     if allowed >= len(others):
         return operating_point(s, r, float(s.min()))
+
     first = others[allowed]  # the highest score that must not be accepted
     above = s[s > first]
     threshold = above.min() if len(above) else np.nextafter(first, first.dtype.type(np.inf))  # in the scores' own type
@@ -140,6 +142,7 @@ def threshold_intervals(
                 for what in ("threshold", "true_accept")
             ]  # fmt: skip
         found.append(Threshold(rate, threshold_at_false_accept(s, r, rate), *intervals))
+
     return found
 
 

@@ -92,9 +92,11 @@ def fisher_mean(
         raise ValueError(f"correlations must be in [-1, 1], got {r[np.abs(r).argmax()]}")
     if not 0 < limit < 1:
         raise ValueError(f"limit must be between 0 and 1, got {limit}")
+
     r, w = paired(r, np.ones(len(r)) if weights is None else weights, ("correlations", "weights"))
     if w.min() <= 0:
         raise ValueError(f"weights must be above 0, got {w.min()}: leave such correlations out")
+
     w = w / w.sum()
     mean = float(np.tanh(w @ np.arctanh(r.clip(-limit, limit))))
     if len(r) == 1:

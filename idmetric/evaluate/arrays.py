@@ -24,11 +24,13 @@ def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
         raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)}, got shape {x.shape}")
     if not x.size:
         raise ValueError(f"{name} must not be empty, got shape {x.shape}")
+
     finite = np.isfinite(x)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
         at = place[0] if ndim == 1 else place
         raise ValueError(f"{name} must be finite, but {(~finite).sum()} are not, the first {x[place]} at {at}")
+
     return x
 
 

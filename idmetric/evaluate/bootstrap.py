@@ -74,6 +74,7 @@ def bootstrap(
     value = _value(statistic, np.arange(len(number)))
     if value is None:
         raise ValueError("the statistic is not finite on the data itself")
+
     drawn = (_rows(number, draw(identities, seed, k)) for k in range(samples))
     found = [v for rows in drawn if len(rows) and (v := _value(statistic, rows, undefined=True)) is not None]
     between = percentiles(found, samples, level)
@@ -82,6 +83,7 @@ def bootstrap(
             f"the statistic is defined in {len(found)} of {samples} bootstrap samples of {identities} identities: too "
             "few identities for an interval"
         )
+
     return Interval(value, *between, float(np.mean(found)), float(np.std(found, ddof=1)), len(found))
 
 
@@ -110,13 +112,16 @@ def _numbered(groups: ArrayLike) -> tuple[Rows, int]:
     g = np.asarray(groups)
     if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2) or not len(g):
         raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
+
     none = [k for k, x in enumerate(g.ravel()) if x is None or x != x] if g.dtype.kind in "fO" else []
     if none:
         raise ValueError(f"item {none[0] * len(g) // g.size} has no identity")
+
     try:
         names, number = np.unique(g, return_inverse=True)
     except TypeError as error:
         raise ValueError(f"groups must be of one type that sorts: {error}") from error
+
     if len(names) < 2:
         raise ValueError("an interval by identity needs two identities at least, got 1")
     return number.reshape(g.shape).astype(np.int64), len(names)

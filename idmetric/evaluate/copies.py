@@ -77,9 +77,11 @@ def take_print(pixels: ArrayLike) -> Print:
     x = np.asarray(pixels)
     if x.ndim != 3 or x.shape[2] != 3 or min(x.shape[:2]) < 1:
         raise ValueError(f"pixels must be of shape (H, W, 3), got {x.shape}")
+
     values = x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64)
     if not (np.isfinite(values).all() and values.min() >= -1e-4 and values.max() <= 1 + 1e-4):
         raise ValueError("pixels must be uint8, or floats in [0, 1]")
+
     squashed = _both(values, _resizer(x.shape[0], SIZE), _resizer(x.shape[1], SIZE))
     gray = squashed @ np.array([0.299, 0.587, 0.114])
     down = _resizer(SIZE, _SMALL)
@@ -87,6 +89,7 @@ def take_print(pixels: ArrayLike) -> Print:
         np.lib.stride_tricks.sliding_window_view(_both(gray, m, m), (_SMALL, _SMALL)).reshape(-1, _SMALL**2)
         for m in (_resizer(SIZE, round(_SMALL / part)) for part in _CROPS)
     ]
+
     return Print(squashed, gray, _both(gray, down, down), _unit(np.concatenate(crops)).astype(np.float32))
 
 
@@ -142,6 +145,7 @@ def _coarse(reference: Print, image: Print) -> tuple[float, bool, Array]:
             scale, y, x = _PLACES[k]
             x = -x if mirrored else x
             best = float(around[k]), mirrored, np.array([1 / scale, -y / scale, 1 / scale, -x / scale])
+
     return best
 
 
@@ -166,6 +170,7 @@ def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Ar
         place[[0, 2]] = place[[0, 2]].clip(0.6, 1.6)
         if np.abs(step).max() < 0.04 / n:
             break
+
     return place
 
 
@@ -219,6 +224,7 @@ def _detail(a: Array, b: Array, inside: NDArray[np.bool_]) -> float | None:
     counts = strong & (shown > side**2 / 2)
     if counts.mean() < _LEAST:
         return None
+
     return float((both / np.sqrt(energy_a * energy_b + 1e-9))[counts].min())
 
 

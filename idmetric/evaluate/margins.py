@@ -76,6 +76,7 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
     if np.isinf(positives).any() or np.isinf(distractors).any():
         raise ValueError("similarities must not be infinite")
+
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     first, last = np.minimum(own, other), np.maximum(own, other)
     margins: Array = positives[..., first, last] - distractors[..., own]
@@ -106,12 +107,14 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
         raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
     if np.isinf(table).any():
         raise ValueError("margins must not be infinite")
+
     won, valid = (table > 0)[some], valid[some]
     wins, trials = won.sum(1), valid.sum(1)
     if count_mean:
         trials = trials + 1
         wins = wins + (np.nansum(table[some], axis=1) > 0)  # the mean has the sum's sign
     success: NDArray[np.bool_] = np.all(won | ~valid, axis=1)
+
     return Tally(np.flatnonzero(some), success, wins, trials)
 
 
@@ -184,6 +187,7 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
         raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
     if np.isinf(similarity).any() or np.isinf(oracle).any():
         raise ValueError("similarities and oracle must not be infinite")
+
     there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
     count = there.sum(0)
     found = {
@@ -195,6 +199,7 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
     own = [key for key in found if key[0] == key[1]]
     if not own:
         raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
+
     pair = fisher_mean([found[key] for key in own]).mean
     whole = fisher_mean(list(found.values())).mean if len(found) > len(own) else None
     used = int(sum(count[key] for key in found)), int(sum(count[key] for key in own))

@@ -111,11 +111,13 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponenti
     s, g = paired(scores, gains, ("scores", "gains"))
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
+
     if exponential:
         with np.errstate(over="ignore"):
             g = np.exp2(g) - 1
         if not np.isfinite(g).all():
             raise ValueError("gains are too large to be exponents of 2: give smaller grades, or exponential=False")
+
     g = g / g.max()  # sums stay finite
     depth = len(s) if k is None else min(_depth(k), len(s))
     total = _discounts(len(s))  # of the first 0, 1, 2, ... places
@@ -124,6 +126,7 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponenti
     share = (total[np.minimum(end, depth)] - total[np.minimum(start, depth)]) / (end - start)
     order = np.sort(g[some])[::-1][:depth]
     best = order @ np.diff(total[: len(order) + 1])
+
     return min(float(g[some] @ share / best), 1.0)
 
 
@@ -189,6 +192,7 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     s, r = labelled(scores, relevant)
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
+
     own, others = np.sort(s[r]), np.sort(s[~r])
     fewer = len(own) <= len(others)
     few, many = (own, others) if fewer else (others, own)

@@ -54,6 +54,7 @@ def resampled_auc(
     above, not_below = np.searchsorted(others, s[r], "left"), np.searchsorted(others, s[r], "right")
     hits, misses = _Weights(ends[r]), _Weights(ends[~r][order])
     found = np.full(samples, np.nan)
+
     for k in range(samples):
         times = draw(len(names), seed, k).astype(np.float64)
         won = hits.of(times)
@@ -61,6 +62,7 @@ def resampled_auc(
         pairs = won.sum() * beaten[-1]
         if pairs > 0:
             found[k] = won @ (beaten[above] + beaten[not_below]) / 2 / pairs  # a tie is half a win
+
     return found
 
 
@@ -103,6 +105,7 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
     number = np.asarray(identity)
     if number.shape != a.shape or number.min() < 0 or number.max() >= times.shape[1]:
         raise ValueError(f"identity must be {a.shape} numbers below {times.shape[1]}, got {number.shape}")
+
     a, b = (_scaled(v) for v in (a, b))
     moments = np.stack([np.ones_like(a), a, b, a * a, b * b, a * b])
     sums = np.stack([np.bincount(number, m, times.shape[1]) for m in moments])
@@ -111,6 +114,7 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
         spread_a, spread_b = aa - sum_a**2 / n, bb - sum_b**2 / n
         r = (ab - sum_a * sum_b / n) / np.sqrt(spread_a) / np.sqrt(spread_b)
     defined = (n >= 2) & (spread_a > 1e-9 * n) & (spread_b > 1e-9 * n)  # less is rounding: values have unit spread
+
     return np.asarray(np.where(defined, r.clip(-1, 1), np.nan))
 
 

@@ -63,6 +63,7 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
     names = np.asarray(subjects)
     if not a.shape == b.shape == names.shape:
         raise ValueError(f"needs three arrays (N,), got {a.shape}, {b.shape} and {names.shape}")
+
     _, place = np.unique(names, return_inverse=True)
     whole = np.bincount(place, b)
     if whole.min() <= 0:
@@ -203,6 +204,7 @@ def mask_best_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresho
         ends = np.flatnonzero(np.diff(s[kept][order], append=-np.inf))
         f1 = 2 * hits[ends] / (ends + 1 + there.sum())
         best.append(float(f1.max()) if len(f1) else 0.0)
+
     return float(np.mean(best))
 
 
@@ -211,6 +213,7 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, threshol
     overlaps, s, there, at = _detections(ious, scores, present, thresholds)
     kept = np.isfinite(s)
     precision, reached = np.zeros((len(at), len(_RECALLS))), np.zeros(len(at))
+
     for k, t in enumerate(at):
         hit = ((overlaps >= t) & there)[kept]
         order = np.lexsort((hit, -s[kept]))  # of equal scores, misses first
@@ -224,6 +227,7 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, threshol
         inside = place < len(recall)
         precision[k, inside] = envelope[place[inside]]
         reached[k] = recall[-1]
+
     return precision, reached
 
 
@@ -241,6 +245,7 @@ def _detections(
         raise ValueError("ious are in [0, 1], and thresholds in (0, 1]")
     if not there.any():
         raise ValueError("mAP and F1 need an image that shows the subject")
+
     return overlaps, s, there, at
 
 

@@ -50,17 +50,20 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     if len(s) < 3:
         raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
+
     names = ("identity_change", "factor_change")
     centered = []
     for name, x in zip(names, (identity, factor), strict=True):
         if np.ptp(x) <= _FLAT * np.abs(x).max():
             raise ValueError(f"{name} is constant ({x[0]:g}): no slope can be fitted")
         centered.append(x - x.mean())
+
     x = np.stack(centered, 1)
     size = np.sqrt((x**2).sum(0))
     slopes, _, rank, _ = np.linalg.lstsq(x / size, s - s.mean(), rcond=_FLAT)
     if rank < 2:
         raise ValueError("identity_change and factor_change vary together: cross them in a grid to part them")
+
     slopes = slopes / size
     left = float(((s - s.mean() - x @ slopes) ** 2).sum())
     whole = float(((s - s.mean()) ** 2).sum())
@@ -122,6 +125,7 @@ def trend(
     s, x = paired(similarity, change, ("similarity", "change"))
     members = _instances(instance, len(s))
     found = {}
+
     for step in np.unique(x):
         at = [s[rows][x[rows] == step] for rows in members.values()]
         means = np.array([values.mean() for values in at if len(values)])
@@ -131,6 +135,7 @@ def trend(
             lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
             np.arange(len(means)), samples=samples, level=level, seed=seed,
         )  # fmt: skip
+
     return found
 
 

@@ -106,6 +106,7 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
                 f"{', '.join(lone[:_SHOWN])}{more}"
             )
         found[name or "all"] = search.only(has)
+
     return found, notes
 
 
@@ -124,6 +125,7 @@ def _result(
     queries: dict[str, list[Any]] = {}
     pairs: dict[str, list[Any]] = {}
     ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+
     for dataset, search in searches.items():
         scores = remembered(scorer, search.gallery)
         found = measure(scores, search, measures(options.k))
@@ -138,6 +140,7 @@ def _result(
                           "identity": identities[search.queries], **found})  # fmt: skip
         _extend(pairs, {"dataset": [dataset] * len(both.a), "a": ids[both.a], "b": ids[both.b], "score": both.score,
                         "same": both.same})  # fmt: skip
+
     if len(rows) > 1:
         rows.append(_means(rows))
     return Result("folder", name, rows, scorer.signature(), about, {"queries": queries, "pairs": pairs}, notes)

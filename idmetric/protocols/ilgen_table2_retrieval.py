@@ -110,10 +110,12 @@ def run(
     found, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
     results = []
+
     for name, scorer in bound.models.items():
         rows, items = _rows(scorer, bound.manifest, found, settings, options)
         results.append(Result("retrieval", name, rows, scorer.signature(), about, {"queries": items},
                               [*bound.notes, *notes]))  # fmt: skip
+
     return results
 
 
@@ -126,6 +128,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
     place = np.array([_place(*pair) for pair in zip(data.column("slot"), data.column("split"), strict=True)], object)
     known = np.array([identity is not None for identity in data.column("identity")], dtype=bool)
     found, notes = {}, []
+
     for name in dict.fromkeys(names):
         own = names == name
         queries, gallery = (np.flatnonzero(own & (place == which)) for which in ("query", "gallery"))
@@ -147,6 +150,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
                 raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
             notes.append(f"{text}: left out")
         found[name] = search.only(has)
+
     return found, notes
 
 
@@ -180,6 +184,7 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
         if missing:
             raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
         found[row] = [number[name] for name in wanted]
+
     return found
 
 
@@ -193,6 +198,7 @@ def _rows(
     rows: list[Row] = []
     items: dict[str, list[Any]] = {"dataset": [], "id": [], "identity": [], "mAP": [], "P@1": []}
     ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+
     for name, search in found.items():
         label, measures = measures_of(name, options.k)
         values = measure(scorer, search, measures)
@@ -206,6 +212,7 @@ def _rows(
         items["identity"] += identities[search.queries].tolist()
         for which in measures:
             items[which] += values[which].tolist()
+
     rows += _summaries(rows, paper)
     return rows, items
 
@@ -232,6 +239,7 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
         both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
         value["rop"] = plain_average(both, printed.get("rop"))
         found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
+
     if all(name in value for name in ILGEN_COLUMNS[1:]):
         whole = plain_average([value[name] for name in ILGEN_COLUMNS[1:]], printed.get("avg"))
         found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})

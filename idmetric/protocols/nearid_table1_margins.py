@@ -103,6 +103,7 @@ def run(
     for name, scorer in bound.models.items():
         rows, items, lost = _rows(scorer, bound.manifest, samples, parts, settings, options)
         results.append(Result("nearid", name, rows, scorer.signature(), about, items, [*notes, *lost]))
+
     return results
 
 
@@ -123,6 +124,7 @@ def _check(samples: Matched, parts: Matched) -> list[str]:
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
         )
+
     notes = []
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
         lone = (these.views >= 0).sum(1) < 2
@@ -132,6 +134,7 @@ def _check(samples: Matched, parts: Matched) -> list[str]:
             few = list(dict.fromkeys(these.identity[lone]))
             shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
             notes.append(f"{len(few)} identities with {what} have one view and no margin: {shown}")
+
     return notes
 
 
@@ -173,6 +176,7 @@ def _rows(
         if len(there) > 1:
             nine = set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"])  # the paper's engines
             add(ALL_ENGINES, margins, samples.identity, printed=nine)
+
     if len(parts):
         margins = margins_of(scorer, parts)
         lost += unanswered(margins, parts)
@@ -185,6 +189,7 @@ def _rows(
             rows[-1] |= found
         elif found:
             rows.append({"source": PART_EDITS, **found})
+
     if not rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
     return rows, {"samples": items, "parts": edits} if edits else {"samples": items}, lost

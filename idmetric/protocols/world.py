@@ -135,10 +135,12 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
         raise ValueError(
             "no distractors, part edits or edit grids in this world: render it with --distractors, --parts or --grid"
         )
+
     bound = bind(data, models, settings)
     near, parts = _samples(bound.manifest)
     grid = _grid(bound.manifest)
     results = []
+
     for name, scorer in bound.models.items():
         rows: list[Row] = []
         items: dict[str, Mapping[str, Any]] = {}
@@ -150,6 +152,7 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
         if grid:
             rows += _sensitivity(scorer, grid, settings, items, notes)
         results.append(Result("world", name, rows, scorer.signature(), settings.as_dict(), items, notes))
+
     return results
 
 
@@ -183,16 +186,19 @@ def _distractors(
     margins = margins_of(scorer, near)
     notes += unanswered(margins, near)
     rows: list[Row] = []
+
     for strength in sorted(set(near.source), key=float, reverse=True):
         own = near.source == strength
         found = rates(margins[own], near.identity[own], settings)
         rows.append({"bench": "distractors", "which": f"strength {strength}", **found})
+
     if len(rows) > 1:
         rows.append({"bench": "distractors", "which": ALL, **rates(margins, near.identity, settings)})
     items["margins"] = {
         "strength": [float(s) for s in near.source], "identity": near.identity.tolist(),
         "margins": [[float(x) for x in m if not np.isnan(x)] for m in margins],
     }  # fmt: skip
+
     return rows
 
 

@@ -112,6 +112,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
         lines = [[_cell(values[k], name, pictured, numbers, ids) for name, values in shown.items()] for k in order]
         few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
         found.append(Table(f"{result.model}: {kind}", f"{few}, {about}", list(shown), numbers, lines))
+
     return found
 
 
@@ -140,6 +141,7 @@ def _hardest(columns: Columns, numbers: set[str]) -> tuple[list[int], str]:
         chosen = [*own[np.argsort(score[own], kind="stable")][:half],
                   *other[np.argsort(-score[other], kind="stable")][:half]]  # fmt: skip
         return [int(k) for k in chosen], "least similar of one identity, then most similar of two"
+
     first = next((name for name in columns if name in numbers), None)
     count = len(next(iter(columns.values())))
     if first is None:
@@ -156,6 +158,7 @@ def _cell(value: Any, name: str, pictured: set[str], numbers: set[str], ids: Map
         whole = isinstance(value, int | np.integer)
         text = "–" if math.isnan(number) else str(value) if whole else f"{number:.4f}"
         return Cell(text, number=True, exact=str(value) if whole else f"{number:.9g}")
+
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")
     return Cell("" if value is None else str(value))
@@ -167,6 +170,7 @@ def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
         return {}
     wanted = dict.fromkeys(c.at for table in tables for line in table.lines for c in line if c.at is not None)
     limit, found = min(_SMALL, room(len(wanted))), {}
+
     for row in wanted:
         source = data.source(row)
         try:
@@ -174,4 +178,5 @@ def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
                 found[f"p{row}"] = data_uri(read_image(source), limit)
         except ImageReadError:
             continue
+
     return found

@@ -115,6 +115,7 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
             below.plot(*_thinned(*ecdf(own)), color=color, label=label)
         above.set(title=name if not title else f"{name}, {title}", yticks=[])
         below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
+
     _finish(figure, path)
 
 
@@ -153,6 +154,7 @@ def sensitivity_bars(
         panel.set_xticks(range(len(models)), models, rotation=30, ha="right")
         panel.axhline(0, color="0.3", linewidth=0.8)
         panel.set(title=factor, ylabel="similarity lost" if panel is axes[0] else "")
+
     _finish(figure, path)
 
 
@@ -184,6 +186,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))
             panel.fill_between(list(points), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         panel.set(title=name, xlabel="change", ylabel="similarity" if panel is axes[0] else "")
+
     _finish(figure, path)
 
 
@@ -229,6 +232,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
         roc(pairs, place("roc", part), part)
         precision_recall(pairs, place("pr", part), part)
         distributions(pairs, place("distributions", part), part)
+
     parts = {r.model: r.items["parts"] for r in results if "parts" in r.items}
     if parts:
         first = next(iter(parts.values()))
@@ -240,6 +244,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
     if any(bars.values()):
         sensitivity_bars({m: found for m, found in bars.items() if found}, place("sensitivity"))
         similarity_trends({r.model: r.items["grid"] for r in results if "grid" in r.items}, place("trends"))
+
     return written
 
 
@@ -257,6 +262,7 @@ def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
             own = names == name
             if same[own].any() and not same[own].all():
                 found.setdefault(name if several else "", {})[result.model] = Scored(score[own], same[own])
+
     return found
 
 
@@ -277,6 +283,7 @@ def _figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[A
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(f"plots need matplotlib: {install('report')}") from error
+
     figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for one in axes:

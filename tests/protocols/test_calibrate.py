@@ -126,7 +126,7 @@ def test_what_cannot_be_calibrated_is_refused(folder: Path, metric: IDSim) -> No
     data = table(folder)
     with pytest.raises(ValueError, match="have no revision"):
         calibrate.run(data, {"m": metric}, QUICK)
-    with pytest.raises(ValueError, match=r"only models that idmetric.load opens can"):
+    with pytest.raises(ValueError, match=r"only models that idmetric\.load opens can"):
         calibrate.run(data, {"pixels": object()}, QUICK)
     saved = load(folder / "model", device="cpu")
     with pytest.raises(ValueError, match="no identity has two images"):

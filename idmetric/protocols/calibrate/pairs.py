@@ -53,16 +53,19 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     table = _Table(data)
     rng = np.random.default_rng(seed)
     drawn: dict[tuple[int, int], str] = {}
+
     for rows in table.rows_of.values():
         own = list(_within(rows, each, rng))
         for a, b in own:
             if table.image[a] != table.image[b]:
                 drawn[min(a, b), max(a, b)] = "same"
+
     same = len(drawn)
     if not same:
         raise ValueError("no identity has two images: a calibration needs pairs of one identity")
     if len(set(table.family.tolist())) < 3:
         raise ValueError("a calibration needs at least three identities without common edits")
+
     hard = {"context": table.context, "kin": table.kin, "category": table.category}
     kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]
     for k, kind in enumerate(kinds):
@@ -74,6 +77,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     own = named == "same"
     if own.all():
         raise ValueError("no two identities are of one dataset: there are no pairs of two identities")
+
     return Pairs(a, b, own, named, table.family[np.stack([a, b], 1)])
 
 

@@ -103,6 +103,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
         raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
     if args.check is None and args.save is None and args.out is None:
         raise ValueError("no place for the calibration: give --save FILE or --out DIR")
+
     if args.save is not None:
         check(args.save, parents=True)
     options = Options(
@@ -115,6 +116,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
         args.out,
         args.check,
     )
+
     return run(data, models, settings, options)
 
 
@@ -131,12 +133,14 @@ def run(
         return checked(data, models, settings, options)
     if options.save is not None and len(models) > 1:
         raise ValueError(f"{len(models)} models cannot share the file {options.save}: leave --save out, and give --out")
+
     results = []
     for name, (calibration, result) in calibrations(data, models, settings, options).items():
         path = options.save or (options.out and options.out / f"{slug(name)}.calibration.json")
         if path is not None:
             calibration.write(path)
         results.append(result)
+
     return results
 
 
@@ -165,6 +169,7 @@ def checked(
     given = {name: _given(name, metric, settings, options) for name, metric in models.items()}
     bound, pairs = _bound(data, models, settings, options)
     results = []
+
     for name, scorer in bound.models.items():
         scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
         p = calibration.probability(1 - scores)
@@ -178,6 +183,7 @@ def checked(
         notes += [*bound.notes, *_notes(pairs, unseen=False)]
         items = items_of(bound.manifest, pairs, scores, p)
         results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
+
     return results
 
 
@@ -218,11 +224,13 @@ def _calibrated(
     limit = 1 / (families + 2)  # pairs of one family are not independent
     rows: list[Row] = []
     unseen: dict[str, Array] = {}
+
     for method in METHODS:
         unseen[method] = held_out(
             scores, pairs.same, pairs.family, method, limit=limit, folds=options.folds, seed=settings.seed
         )
         rows.append(quality_row(method, unseen[method], pairs, settings))
+
     area = auc(scores, pairs.same, pairs.family, settings)
     chosen = rows[METHODS.index(options.method)]
     if area is not None:
@@ -241,6 +249,7 @@ def _calibrated(
     items = items_of(data, pairs, scores, unseen[options.method])
     about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
     signature = metric.signature(settings.distance)
+
     return calibration, Result("calibrate", name, rows, signature, about, items, [*notes, *_notes(pairs)])
 
 

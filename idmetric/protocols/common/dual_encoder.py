@@ -62,10 +62,12 @@ class DualEncoder:
             import transformers
         except ImportError as error:
             raise ImportError(f"dual encoders need transformers: {install('visid')}") from error
+
         where = fetch_folder(Files(source, hub or Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
+
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
             model = getattr(transformers, _CLASSES[kind]).from_pretrained(
@@ -75,6 +77,7 @@ class DualEncoder:
             self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{source!r} is no whole {kind}: {error}") from error
+
         self.name, self.revision = source, _commit(where)
         self.device = auto_device() if device is None else torch.device(device)
         self.model = model.to(self.device).eval()

@@ -69,6 +69,7 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
     keys, names, parent = image_keys(data), data.column("identity"), parent_rows(data)
     made: dict[tuple[str, str, int], dict[int, int]] = {}
     nth: dict[tuple[str, int, str], int] = defaultdict(int)
+
     for row, role in enumerate(data.column("role")):
         if role not in roles or parent[row] < 0 or (names[parent[row]], keys[parent[row]]) not in view_of:
             continue
@@ -76,12 +77,14 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
         label = source(row)
         made.setdefault((name, label, nth[name, at, label]), {})[at] = row
         nth[name, at, label] += 1
+
     width = 1 + max((max(own) for own in places.values()), default=0)
     views, rows = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
     for k, ((name, _, _), own) in enumerate(made.items()):
         for at, (row, _) in places[name].items():
             views[k, at] = row
         rows[k, list(own)] = list(own.values())
+
     owners, labels = ([key[i] for key in made] for i in (0, 1))
     return Matched(np.array(owners, dtype=object), np.array(labels, dtype=object), views, rows)
 
@@ -93,6 +96,7 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
     )  # fmt: skip
     found: dict[str, dict[int, tuple[int, str]]] = {}
     seen: set[tuple[str, str]] = set()
+
     for row, (name, role, key) in enumerate(zip(names, roles, keys, strict=True)):
         if name is None or role not in VIEWS or (name, key) in seen:
             continue
@@ -107,6 +111,7 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
                 f"{name!r} has more than {_MANY} views: this protocol compares a few; filter the manifest by role"
             )
         own[at] = (row, key)
+
     return found
 
 
@@ -189,6 +194,7 @@ def oracle(
                 lambda rows, which=which: of(rows, which),  # type: ignore[misc]
                 identity, settings, count, printed,
             )  # fmt: skip
+
     return found
 
 

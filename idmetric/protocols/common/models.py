@@ -28,10 +28,12 @@ def open_model(source: str, *, device: torch.device | str | None = None, dtype: 
         return baselines.open_baseline(source, device)
     if source.startswith(dual_encoder.PREFIX):
         return dual_encoder.open_dual(source, device=device, dtype=dtype)
+
     if source.startswith("judge:"):
         from idmetric.protocols.judges.file import open_judge  # needs httpx or transformers
 
         return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
+
     options = {} if dtype is None else {"dtype": dtype}
     if source.startswith("untrained:"):
         return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))

@@ -57,6 +57,7 @@ class PairStore:
             known = (here >= 0).all(0)
             cells.append(cell_of(here[:, known].min(0), here[:, known].max(0)))
             values.append(found[known])
+
         ordered, first = np.unique(np.concatenate(cells), return_index=True)
         return ordered, np.concatenate(values)[first]
 

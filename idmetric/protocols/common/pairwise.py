@@ -112,6 +112,7 @@ def prepare(
                 held[name][k] = pixels
             if progress is not None:
                 progress(k + 1, len(first))
+
     if problems:
         raise UnreadableError(manifest, {row: problems[key] for row, key in keys.items() if key in problems})
     number = {key: k for k, key in enumerate(first)}
@@ -209,6 +210,7 @@ class PairScorer:
         found, order, done, kept = np.full(len(new), np.nan), self._order(new), 0, 0
         low, high = ends_of(new[order])
         saved = time.monotonic()
+
         try:
             for part in self._tiles.runs(low, high):
                 found[order[part]] = self._tiles.row(int(low[part.start]), high[part])

@@ -130,6 +130,7 @@ def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed
     own = int((counts**2).sum())
     shares = _shares((own - len(rows)) // 2, (len(rows) ** 2 - own) // 2)
     parts: list[tuple[Ints, Ints, Array, NDArray[np.bool_]]] = []
+
     for number, part in enumerate(whole.blocks()):
         relevant, valid = whole.truth(part)
         wanted = _drawn(valid & (np.arange(len(rows))[part, None] < np.arange(len(rows))), relevant, shares,
@@ -137,6 +138,7 @@ def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed
         i, j = np.nonzero(wanted)
         scores = scorer.matrix(rows[part], rows)
         parts.append((rows[part][i], rows[j], scores[i, j], relevant[i, j]))
+
     return _joined(parts)
 
 
@@ -151,6 +153,7 @@ def searched(
     own = int(search.positives().sum())
     shares = _shares(own, len(search.queries) * len(search.gallery) - own)
     parts: list[tuple[Ints, Ints, Array, NDArray[np.bool_]]] = []
+
     for number, part in enumerate(search.blocks()):
         scores = scorer.matrix(search.queries[part], search.gallery)
         relevant, valid = search.truth(part)
@@ -158,6 +161,7 @@ def searched(
             found[name][part] = per_query(one, scores, relevant & valid, valid=valid)
         i, j = np.nonzero(_drawn(valid, relevant, shares, (seed, number)))
         parts.append((search.queries[part][i], search.gallery[j], scores[i, j], relevant[i, j]))
+
     return found, _joined(parts)
 
 

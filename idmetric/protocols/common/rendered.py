@@ -42,4 +42,5 @@ def rendered(
         whole = write_world(folder / name, plan, count, done=step)
         number = [int(row.partition("/")[0].rpartition("-")[2]) for row in whole.column("id")]
         parts.append(whole.take(np.array(number) < count))  # an earlier run may have rendered more
+
     return merge(parts) if len(parts) > 1 else parts[0]

@@ -87,12 +87,14 @@ def table(results: Sequence[Result]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     labels = 1 + len(names_of(results, str))
     text = []
+
     for line in lines:
         cells = [
             cell.ljust(width) if k < labels else cell.rjust(width)
             for k, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         text.append("  ".join(cells).rstrip())
+
     return "\n".join([*text, *footnotes(results)]) + "\n"
 
 
@@ -120,6 +122,7 @@ def latex(results: Sequence[Result]) -> str:
         "\\end{tabular}",
         *(f"% {note}" for note in footnotes(results)),
     ]
+
     return "\n".join(text) + "\n"
 
 
@@ -129,6 +132,7 @@ def as_csv(results: Sequence[Result]) -> str:
     numbers = ("value", "low", "high", "count", "paper")
     about = ("revision", "distance", "resolution", "dtype", "idmetric")
     lines: list[list[Any]] = []
+
     for result in results:
         for row in result.rows:
             start = [result.protocol, result.model, *(row.get(label, "") for label in labels)]
@@ -137,6 +141,7 @@ def as_csv(results: Sequence[Result]) -> str:
                 if isinstance(value, Value):
                     shown = in_csv(asdict(value))
                     lines.append([*start, metric, *(shown[name] for name in numbers), *end])
+
     return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
 
 
@@ -156,6 +161,7 @@ def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | 
             "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
             "items": dict((files or {}).get(result.model, {})),
         })  # fmt: skip
+
     return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
 
 
@@ -173,6 +179,7 @@ def _cells(results: Sequence[Result]) -> list[list[str]]:
     for metric in metrics:
         head += [metric, f"{metric} (paper)"] if metric in printed else [metric]
     lines = [[*head, "n"]]
+
     for result, row in rows:
         line = [result.model, *(str(row.get(label, "")) for label in labels)]
         for metric in metrics:
@@ -182,6 +189,7 @@ def _cells(results: Sequence[Result]) -> list[list[str]]:
                 paper = value.paper if isinstance(value, Value) else None
                 line.append("-" if paper is None else f"{paper:.3f}")
         lines.append([*line, _support(row)])
+
     return lines
 
 
@@ -228,18 +236,21 @@ def write(results: Sequence[Result], out: Path, name: str) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     files: dict[str, dict[str, str]] = {}
     written = []
+
     for result in results:
         for kind, columns in result.items.items():
             path = out / f"{name}.{slug(result.model)}.{kind}.parquet"
             _write_items(path, columns, result)
             files.setdefault(result.model, {})[kind] = path.name
             written.append(path)
+
     texts = {"json": as_json(results, files), "csv": as_csv(results), "md": markdown(results), "tex": latex(results)}
     for ending, text in texts.items():
         path = out / f"{name}.{ending}"
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
         written.append(path)
+
     return written
 
 

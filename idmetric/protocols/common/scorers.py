@@ -119,10 +119,12 @@ def bind(
     own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
     if not own:
         raise ValueError("no models: give at least one")
+
     if needs_patches(settings.distance):
         lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
         if lacking:
             raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
+
     if settings.on_error == "fail":
         return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
     if rows is not None or words is not None:
@@ -136,6 +138,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
     if folder is not None:
         settings = replace(settings, store=Path(folder.name) / "embeddings")
     notes: list[str] = []
+
     while True:
         try:
             bound = _bind(manifest, models, settings, None, None)
@@ -149,6 +152,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
                 f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)"
             )
             manifest = kept
+
     for scorer in bound.values():
         if isinstance(scorer, VectorScorer | pairwise.PairScorer):
             scorer.folder = folder  # a temporary one lives as long as this
@@ -172,6 +176,7 @@ def _bind(
         manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
     ) if prepared else {}  # fmt: skip
     bound: dict[str, Scorer] = {}
+
     for name, model in models.items():
         if name in stored:
             bound[name] = VectorScorer(model, stored[name], settings.distance)
@@ -183,6 +188,7 @@ def _bind(
                 store=None if settings.store is None else settings.store / settings.look.folder(model),
                 progress=settings.pair_progress,
             )  # fmt: skip
+
     return bound
 
 
@@ -215,12 +221,14 @@ class VectorScorer:
             for part in _slices(len(columns), _COLUMNS):
                 np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
             return out.clip(-1, 1, out=out)
+
         for i in self._blocks(len(rows)):
             for j in self._blocks(len(columns)):
                 far = distance_matrix(
                     self._load(np.asarray(rows)[i]), self._load(np.asarray(columns)[j]), self.distance
                 )
                 out[i, j] = 1 - far.double().cpu().numpy()
+
         return out
 
     def pairs(self, a: Rows, b: Rows) -> Array:
@@ -228,6 +236,7 @@ class VectorScorer:
         if len(a) != len(b):
             raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         out = np.empty(len(a))
+
         for part in _slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
             left, right = np.asarray(a)[part], np.asarray(b)[part]
             if self.distance == "cls":
@@ -235,6 +244,7 @@ class VectorScorer:
             else:
                 found = distance(self._load(left), self._load(right), self.distance)
                 out[part] = 1 - found.double().cpu().numpy()
+
         return out
 
     def _load(self, rows: Rows) -> Embedding:

@@ -44,6 +44,7 @@ def cells(data: Manifest) -> list[Cell]:
         if slot == "anchor" and group in instances and anchors.setdefault(group, row) != row:
             raise ValueError(f"row {row + 1}: a second anchor of the instance (group) {group[0]!r}: one is unchanged")
     found: list[Cell] = []
+
     for row, (group, changes) in enumerate(zip(groups, about, strict=True)):
         if group not in instances or not (edits[row] or slots[row] == "anchor"):
             continue
@@ -58,6 +59,7 @@ def cells(data: Manifest) -> list[Cell]:
             raise ValueError(f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)")
         numbers = [_number(changes[name], name, row) for name in _COLUMNS[1:]]
         found.append(Cell(row, anchors[group], instance, str(factor), *numbers))
+
     if not found:
         raise ValueError(
             "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
@@ -88,11 +90,13 @@ def _about(data: Manifest) -> list[dict[str, Any]]:
         for name in _COLUMNS
     }
     found = []
+
     for row, text in enumerate(data.column("parameters")):
         given = json.loads(text) if text else {}
         found.append({
             name: values[row] if values[row] not in (None, "") else given.get(name) for name, values in free.items()
         })  # fmt: skip
+
     return found
 
 

@@ -140,10 +140,12 @@ def run(
     grid = rescaled(grid) if options.rescale else grid
     about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
     results = []
+
     for name, scorer in bound.models.items():
         scores, own, notes = answered(scorer, grid)
         rows, items = measured(scores, own, settings)
         results.append(Result("sensitivity", name, rows, scorer.signature(), about, items, [*bound.notes, *notes]))
+
     return results
 
 
@@ -196,6 +198,7 @@ def measured(
     rows: list[Row] = []
     items: dict[str, dict[str, list[Any]]] = {"grid": _columns(grid, scores)}
     slopes: dict[str, list[float]] = {}
+
     for factor in _factors(grid):
         found = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
@@ -207,10 +210,12 @@ def measured(
             slopes.setdefault(instance, []).append(one.identity)
             _add(items, "fits", instance=instance, factor=factor, identity=one.identity, context=one.factor,
                  intercept=one.intercept, r2=one.r2)  # fmt: skip
+
     if len(rows) > 1:
         means = np.array([np.mean(own) for own in slopes.values()])
         value = _mean(means, settings, items, ALL, "identity")
         rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
+
     return rows, items
 
 

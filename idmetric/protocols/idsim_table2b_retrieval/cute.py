@@ -42,6 +42,7 @@ def draw(data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: 
         friends[category[name]].append(name)
     found: list[tuple[int, int, int]] = []
     without = []
+
     for name in objects:
         others = [objects[other] for other in friends[category[name]] if other != name]
         shared = _shared(objects[name], others, mode)
@@ -50,6 +51,7 @@ def draw(data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: 
         for k in range(per_object if shared else 0):
             rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
             found.append(_triplet(rng, objects[name], others, shared, mode))
+
     return np.array(found, dtype=np.int64).reshape(-1, 3), without
 
 
@@ -59,12 +61,14 @@ def _objects(data: Manifest, rows: Ints) -> tuple[dict[str, Scenes], dict[str, s
     keys, names, seen = image_keys(data), data.column("id"), set()
     objects: dict[str, Scenes] = {}
     category: dict[str, str | None] = {}
+
     for row in sorted(rows.tolist(), key=lambda r: names[r]):
         if identity[row] is None or scene[row] is None or (identity[row], keys[row]) in seen:
             continue
         seen.add((identity[row], keys[row]))
         objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
         category[identity[row]] = kind[row]
+
     return {name: dict(sorted(objects[name].items())) for name in sorted(objects)}, category
 
 

@@ -103,16 +103,19 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     if "x_subset" in data.table.column_names:
         given.insert(0, data.column("x_subset"))
     found: dict[str, list[int]] = defaultdict(list)
+
     for row, names in enumerate(zip(*given, strict=True)):
         name = next((known[p] for n in names if n and (p := _plain(str(n))) in known), None)
         if name is not None:
             found[name].append(row)
+
     if not found:
         there = ", ".join(repr(n) for n in list(dict.fromkeys(data.column("dataset")))[:_SHOWN])
         raise ValueError(
             f"no benchmark of ID-Sim here: the column dataset holds {there}, not {', '.join(BENCHMARKS)}; "
             "say which one it is: --set NAME"
         )
+
     return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
 
 
@@ -131,6 +134,7 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
             made[name] = _pairs(data, rows, name)
         else:
             made |= _triplets(data, rows, name, per_object, seed)
+
     return {name: _sized(plan, name) for name, plan in made.items()}
 
 
@@ -145,6 +149,7 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
         return Plan("search", (rows[queries], rows[gallery]))
     if benchmark.drawn and queries is None and gallery is None:
         return _drawn(data, rows, seed)
+
     lacks = "queries" if queries is None else "gallery"
     parts = ", ".join(repr(p) for p in dict.fromkeys(split.tolist()))
     raise ValueError(
@@ -174,6 +179,7 @@ def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
     ]
     note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper doesn't say which it took"
     queries = np.array(chosen, dtype=np.int64)
+
     return Plan("search", (queries, np.setdiff1d(rows, queries)), None, (note,))
 
 
@@ -183,12 +189,14 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
     identity, label = data.column("identity"), data.column("label")
     anchors: dict[Group, int] = {}
     others: dict[Group, list[int]] = defaultdict(list)
+
     for row in rows.tolist():
         if slots[row] == "anchor":
             if anchors.setdefault(groups[row], row) != row:
                 raise ValueError(f"{name}, row {row + 1}: a second anchor of group {groups[row][0]!r}")
         elif slots[row] is not None:
             others[groups[row]].append(row)
+
     a, b, same = [], [], []
     for group, mine in others.items():
         if group not in anchors:
@@ -200,6 +208,7 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
             a.append(anchor)
             b.append(row)
             same.append(_same(name, row, slots[row], label[row], identity[anchor], identity[row]))
+
     if not a:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
     return Plan("pairs", (np.array(a, dtype=np.int64), np.array(b, dtype=np.int64)), np.array(same, dtype=bool))
@@ -223,6 +232,7 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
     given = _given(data, rows)
     if given:
         return {f"{name} {mode}".strip(): Plan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}
+
     made = {}
     for mode in cute_triplets.MODES:
         found, without = cute_triplets.draw(data, rows, mode, per_object=per_object, seed=seed)
@@ -236,6 +246,7 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
             listed = ", ".join(without[:_SHOWN]) + (", ..." if len(without) > _SHOWN else "")
             notes.append(f"{len(without)} objects allow no {mode} triplet: {listed}")
         made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, tuple(notes))
+
     return made
 
 
@@ -247,12 +258,14 @@ def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
         if slots[row] is not None and members[groups[row]].setdefault(slots[row], row) != row:
             raise ValueError(f"row {row + 1}: a second {slots[row]} of group {groups[row][0]!r}: a triplet is of three")
     found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+
     for own in members.values():
         if own.keys() >= {"anchor", "positive", "negative"}:
             anchor, positive, negative = (own[s] for s in ("anchor", "positive", "negative"))
             known = None not in (scenes[anchor], scenes[positive])
             mode = ("easy" if scenes[anchor] == scenes[positive] else "hard") if known else ""
             found[mode].append((anchor, positive, negative))
+
     return found
 
 

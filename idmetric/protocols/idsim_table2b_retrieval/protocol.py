@@ -112,6 +112,7 @@ def run(
     notes = [*bound.notes, *(note for plan in made.values() for note in plan.notes), *lost]
     about = {**settings.as_dict(), "triplets": options.triplets}
     results = []
+
     for name, scorer in bound.models.items():
         one = _Model(scorer, bound.manifest, settings, _row_of(scorer, settings, options))
         for benchmark, plan in made.items():
@@ -122,6 +123,7 @@ def run(
             else:
                 one.triplets(benchmark, plan)
         results.append(Result("idsim", name, one.rows, scorer.signature(), about, one.items, [*notes, *one.notes]))
+
     return results
 
 
@@ -152,6 +154,7 @@ def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dic
                 raise ValueError(f"{text}; mend the manifest, or leave them out (--on-error skip)")
             notes.append(f"{text}: left out")
         found[name] = search.only(has)
+
     return found, notes
 
 

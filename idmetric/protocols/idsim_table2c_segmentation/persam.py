@@ -97,6 +97,7 @@ class PerSAM:
             source, processor = _open(self.name, hub)
         else:
             self.name = type(source).__name__
+
         if processor is None:
             raise ValueError("an opened model needs its SamProcessor")
         place = auto_device() if device is None else torch.device(device)
@@ -121,6 +122,7 @@ class PerSAM:
         prior = heat.detach().cpu().double().numpy() if isinstance(heat, Tensor) else np.asarray(heat, np.float64)
         if prior.shape != seen.size:
             raise ValueError(f"a map of {prior.shape} for an image of {seen.size} (height, width)")
+
         points, labels = pick_points(prior, self.positives, self.negatives)
         prompts = {
             "input_points": self._scaled(points, seen)[None, None],
@@ -134,6 +136,7 @@ class PerSAM:
             return Segmentation(mask, quality, points, labels, None)
         corners = self._scaled(np.array(box).reshape(2, 2), seen).reshape(1, 1, 4)
         logits, quality = self._predict(seen, {**prompts, "input_masks": logits, "input_boxes": corners})
+
         return Segmentation(self._full(logits, seen), quality, points, labels, box)
 
     def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> tuple[Tensor, float]:
@@ -173,6 +176,7 @@ def _peaks(heat: Array, count: int) -> list[tuple[int, int]]:
     left = heat.copy()
     rows, columns = np.ogrid[: heat.shape[0], : heat.shape[1]]
     found: list[tuple[int, int]] = []
+
     for _ in range(count):
         if np.isneginf(left).all():  # nothing is far enough away
             left = heat.copy()
@@ -181,6 +185,7 @@ def _peaks(heat: Array, count: int) -> list[tuple[int, int]]:
         y, x = divmod(int(np.argmax(left)), heat.shape[1])
         found.append((x, y))
         left[(rows - y) ** 2 + (columns - x) ** 2 < (max(heat.shape) / 16) ** 2] = -np.inf
+
     return found
 
 
@@ -200,6 +205,7 @@ def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
         from transformers import SamModel, SamProcessor
     except ImportError as error:
         raise ImportError(f"SAM needs transformers: {install('visid')}") from error
+
     try:
         from transformers import AutoConfig
 

@@ -63,6 +63,7 @@ def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Ta
     shown = next((p for p in _TARGETS if p in part), None)
     refs: dict[str, list[int]] = defaultdict(list)
     targets: dict[str, list[int]] = defaultdict(list)
+
     for row in sorted(range(len(data)), key=lambda r: ids[r]):
         if identity[row] is None or not masked[row]:
             continue
@@ -71,20 +72,24 @@ def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Ta
             refs[identity[row]].append(row)
         elif not given and (not shown or part[row] == shown):
             targets[identity[row]].append(row)
+
     able = [name for name in refs if len(refs[name]) == options.references and targets[name]]
     if not able:
         raise ValueError(
             f"no identity has {options.references} reference(s) and a target with masks: give images of the same "
             "subject with masks of it (column mask)"
         )
+
     everyone = np.array([row for name in able for row in targets[name]])
     owner = np.array([name for name in able for _ in targets[name]], dtype=object)
     found = []
+
     for k, name in enumerate(able):
         strangers = everyone[owner != name]
         if options.others is not None and options.others < len(strangers):
             strangers = np.sort(np.random.default_rng([settings.seed, k]).choice(strangers, options.others, False))
         found.append(Task(name, tuple(refs[name]), tuple(targets[name]), tuple(strangers.tolist())))
+
     left = sorted({n for n in identity if n is not None} - set(able))
     notes = [f"{len(left)} identities lack a reference or a target with a mask: {', '.join(left[:5])}"] if left else []
     return found, notes

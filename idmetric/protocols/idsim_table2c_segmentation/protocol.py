@@ -118,6 +118,7 @@ def run(
     lacking = [name for name, model in models.items() if not isinstance(model, Embedder)]
     if lacking:
         raise ValueError(f"{', '.join(lacking)} have no patches to make a map of: leave them out")
+
     bound = bind(real, models, replace(settings, distance="patch"))
     looked, notes = tasks(bound.manifest, settings, options)
     about = {**settings.as_dict(), "references": options.references, "match": options.match, "score": options.score}
@@ -125,6 +126,7 @@ def run(
     if options.sam is not None:
         about |= {"sam": options.sam.name, "points": (options.sam.positives, options.sam.negatives)}
     results = []
+
     for name, scorer in bound.models.items():
         found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, settings.progress)
         label = scorer.signature().get("model", "")
@@ -132,6 +134,7 @@ def run(
         items = {method: kept.columns() for method, kept in found.items()}
         signature = {**scorer.signature(), "distance": "patch"}
         results.append(Result("segmentation", name, rows, signature, about, items, [*bound.notes, *notes]))
+
     return results
 
 
@@ -153,6 +156,7 @@ def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) 
         curves = np.stack(found.curves)
         threshold, _ = measures.shared_threshold(curves, THRESHOLDS)
         row["IoU one"] = intervals.mean(curves[:, threshold == THRESHOLDS][:, 0], subject[own], settings)
+
     row["IoU"] = intervals.mean(table["iou"][own], subject[own], settings)
     names = np.unique(subject[own])
     pooled = measures.subject_ious(table["intersection"][own], table["union"][own], subject[own])
@@ -160,6 +164,7 @@ def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) 
     if method == "centre":  # it is the same in other images
         return row
     row |= _detection(table, names, settings, label if method == "persam" and pods else "")
+
     return row
 
 
@@ -171,6 +176,7 @@ def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings
         mine = table["subject"] == name
         given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
         values.append((measures.mask_map(*given), measures.mask_f1(*given)))
+
     paper = IDSIM_TABLE_2C.get(idsim_row(label) or "", (None, None))
     columns = np.array(values).T
     pairs = zip(("mAP", "F1"), columns, paper, strict=True)

@@ -80,6 +80,7 @@ def search(
             wanted[row].append(k)
     found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if options.sam is not None else {})}
     ids = data.column("id")
+
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
         target = _unit(scorer.stored.embedding([row]))
         picture = read_image(_source(data, row))
@@ -103,6 +104,7 @@ def search(
                 found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
         if progress is not None:
             progress(done, len(wanted))
+
     return found
 
 
@@ -148,6 +150,7 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options)
         cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
         parts.append(replace(one, weights=cover))
         means.append(_mean(one, mask, where, options.score))
+
     whole = concatenate(parts)
     vectors = None if options.match == "nearest" else prototypes(whole, options.match)
     return Subject(task, whole, vectors, torch.cat(means))

@@ -110,6 +110,7 @@ class Endpoint:
                 {"type": "text", "text": f"Image {name}:"},
                 {"type": "image_url", "image_url": {"url": address}},
             ]
+
         body = {
             "model": self.model, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens,
             "temperature": temperature, "seed": seed,
@@ -117,11 +118,13 @@ class Endpoint:
         body = {name: value for name, value in {**body, **self.extra}.items() if value is not None}
         secret = self._key()
         hide = redactor(secret)
+
         try:
             reply = reply_of(self._post(json.dumps(body).encode(), secret, hide), self.model)
         except (CallError, JudgeError) as error:
             error.args = (hide(str(error)),)
             raise
+
         return Reply(hide(reply.text), reply.usage, hide(reply.model))
 
     def _post(self, body: bytes, secret: str | None, hide: Callable[[str], str]) -> Any:
@@ -133,6 +136,7 @@ class Endpoint:
             raise CallError(f"timed out: no complete reply after {self.timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise CallError(f"{type(error).__name__}: {error}") from None
+
         if kind != "application/json":
             raise CallError(f"the reply is {hide(kind)[:_SHOWN]}, not application/json")
         try:
@@ -146,6 +150,7 @@ class Endpoint:
                    "User-Agent": f"idmetric/{__version__}"}  # fmt: skip
         if secret:
             headers["Authorization"] = f"Bearer {secret}"
+
         async with (
             self._client() as client,
             client.stream("POST", f"{self.address}/chat/completions", content=body, headers=headers) as response,
@@ -153,6 +158,7 @@ class Endpoint:
             data, whole = await _read(response)
             if not response.is_success:
                 raise self._refusal(response, data, whole, hide)
+
         if not whole:
             raise CallError(f"the reply is longer than {_LARGEST} bytes", again=False)
         return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() or "untyped", data
@@ -175,6 +181,7 @@ class Endpoint:
             raise JudgeError(
                 f"the environment variable {self.key} holds characters that an HTTP header cannot: check it"
             )
+
         return secret
 
     def _refusal(

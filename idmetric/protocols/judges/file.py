@@ -44,17 +44,21 @@ def open_judge(
         given = json_file.read(path)
     except (OSError, ValueError) as error:
         raise JudgeError(f"{path}: not readable as JSON: {error}") from error
+
     if not isinstance(given, dict) or ("url" in given) == ("local" in given):
         raise JudgeError(
             f'{path}: give {{"url": ..., "model": ...}} for a server, or {{"local": ...}} for a model here'
         )
+
     known = (*(_LOCAL if "local" in given else _ENDPOINT), *_SETTINGS, *_REST)
     unknown = [name for name in given if name not in known]
     if unknown:
         raise JudgeError(f"{path}: unknown {unknown[0]!r}; there are {', '.join(known)}")
+
     question = given.get("question", "evidence")
     if question not in list(QUESTIONS):
         raise JudgeError(f"{path}: unknown question {question!r}: choose {', '.join(QUESTIONS)}")
+
     try:
         settings = Settings(**_chosen(given, _SETTINGS))
         prices = None if given.get("prices") is None else (float(given["prices"][0]), float(given["prices"][1]))

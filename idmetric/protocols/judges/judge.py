@@ -155,6 +155,7 @@ class Judge:
         start, row, found = time.monotonic(), 0, {}
         self._stop.clear()
         pool = ThreadPoolExecutor(self.settings.concurrency)
+
         try:
             futures = {pool.submit(self._one_or_stop, a, b, read): k for k, (a, b) in enumerate(pairs)}
             for done, future in enumerate(as_completed(futures), 1):
@@ -171,6 +172,7 @@ class Judge:
             self._stop.set()
             pool.shutdown(cancel_futures=True)
             self._report.seconds += time.monotonic() - start
+
         return [found[k] for k in range(len(pairs))]
 
     # One pair
@@ -190,6 +192,7 @@ class Judge:
         key = _digest(json.dumps(about, sort_keys=True))
         with self._lock:
             asking = self._asking.setdefault(key, threading.Lock())
+
         with asking:
             known = self._answers.load(key, self.question)
             if known is not None:
@@ -202,6 +205,7 @@ class Judge:
         before = getattr(self.backend, "about_before", None)
         if self._warned or self.store is None or before is None:
             return
+
         if self._answers.holds(_digest(json.dumps({**about, "backend": before()}, sort_keys=True))):
             self._warned = True
             warnings.warn(
@@ -234,6 +238,7 @@ class Judge:
             self._count(reason)
             if attempt + 1 < self.settings.tries:
                 self._stop.wait(self._pause(attempt, wait, chance))
+
         return Verdict(None, reason=reason)
 
     def _request(self, pictures: Sequence[Picture], unread: int) -> Reply:

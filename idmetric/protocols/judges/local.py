@@ -46,6 +46,7 @@ class LocalModel:
             import transformers
         except ImportError as error:
             raise ImportError(f"a local judge needs transformers: {install('visid')}") from error
+
         self.name = os.fspath(source)
         options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}
         try:
@@ -55,6 +56,7 @@ class LocalModel:
             )
         except (OSError, ValueError, ImportError) as error:
             raise JudgeError(f"{self.name!r} cannot be opened as a judge: {error}") from error
+
         self.model.to(auto_device() if device is None else torch.device(device)).eval()
         self._turn = threading.Lock()
 
@@ -71,6 +73,7 @@ class LocalModel:
             content += [{"type": "text", "text": f"Image {name}:"}, {"type": "image", "image": image}]
         messages = [{"role": "user", "content": content}]
         sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+
         with self._turn, torch.inference_mode(), torch.random.fork_rng(self._devices()):
             torch.manual_seed(seed)
             inputs = self.processor.apply_chat_template(
@@ -78,6 +81,7 @@ class LocalModel:
             ).to(self.model.device)
             words = inputs["input_ids"].shape[1]
             said = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, words:]
+
         usage = (int(words), len(said))
         if len(said) >= max_tokens and int(said[-1]) not in self._ends():
             raise NoAnswerError("the answer was cut off at max_tokens: allow more", usage=usage)

@@ -59,10 +59,12 @@ class Question:
                 f"{what} {', '.join(map(repr, names))}"
                 for what, names in (("without", missing), ("with unknown", unknown)) if names
             ))  # fmt: skip
+
         for name, check in self.fields.items():
             wrong = check(answer[name])
             if wrong is not None:
                 raise AnswerError(f"{name} is {_short(answer[name])}, not {wrong}")
+
         return answer
 
 
@@ -75,6 +77,7 @@ def _object(text: str) -> dict[str, Any]:
         )
     except (ValueError, RecursionError) as error:
         raise AnswerError(f"not JSON ({error}): {_short(text)}") from error
+
     if not isinstance(found, dict):
         raise AnswerError(f"not a JSON object: {_short(text)}")
     return found

@@ -65,6 +65,7 @@ def reply_of(found: Any, asked: str) -> Reply:
         text = choice["message"]["content"]
     except (KeyError, IndexError, TypeError):
         raise CallError("the reply has no choices[0].message.content", usage=usage) from None
+
     if not isinstance(text, str) or not text.strip():
         refusal = choice["message"].get("refusal")
         raise NoAnswerError(f"the answer is empty{f' (refused: {refusal})' if refusal else ''}", usage=usage)
@@ -91,6 +92,7 @@ def seconds_of(header: str | None) -> float | None:
         return max(0.0, float(header))
     except ValueError:
         pass
+
     try:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except ValueError:

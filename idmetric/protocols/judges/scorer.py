@@ -64,12 +64,14 @@ class JudgeScorer:
         assert source is not None  # a manifest's rule
         if not self.look.masked:
             return read_image(source)
+
         mask = self.look.mask_of(self.manifest, row)
         if mask is None:
             raise ImageReadError(
                 describe(source), "it has no mask in the manifest, and the subject alone is to be seen"
             )
         subject, _ = cut_out(source, mask, self.look.outside)
+
         return read_image(subject)
 
 
@@ -98,6 +100,7 @@ class JudgeModel:
         problems = {row: text for row, text in found.items() if text is not None}
         if problems:
             raise UnreadableError(manifest, problems)
+
         return scorer
 
 

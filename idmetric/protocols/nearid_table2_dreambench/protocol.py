@@ -68,6 +68,7 @@ def command(
         raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
     if (data is None) != (not models):
         raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
+
     options = Options(tuple(args.category or CATEGORIES), args.published_rounding)
     ratings = None if args.ratings is None else dreambench_ratings.read(args.ratings)
     if data is None:
@@ -104,13 +105,16 @@ def run(
     given = from_manifest(data) if ratings is None else ratings
     if not humans(given):
         raise ValueError("no human ratings: name their folder (--ratings), or import them with --option ratings=FOLDER")
+
     taken = [name for name in models if name == HUMAN or name in humans(given)]
     if taken:
         raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
+
     bound = bind(rated(data, given, options.categories), models, settings)
     images = pairs(bound.manifest, given)
     a, b = [image.reference for image in images], [image.generated for image in images]
     results = []
+
     for name, scorer in bound.models.items():
         own: dict[str, dict[Item, float]] = {}
         for image, score in zip(images, scorer.pairs(a, b), strict=True):
@@ -120,6 +124,7 @@ def run(
         result = _result({**given, name: own}, name, settings, options, signature.get("model", ""))
         notes = [*bound.notes, *result.notes, *(scorer.notes() if isinstance(scorer, JudgeScorer) else [])]
         results.append(replace(result, signature=signature, notes=notes))
+
     return results
 
 
@@ -144,6 +149,7 @@ def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any
     columns: dict[str, list[Any]] = {name: [] for name in ("category", "method", "collection", "prompt", *groups)}
     if rater != HUMAN:
         columns["score"] = []
+
     for category in options.categories:
         for method in sorted({m for name in groups for m in ratings[name]}, key=by_table):
             found = pair(ratings, rater, method, category)
@@ -154,4 +160,5 @@ def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any
                 values += [] if found.scores is None else [float(found.scores[k])]
                 for column, value in zip(columns.values(), values, strict=True):
                     column.append(value)
+
     return columns

@@ -114,6 +114,7 @@ def _read_lists(path: Path) -> Ratings:
         given = json_file.read(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not readable as JSON: {error}") from error
+
     if (
         not isinstance(given, dict)
         or not isinstance(given.get("method"), str)
@@ -123,6 +124,7 @@ def _read_lists(path: Path) -> Ratings:
             f'{path}: not {{"method": NAME, "prompts": CATEGORY, "human_group1": [...], ...}}; '
             "published ratings (a file for each method) are read from the folder that holds all raters"
         )
+
     prefix, found = CATEGORIES[given["prompts"]], {}
     for name, values in given.items():
         if isinstance(values, list) and (rater := _LIST.fullmatch(name)):

@@ -56,11 +56,13 @@ def _rows(path: Path) -> Iterator[Row]:
     run, collection, place = path.parents[2], _COLLECTION.fullmatch(path.parent.name), _PLACE.fullmatch(path.stem)
     if collection is None or place is None:
         raise ValueError(f"{path}: not named COLLECTION/PROMPT_IMAGE, such as object_00_motorcycle/4_0.jpg")
+
     source = run / "src_image" / path.parent.name
     reference = next((p for e in IMAGE_ENDINGS if (p := source / f"{path.stem}{e}").is_file()), None)
     if reference is None:
         raise ValueError(f"{path}: no reference {source / path.name}; with references apart from the samples, "
                          "use idmetric-data import dreambench_pp")  # fmt: skip
+
     name = f"{NAME}/{collection['collection']}"
     group = f"{name}/{run.resolve().name}/{path.stem}"
     shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["subject"], "group": group}
@@ -109,6 +111,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         if row.slot == "anchor" and anchors.setdefault(row.group, k) != k:
             raise ValueError(f"{row.id}: a second reference (slot anchor) of the group {row.group!r}")
     found: dict[tuple[str, Item], tuple[str, Pair]] = {}
+
     for k, row in enumerate(manifest):
         about = row.parameters or {}
         if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
@@ -121,6 +124,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         other = found.setdefault((method, item), (row.engine, Pair(method, item, anchors[row.group], k)))[0]
         if other != row.engine:
             raise ValueError(f"{other} and {row.engine} are both images of {method}: leave one of them out")
+
     return [image for _, image in found.values()]
 
 

@@ -103,6 +103,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     groups = [ratings[name].get(method, {}) for name in humans(ratings)]
     if rater == HUMAN and len(groups) < 2:
         raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
+
     shared = set.intersection(*map(set, groups)) if groups else set()
     items = sorted(item for item in shared if category_of(item) == category)
     given = None if rater == HUMAN else ratings[rater].get(method, {})
@@ -110,6 +111,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     if not both:
         return None
     scores = None if given is None else np.array([given[item] for item in both])
+
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
@@ -125,6 +127,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
     methods = sorted({m for name in humans(ratings) for m in ratings[name]}, key=by_table)
     rows: list[Row] = []
     notes, means, count = [], [], 0
+
     for category in options.categories:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
         rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
@@ -135,12 +138,14 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
         missing = sum(r.missing for r in found)
         if missing:
             notes.append(f"{category}: {missing} images that people rated have no score and are left out")
+
     if not rows:
         raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
         paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
         mean = fisher_mean(means, limit=_LIMIT).mean
         rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
+
     return rows, notes
 
 
@@ -163,19 +168,23 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
     if {category for category, _ in found} != set(RANKED):
         return None
+
     people = np.concatenate([r.groups.mean(0) for _, r in found])
     scores = np.concatenate([r.scores for _, r in found if r.scores is not None])
     if np.ptp(people) == 0 or np.ptp(scores) == 0:
         return None
+
     collections = np.array([item[0] for _, r in found for item in r.items])
     own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
     paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
+
     for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
         row[name] = any_statistic(
             lambda rows, f=statistic: f(scores[rows], people[rows]),  # type: ignore[misc]
             collections, own, len(scores), value,
         )  # fmt: skip
+
     return row
 
 
@@ -192,6 +201,7 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
     if spread is not None:
         row[_SPREAD] = Value(spread, None, None, count, paper[1])
+
     return row
 
 
@@ -207,12 +217,14 @@ def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> t
     names = sorted({item[0] for r in found for item in r.items})
     if not settings.bootstrap or len(names) < _FEWEST:
         return None, None
+
     number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
     cells = []
     for one in found:
         identity = [number[collection] for collection, _ in one.items]
         r = np.stack([resampled_pearson(a, b, identity, times) for a, b in one.compared()])
         cells.append((r.round(4) if options.published_rounding else r).mean(0))
+
     means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
     return percentiles(means, settings.bootstrap) or (None, None)
 

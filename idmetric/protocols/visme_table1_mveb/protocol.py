@@ -110,6 +110,7 @@ def run(
     asked, bound, notes = _bind(data, models, settings, options)
     about = {**settings.as_dict(), "tasks": dict(options.tasks)}
     results = []
+
     for name, scorer in bound.items():
         row = None if settings.look.masked or settings.distance != "cls" else (
             options.paper or visme_row(scorer.signature().get("model", ""))
@@ -117,6 +118,7 @@ def run(
         rows, items, lost = _rows(scorer, asked, settings, row)
         own = [*notes, *asked.notes, *lost, *_remarks(asked, models[name])]
         results.append(Result("mveb", name, rows, scorer.signature(), about, {"questions": items}, own))
+
     return results
 
 
@@ -180,6 +182,7 @@ def _rows(
     notes: list[str] = []
     values: dict[str, Value] = {}
     ids = np.array(asked.data.column("id"), object)
+
     for one in sorted(asked.sets, key=lambda q: TASKS.index(q.task) if q.task else len(TASKS)):
         won = answers(scorer, one)
         there = np.isfinite(won)
@@ -193,6 +196,7 @@ def _rows(
         items["dataset"] += [one.dataset] * int(there.sum())
         items["id"] += ids[one.queries[there]].tolist()
         items[_P1] += won[there].tolist()
+
     if not values:
         raise ValueError("no question has an answer")
     strangers = [name for name in values if known_name(name) is None]
@@ -226,6 +230,7 @@ def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | 
     groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]
     groups[ALL] = list(TASK_OF)
     rows: list[Row] = []
+
     for label, names in groups.items():
         found = [values[one.dataset] for one in sets if one.dataset in names and one.dataset in values]
         if not found:
@@ -235,4 +240,5 @@ def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | 
         value = average(found, visme_printed(paper, label) if whole else None)
         task, domain = (label, "-") if label in TASKS else ("-", label)
         rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
+
     return rows

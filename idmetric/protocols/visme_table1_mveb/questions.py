@@ -80,6 +80,7 @@ class Asked:
                     words = text[row] if group[row] is not None else None
                 if words:
                     said[row] = words
+
         return said
 
     def edits(self) -> dict[int, str]:
@@ -108,6 +109,7 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
     twin = {row: len(data) + k for k, row in enumerate(plain)}
     columns = _Columns(whole)
     made, notes = [], []
+
     for name, (rows, groups) in named.items():
         own = known_name(name)
         task = tasks.get(name, tasks.get(own or name, TASK_OF.get(own or "")))
@@ -118,6 +120,7 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
         notes += more
         if found is not None:
             made.append(found)
+
     if not made:
         raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
     return Asked(whole, origin, made, notes)
@@ -159,6 +162,7 @@ class _Columns:
         notes = [f"{dataset}: {len(rows)} images outside of groups are left out"] if rows else []
         asked: list[tuple[int, list[tuple[int, bool]]]] = []
         incomplete = 0
+
         for members in groups.values():
             own = [row for row in members if self.slot[row] == "query"]
             ranked = [(r, self._right(dataset, own[0], r)) for r in members if r != own[0]] if len(own) == 1 else []
@@ -166,6 +170,7 @@ class _Columns:
                 asked.append((own[0], ranked))
             else:
                 incomplete += 1
+
         if incomplete:
             notes.append(f"{dataset}: {incomplete} groups are without one query and a right candidate, and left out")
         choice = [(q, r) for q, r in asked if not all(right for _, right in r)]
@@ -176,6 +181,7 @@ class _Columns:
             notes.append(f"{dataset}: {len(asked) - len(choice)} queries without a wrong candidate are left out")
         if not choice:
             return None, notes
+
         queries = np.array([q for q, _ in choice], dtype=np.int64)
         cells = [(row, k, right) for k, (_, ranked) in enumerate(choice) for row, right in ranked]
         candidates, of, right = (np.array(column) for column in zip(*cells, strict=True))
@@ -203,6 +209,7 @@ class _Columns:
             return bool(self.label[row] == 1)
         if self.label[row] is None and None not in (self.name[query], self.name[row]):
             return bool(self.name[query] == self.name[row])
+
         raise ValueError(
             f"{dataset}, row {row + 1}: a candidate with label {self.label[row]}: 1 = right, 0 = wrong; or no label "
             "and an identity in both rows"
@@ -218,6 +225,7 @@ class _Columns:
                 identity[query] = identity.max() + 1
             for row, _ in ranked:
                 identity[row] = identity[query]
+
         queries = np.array([query for query, _ in asked], dtype=np.int64)
         gallery = np.array([row for _, ranked in asked for row, _ in ranked], dtype=np.int64)
         search = Search(queries, gallery, identity, self.image)
