@@ -1,9 +1,9 @@
-"""Draw a contact sheet of the procedural world: one thing per row, and what is made of it per column.
+"""Draw a contact sheet of the procedural world: one object per row, one variant per column.
 
     python examples/contact_sheet.py sheet.jpg
 
-Columns: four views; distractors in the first view's context, from another thing of its kind to hardly another
-(strength 1, 0.75, 0.5, 0.3); an edited part and its mask; the first view before another background.
+Columns: four views; distractors in the first view's context, from another object of its kind to a near-identical one
+(strength 1, 0.75, 0.5, 0.3); an edited part and its mask; the first view in front of another background.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TITLES = ("view", "view", "view", "view", *(f"near {s:g}" for s in STRENGTHS), "
 
 
 def main(path: str | Path = "contact_sheet.jpg", rows: int = 12, size: int = 112, seed: int = 3) -> None:
-    """Write the sheet to `path`: `rows` things, pictures of `size` pixels."""
+    """Write the sheet to `path`: `rows` objects, pictures of `size` pixels."""
     world = World(seed, None, size)
     sheet = [np.concatenate(row(world, number), 1) for number in range(rows)]
     head = Image.new("RGB", (sheet[0].shape[1], 18), "white")
@@ -33,7 +33,7 @@ def main(path: str | Path = "contact_sheet.jpg", rows: int = 12, size: int = 112
 
 
 def row(world: World, number: int) -> list[np.ndarray]:
-    """The pictures of one thing; grey where a part edit cannot be seen."""
+    """The pictures of one object; gray if a part edit is not visible."""
     views = list(world.views(number, 4))
     near = [world.near(views[:1], strength)[0] for strength in STRENGTHS]
     grey = np.full_like(views[0].shot.picture, 128)

@@ -3,8 +3,8 @@
     python examples/dreambooth_lora.py --model REPO_OR_FOLDER --photos dog/ --prompt "a photo of sks dog" --out lora/
     python examples/dreambooth_lora.py --smoke      the same steps on a tiny random pipeline
 
-Each step, besides DreamBooth's denoising loss (Ruiz et al. 2023) of LoRA layers (Hu et al. 2022) in the UNet's
-attention, adds `--identity` times the identity distance between the photos and the clean image that the UNet predicts,
+Each step adds to DreamBooth's denoising loss (Ruiz et al. 2023) of LoRA layers (Hu et al. 2022) in the UNet's attention
+`--identity` times the identity distance between the photos and the clean image that the UNet predicts,
 for steps of low noise only (see latents.py). Without DreamBooth's prior preservation; plain torch, one device.
 """
 
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_lora(unet: Any, rank: int) -> list[torch.nn.Parameter]:
-    """LoRA on the attention layers, in float32; returns what is trained."""
+    """LoRA on the attention layers, in float32; returns the trained parameters."""
     from diffusers.training_utils import cast_training_params
     from peft import LoraConfig
 

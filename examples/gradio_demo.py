@@ -60,7 +60,7 @@ def build(metric: Embedder) -> Any:
             raise gr.Error(str(error)) from error
 
     with gr.Blocks(title="idmetric") as page:
-        gr.Markdown("# Do these images show the same thing?\nDistance to the reference: lower = more surely the same.")
+        gr.Markdown("# Do these images show one subject?\nDistance to the reference: lower = more surely the same.")
         with gr.Row():
             with gr.Column():
                 reference = gr.Image(type="pil", label="Reference", value=str(IMAGES / "mug_a.png"))

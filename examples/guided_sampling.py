@@ -6,7 +6,7 @@
 guide      After each step of low noise the latents move against the gradient of the identity distance of the predicted
            clean image, through decoder and UNet: as in DPS (Chung et al. 2023) and universal guidance (Bansal et al.
            2023), here with the gradient scaled to a root mean square of 1, times --scale and sqrt(1 - a_t).
-resample   Samples are particles. Every few steps they are drawn again with probabilities softmax(--sharpness * gain),
+resample   Samples are particles. Every few steps they are resampled with probabilities softmax(--sharpness * gain),
            gain being how much nearer each predicted clean image came since the last time (the difference potential of
            Feynman-Kac steering, Singhal et al. 2025). No gradients; little memory.
 best       Plain sampling: all samples, the nearest first.

@@ -1,4 +1,4 @@
-"""What the diffusion examples share: from a denoiser's output to pixels, and a pipeline small enough to try them on.
+"""Shared parts of the diffusion examples: from a denoiser's output to pixels, and a pipeline small enough for tests.
 
 The identity of a noisy image is that of the clean image which the denoiser predicts from it (Ho et al. 2020, Eq. 15):
 
@@ -28,7 +28,7 @@ PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 def predicted_x0(scheduler: Any, output: Tensor, noisy: Tensor, timesteps: Tensor) -> Tensor:
-    """The clean latents (B, 4, h, w) that a denoiser's output means, for any `prediction_type`."""
+    """Clean latents (B, 4, h, w) predicted by a denoiser's output, for any `prediction_type`."""
     kept = scheduler.alphas_cumprod.to(noisy.device, torch.float32)[timesteps].view(-1, 1, 1, 1)
     noisy, output = noisy.float(), output.float()
     kind = scheduler.config.prediction_type
@@ -61,10 +61,10 @@ def identity_term(
     Args:
         loss: with reduction "none", for images in (-1, 1).
         output, noisy, timesteps: of the denoiser.
-        below: only images at smaller timesteps count, the others are not even decoded.
+        below: only images at smaller timesteps count; the others are not decoded.
 
     Returns:
-        sum over them of a_t * distance, divided by the batch; and the distances' mean (NaN where there are none).
+        sum over them of a_t * distance, divided by the batch; and the distances' mean (NaN without such steps).
     """
     low = (timesteps < below).nonzero().flatten()
     if not len(low):

@@ -1,4 +1,4 @@
-"""Render the small images of this folder: things of the procedural world in several contexts."""
+"""Render the small images of this folder: objects of the procedural world in several contexts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from PIL import Image
 from idmetric.data.world import Assets, Edit, Identity, render_scene, sample_context
 
 SIZE = 256
-THINGS = {"mug": Identity("cup", 5), "box": Identity("box", 14)}
+OBJECTS = {"mug": Identity("cup", 5), "box": Identity("box", 14)}
 
 
 def main(folder: str | Path = Path(__file__).parent / "images") -> list[Path]:
-    """Write mug_*.png and box_*.png: a, b, c show one thing; *_other something almost the same in a's context."""
+    """Write mug_*.png and box_*.png: a, b, c show one object; *_other shows a near-identical one in a's context."""
     written = []
-    for number, (name, thing) in enumerate(THINGS.items()):
-        contexts = [sample_context(np.random.default_rng([5, number, k]), thing.kind, Assets()) for k in range(3)]
+    for number, (name, identity) in enumerate(OBJECTS.items()):
+        contexts = [sample_context(np.random.default_rng([5, number, k]), identity.kind, Assets()) for k in range(3)]
         contexts = [replace(c, scale=0.7, centre=(0.5, 0.5), repeat=0.0, occluders=()) for c in contexts]
-        shots = [(chr(ord("a") + k), thing, c) for k, c in enumerate(contexts)]
-        shots.append(("other", thing.edited(Edit("print", 0.7, 3), Edit("colour", 0.3, 3)), contexts[0]))
+        shots = [(chr(ord("a") + k), identity, c) for k, c in enumerate(contexts)]
+        shots.append(("other", identity.edited(Edit("print", 0.7, 3), Edit("colour", 0.3, 3)), contexts[0]))
         for label, identity, context in shots:
             path = Path(folder) / f"{name}_{label}.png"
             Image.fromarray(render_scene(identity, context, Assets(), SIZE).picture).save(path, optimize=True)

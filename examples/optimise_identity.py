@@ -1,16 +1,17 @@
-"""Does a lower identity loss mean a more similar thing, or only a pleased metric? Optimise, then ask another network.
+"""Does a lower identity loss mean a more similar object, or only a pleased metric? Optimize, then ask another network.
 
     python examples/optimise_identity.py --what painter --steps 120 --picture painter.png
 
-A thing is a square print. Seen, it is turned, moved, scaled, lit and put before a random background; the references are
-four such views of the target. Three ways to make a print, trained by `IdentityLoss` alone:
+The object is a square print. Each view rotates, moves, scales and lights it in front of a random background; the
+references are four views of the target. Three ways to make a print, trained only by `IdentityLoss`:
 
 painter   a small convolutional generator, each step seen in new contexts
 pixels    a free image, each step seen in new contexts
 fixed     a free image, always seen in the same context: where adversarial noise is easy
 
-Judged by networks that had no part in it, of another architecture, with random weights: the cosine of their features of
-the bare print and of the target's, both less an average print's. The control are prints made for other targets.
+Judges are networks of another architecture with random weights that had no part in training: the cosine of their
+features of the bare print and of the target, both minus those of an average print. Prints made for other targets are
+the control.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/textual_inversion.py --model REPO_OR_FOLDER --photos dog/ --word "<dog>" --out dog.safetensors
     python examples/textual_inversion.py --smoke
 
-Gal et al. 2023: the embedding of the new word is all that is trained, by the denoising loss of prompts that contain it;
-here with `--identity` times the identity distance of the predicted clean image besides (see latents.py).
+Gal et al. 2023: only the embedding of the new word is trained, by the denoising loss of prompts that contain it. Here,
+the loss also has `--identity` times the identity distance of the predicted clean image (see latents.py).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)
-    pipe.text_encoder.float()  # what is trained is there
+    pipe.text_encoder.float()  # holds the trained embedding
     photos = load_photos(args.photos, args.size).to(device)
     loss = IdentityLoss(
         idmetric.load(args.metric, device=device), photos, distance=args.distance, reduction="none",

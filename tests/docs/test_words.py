@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITS = {
     r"what (?:is|was|are|were)": (2, 20),
     r"(?:tell|told|tells)": (1, 9),
-    r"(?:is|are) (?:no|none)": (3, 17),
+    r"(?:is|are) (?:no|(?-i:none))": (3, 17),
     r"besides?": (0, 9),
     r"those (?:that|of which)": (1, 6),
     r"whose": (1, 12),
