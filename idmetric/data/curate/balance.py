@@ -148,6 +148,7 @@ def unique(
         for identity, value, f in zip(identities, found, follows, strict=True):
             if identity is not None and value is not None and not f:
                 values[identity][column].append(" ".join(str(value).casefold().split()))
+
     seen: set[tuple[str, tuple[str, ...]]] = set()
     kept = set()
     for identity in datasets_of(manifest):
@@ -155,6 +156,7 @@ def unique(
         if not keys & seen:
             kept.add(identity)
             seen |= keys
+
     return keep_identities(manifest, kept)
 
 

@@ -62,6 +62,7 @@ class Rule:
                 raise ValueError(
                     f"unknown column {wrong[0]!r}; there are {', '.join(COLUMNS)}, free ones x_... and parameters.NAME"
                 )
+
         for count in (self.min_images, self.max_images):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
                 raise ValueError(f"{count!r} is not a number of images")
@@ -133,6 +134,7 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
     concerned = matches(manifest, rule.of)
     if len(manifest) and not concerned.any():
         return concerned, ~concerned, f"concerns no image; {_values(manifest, rule.of)}"
+
     absent = [c for c in (*rule.keep, *rule.drop, *rule.of) if column_values(manifest, c) is None]
     if rule.keep:
         if absent and concerned.any():
@@ -144,6 +146,7 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
         nothing = len(manifest) and not (concerned & good).any()
         warning = f"leaves nothing; {_values(manifest, rule.keep, concerned)}" if nothing else ""
         return concerned, ~concerned | good, warning
+
     if rule.drop:
         bad = concerned & matches(manifest, rule.drop)
         return concerned, ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
@@ -151,6 +154,7 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
     counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
     low, high = rule.min_images or 0, rule.max_images or np.inf
     fits = np.array([v is not None and low <= counts[v] <= high for v in identity], dtype=bool)
+
     return concerned, ~concerned | fits | follows, ""
 
 
@@ -203,10 +207,12 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
         found = toml_file.parse(text).get("rule") if path.suffix == ".toml" else json_file.parse(text)
     except ValueError as error:  # of JSON, TOML or UTF-8
         raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
+
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
         raise ValueError(f"{path}: a filter file is a list of rules (in TOML: tables [[rule]])")
     rules = []
     names = [f.name for f in fields(Rule)]
+
     for number, values in enumerate(found, 1):
         unknown = [k for k in values if k not in names]
         if unknown:
@@ -215,6 +221,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
             rules.append(Rule(**values))
         except ValueError as error:
             raise ValueError(f"{path}: rule {number}: {error}") from error
+
     return tuple(rules)
 
 

@@ -101,6 +101,7 @@ def hard_negatives(
     names = manifest.column("id")
     groups = _anchor_groups(manifest, anchors)
     rows: list[tuple[int, str, str, float | None]] = []
+
     for a, near_rows, near_similarity in zip(anchors.tolist(), found.rows, found.similarity, strict=True):
         if near_rows[0] < 0:
             continue
@@ -109,6 +110,7 @@ def hard_negatives(
         rows += [(p, group, "positive", None) for p in positives[a]]
         rows += [(int(n), group, "negative", float(s)) for n, s in zip(near_rows, near_similarity, strict=True)
                  if n >= 0]  # fmt: skip
+
     without = [names[a] for a, r in zip(anchors.tolist(), found.rows, strict=True) if r[0] < 0]
     return Mined(grouped(manifest, rows), without)
 
@@ -147,6 +149,7 @@ def hard_pairs(
     pairs: dict[tuple[int, int], float] = {}
     met: set[int] = set()
     done = 0
+
     for pool in pools:
         near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling, index=index)
         for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
@@ -157,6 +160,7 @@ def hard_pairs(
         done += len(pool)
         if progress is not None:
             progress(done, total)
+
     best = sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:limit]
     rows: list[tuple[int, str, str, float | None]] = []
     for number, (a, b) in enumerate(best):
@@ -201,6 +205,7 @@ def _positives(
     for row in sorted(pool.tolist(), key=names.__getitem__):
         same[identity[row], split[row]].append(row)
     out = {}
+
     for a in anchors.tolist():
         if slots[a] == "anchor" and groups[a] in given:
             out[a] = given[groups[a]]
@@ -210,6 +215,7 @@ def _positives(
         round_ = (others[(start + n) % len(others)] for n in range(len(others)))
         other = next((r for r in round_ if r != a and (path[r] is None or path[r] != path[a])), None)
         out[a] = [] if other is None else [other]
+
     return out
 
 
@@ -231,6 +237,7 @@ def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None
         x_source=[source[r] for r, *_ in rows],
         x_similarity=[s for *_, s in rows],
     )
+
     return with_parents_found(made)
 
 

@@ -112,16 +112,19 @@ def nearid(
     kept = unique(kept)
     notes = [f"{several - len(datasets_of(kept))} identities repeat another's text or ObjaverseID and are left out"]
     kept, last = apply_rules(kept, [Rule(min_images=2, why="two views or more")])
+
     if count is not None:
         chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
         kept = keep_identities(kept, chosen)
         notes += _short(len(chosen), count)
+
     applied += last
     if existing == "keep":
         without = kept.column("split").count(None)
         notes += [f"{without} images have no split and stay without one"] if without else []
     else:
         kept = _split_anew(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
+
     return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
 
 
@@ -182,6 +185,7 @@ def ilgen(
     kept, applied = apply_rules(distinct(manifest), (*rules, enough))
     chosen: list[str] = []
     notes = []
+
     for domain, quota in ilgen_quotas(variant, count).items():
         groups = _categories(kept, domain)
         used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
@@ -190,6 +194,7 @@ def ilgen(
         for category, share in shares.items():
             chosen += lowest(groups[category], share, (seed, "identity"))
         notes += _short(sum(shares.values()), quota, f" of domain {domain}")
+
     out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
     return Curated(_whole_groups(manifest, out), applied, notes)
 

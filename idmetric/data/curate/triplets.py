@@ -98,22 +98,27 @@ def mixture(
     given = {"real": real, "context": context, "identity": identity}
     build = {"real": _real, "context": _context, "identity": _identity}
     parts = []
+
     for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
         if not need:
             continue
         manifest = given[name]
         if manifest is None:
             raise TripletError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
+
         chosen, rows = _one_split(manifest, split, name)
         pools = build[name](chosen)
         found = _draw(pools, need, per_identity, (seed, name))
         if len(found) < need:
             raise TripletError(_shortage(name, len(found), need, len(pools), per_identity))
+
         if name == "context" and context_vectors is not None:
             if len(context_vectors) != len(manifest):
                 raise ValueError(f"{len(context_vectors)} embeddings for the {len(manifest)} rows of subset 'context'")
             found = _nearest(chosen, found, context_vectors[rows])
+
         parts.append(_written(chosen, found, name))
+
     if not parts:
         raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
     splits = sorted({s for part in parts for s in part.column("split")} - {None})
@@ -161,6 +166,7 @@ def _real(manifest: Manifest) -> dict[str, Draw]:
         if group is not None:
             groups[group][slot].append(row)
     triplets: dict[str, list[dict[str, list[int]]]] = defaultdict(list)
+
     for group, slots in groups.items():
         if not all(slots[s] for s in ("anchor", "positive", "negative")):
             continue
@@ -233,6 +239,7 @@ def _identity(manifest: Manifest) -> dict[str, Draw]:
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
     originals: dict[str, list[int]] = defaultdict(list)
     edits: dict[str, list[int]] = defaultdict(list)
+
     for row, (name, role) in enumerate(zip(names, roles, strict=True)):
         if role == "real" and name is not None:
             originals[name].append(row)
@@ -283,4 +290,5 @@ def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest
     if name == "context":
         edited = ["edited" if r == "context-edit" else "original" for r in out.column("role")]
         pairing = [f"{edited[3 * (k // 3)]}-{edited[3 * (k // 3) + 1]}" for k in range(len(out))]
+
     return out.replace(x_mixture=name, x_pairing=pairing)

@@ -179,6 +179,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
     ranks = _ranks(home, [seed, *hashlib.sha256(footage.clip.name.encode()).digest()])
     best: dict[int, Pick] = {}
     now = 0
+
     for frame, window, rank in zip(footage.read(wanted), home, ranks, strict=True):
         if window != now:
             yield from (best[number] for number in sorted(best))
@@ -186,6 +187,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
         if not footage.indexed and 0 in best and best[0].rank < rank:
             continue  # the only object already has a frame of a better rank
         blur = cache(lambda frame=frame: blur_score(frame.image()))
+
         try:
             for shown in frame.objects():
                 number = shown.number
@@ -200,6 +202,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
         except ImageReadError as error:
             tally.note(window, "unreadable")
             tally.unreadable.append(str(error))
+
     yield from (best[number] for number in sorted(best))
 
 

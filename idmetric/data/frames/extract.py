@@ -78,6 +78,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
     folder = Path(folder)
     name = folder_name(clip.name)
     record = finished(clip, folder, settings)
+
     if record is None:
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -89,6 +90,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
             os.replace(partial, folder / name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
     if record["unreadable"] and not skip:
         raise ClipError("\n".join(record["unreadable"]))
     return record
@@ -105,6 +107,7 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
         if path.parent.exists() and not (path.parent.is_dir() and not any(path.parent.iterdir())):
             raise ClipError(f"{path.parent}: the folder of clip {clip.name!r} has no {RECORD}: remove it")
         return None
+
     record = _record(path)
     wanted = _plain(settings)
     if record["settings"] != wanted:
@@ -113,6 +116,7 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
             f"{path.parent}: made with other settings ({', '.join(differing)}): use the same settings, write to "
             "another folder, or remove this one"
         )
+
     kept = [i["frames"] for i in record["instances"] if len(i["frames"]) >= settings.sampling.least]
     for file in (frame[key] for frames in kept for frame in frames for key in ("path", "mask") if frame[key]):
         if not (path.parent / file).is_file():
@@ -138,6 +142,7 @@ def _record(path: Path) -> dict[str, Any]:
         raise ClipError(
             f"{path}: not the record of a finished clip ({error}); to make the clip again, remove its folder"
         ) from error
+
     found: dict[str, Any] = record
     return found
 
@@ -195,6 +200,7 @@ def to_manifest(
                     Row(identity, path, dataset=dataset, category=category, mask=mask, seed=seed, parameters=made)
                 )
                 extra.append(frame)
+
     columns = {f"x_{key}": [frame[key] for frame in extra] for key in FREE}
     return Manifest.from_rows(rows, Path(folder)).replace(**columns)
 
@@ -203,10 +209,12 @@ def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str
     sampling, tally = settings.sampling, Tally()
     footage = open_for(clip, settings)
     frames: dict[int, list[dict[str, Any]]] = {}
+
     for pick in choose(footage, sampling, settings.seed, tally):
         entry = _save(pick, folder, settings, footage.indexed)
         entry["time"] = round(float(footage.times[pick.index]), 6)
         frames.setdefault(pick.object.number, []).append(entry)
+
     if tally.unreadable and not skip:
         raise ClipError("\n".join(tally.unreadable))
     instances = []
@@ -216,6 +224,7 @@ def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str
             for file in (entry[key] for entry in kept for key in ("path", "mask") if entry[key]):
                 (folder / file).unlink()
         instances.append({"object": number, "rejected": tally.rejected(number), "frames": kept})
+
     record = {
         "clip": clip.name, "folder": folder_name(clip.name), "settings": _plain(settings),
         "windows": len(tally.windows), "unreadable": tally.unreadable, "seen": tally.seen, "instances": instances,

@@ -118,6 +118,7 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
     annotated, indexed = np.ones(count, dtype=bool), False
     masks: Folder | Video | None = None
     boxes: list[Box | None] = [None] * count
+
     if annotation == "masks":
         masks = _masks(clip, source)
         if isinstance(masks, Folder):
@@ -152,6 +153,7 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     lines = [line for line in _text(clip.boxes).splitlines() if line.strip()]
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
+
     absent = np.zeros(count, dtype=bool)
     for path in (clip.boxes.with_name(name) for name in ABSENT):
         if path.is_file():
@@ -159,6 +161,7 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
             if len(flags) != count:
                 raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
             absent |= np.array([flag != "0" for flag in flags])
+
     boxes: list[Box | None] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -167,6 +170,7 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
             raise ClipError(f"{clip.boxes}: line {number} is not left, top, width, height: {line[:80]!r}") from error
         seen = np.isfinite([left, top]).all() and 0 < width < np.inf and 0 < height < np.inf
         boxes.append((left, top, width, height) if seen and not absent[number - 1] else None)
+
     return boxes
 
 
@@ -242,11 +246,13 @@ def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
         if len(video.times) != count:
             raise ClipError(f"{clip.masks}: {len(video.times)} masks for the {count} frames of {clip.frames}")
         return video
+
     beside = clip.masks == clip.frames
     found = sorted(p for p in clip.masks.iterdir() if is_image(p) and (is_mask(p) or not beside))
     stems = {p.stem.removesuffix("_mask"): p for p in found}
     if isinstance(frames, Video):
         return Folder(_by_number(clip, stems, count))
+
     names = [p.stem for p in frames.paths if p is not None]
     if not stems.keys() & set(names):
         shown = f"masks such as {min(stems)!r}, frames such as {names[0]!r}"

@@ -33,6 +33,7 @@ class Video:
         self.path = path
         stamps: list[int | None] = []
         reach: dict[int, list[float]] = {}  # stream -> first start and last end of its packets, in seconds
+
         with _opened(path) as container:
             stream = container.streams.video[0]
             for packet in container.demux():
@@ -46,10 +47,12 @@ class Video:
                     stamps.append(packet.pts)
             base, rate = stream.time_base, stream.average_rate
             stated, found = _length(container, reach)
+
         if not stamps:
             raise ClipError(f"{path}: a video without frames")
         known = sorted(s for s in stamps if s is not None)
         self._index: dict[int, int] | None = None
+
         if len(set(known)) == len(stamps) and base:
             self._index = {stamp: i for i, stamp in enumerate(known)}
             self.times = (np.array(known, np.float64) - known[0]) * float(base)
@@ -57,6 +60,7 @@ class Video:
             self.times = np.arange(len(stamps)) / float(rate)
         else:
             raise ClipError(f"{path}: no time stamps and no frame rate; convert it to .mp4 or .mkv")
+
         slack = max(0.1, 2 * float(np.diff(self.times).max(initial=0)))
         self.problems: tuple[str, ...] = ()
         if found < stated - slack:
@@ -141,6 +145,7 @@ def _opened(path: Path) -> Iterator[Any]:
         import av
     except ImportError as error:
         raise ImportError(f"videos need PyAV: {install('data')}") from error
+
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:

@@ -185,6 +185,7 @@ class ClipSeg:
             logits = logits.reshape(1, 1, *logits.shape[-2:]).float()
             size = (image.height, image.width)
             found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
+
         body = _largest(found.cpu().numpy())
         rim = np.ones_like(body)
         rim[1:-1, 1:-1] = False

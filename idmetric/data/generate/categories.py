@@ -95,6 +95,7 @@ class Chat:
                 problem, pause = f"{type(error).__name__}: {error}", 2.0**attempt
             if attempt < self.retries:
                 wait(min(pause, 60.0))
+
         raise GenerateError(f"{self._address()} gave no answer in {self.retries + 1} attempts; the last: {problem}")
 
     @property
@@ -143,6 +144,7 @@ def ask_categories(
     first = {"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}
     found = {name.casefold(): name for name in known}
     answer, idle = "", 0
+
     for _ in range(rounds):
         if len(found) >= count:
             break
@@ -159,10 +161,12 @@ def ask_categories(
         idle = idle + 1 if len(found) == before else 0
         if idle == 2:
             break
+
     if len(found) < count:
         raise GenerateError(
             f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model"
         )
+
     return list(found.values())[:count]
 
 

@@ -113,6 +113,7 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
         "mode": mode, "canvas": list(canvas), "crop": [round(side, 3) for side in crop], "box": list(box),
         "size": list(size), **place, "scale": scale, "covered_before": before, "fits": wanted <= largest * (1 + 1e-9),
     }  # fmt: skip
+
     return Composed(*made, parameters)
 
 
@@ -161,11 +162,13 @@ def fit(
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
     steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
+
     if not all(steps):
         raise ComposeError(
             f"{describe(image)}: {photo.width}x{photo.height} pixels cannot keep their shape with sides of at most "
             f"{longest} pixels divisible by {multiple}: enlarge or crop it"
         )
+
     size = (steps[0] * multiple, steps[1] * multiple)
     whole = (0, 0, photo.width, photo.height)
     scaled = _scaled(bits, whole, size)
@@ -198,10 +201,12 @@ def partial_mask(
     low, high = removed
     if not 0 < low <= high < 1:
         raise ValueError(f"removed must be two ascending shares within (0, 1), got {removed}")
+
     bits = np.array(read_mask(mask).numpy() >= _HALF)
     area = int(bits.sum())
     if not area:
         raise ComposeError(f"{describe(mask)}: the mask is empty, so no part of a foreground can be removed")
+
     first, from_end, share = int(rng.integers(2)), bool(rng.integers(2)), float(rng.uniform(low, high))
     for axis in (first, 1 - first):  # 0 removes columns, 1 removes rows
         line = bits.sum(axis=axis)[:: -1 if from_end else 1]
@@ -217,6 +222,7 @@ def partial_mask(
         name = "horizontal" if axis == 0 else "vertical"
         parameters = {"axis": name, "side": side, "cut": cut, "share": share, "removed": int(gone[count - 1]) / area}
         return _to_image(kept), parameters
+
     raise ComposeError(
         f"{describe(mask)}: no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; "
         "leave the image out"

@@ -52,6 +52,7 @@ def contextual_task(
         require(manifest, class_column, "the prompt of contextual edits names it")
     jobs: list[Job] = []
     used: dict[str, int] = {}
+
     for index, row in enumerate(manifest):
         identity = row.identity or row.id
         for copy in range(copies):

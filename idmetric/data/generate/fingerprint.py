@@ -55,6 +55,7 @@ def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
         file.seek(0, os.SEEK_SET)
         yield from _whole(file)
         return
+
     yield header
     for begin, end in spans:
         middle = max(begin, (begin + end - _SAMPLE) // 2)

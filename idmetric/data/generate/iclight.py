@@ -68,6 +68,7 @@ class ICLight(Engine):
         pipe = self.place.settle(pipe)
         again = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
         again.set_progress_bar_config(disable=True)
+
         return pipe, again
 
     def load(self) -> None:
@@ -85,16 +86,20 @@ class ICLight(Engine):
                     **words, width=front.width, height=front.height, num_inference_steps=self.steps,
                     guidance_scale=guidance, generator=generator, output_type="latent",
                 ).images  # fmt: skip
+
             width, height = (max(64, round(s * self.highres_scale / 64) * 64) for s in front.size)
             large = (width, height)
             enlarged = self._decode(low).resize(large, Image.Resampling.LANCZOS)
+
             with conditioned(again.unet, self._latent(front.resize(large, Image.Resampling.LANCZOS))):
                 high = again(
                     **words, image=self._latent(enlarged), strength=self.highres_strength,
                     num_inference_steps=round(self.steps / self.highres_strength), guidance_scale=guidance,
                     generator=generator, output_type="latent",
                 ).images  # fmt: skip
+
             made = self._decode(high)
+
         return checked(made, request, self.name)
 
     def _latent(self, image: Image.Image) -> Any:
@@ -131,6 +136,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
         new.weight.zero_()
         new.weight[:, : old.in_channels] = old.weight
         new.bias = old.bias
+
     unet.conv_in = new  # the config keeps 4 channels, the number that the pipeline draws
     state = unet.state_dict()
     wrong = sorted(k for k in state.keys() ^ offset.keys())

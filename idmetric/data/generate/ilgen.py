@@ -99,6 +99,7 @@ def relight_task(
     require(manifest, class_column, "the prompt of relighting names it; fill it in or filter these rows out")
     settings = {"task": "relight", "padding": padding}
     jobs = []
+
     for index, row in enumerate(manifest):
         prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
         for number in range(variants):

@@ -19,6 +19,7 @@ def refused(folder: Path) -> str | None:
         index = json_file.read(folder / "model_index.json")
     except (OSError, ValueError):
         return None
+
     if not isinstance(index, dict) or not isinstance(index.get("_class_name"), str):
         return "its model_index.json names no class of diffusers"
     if (folder / "None.py").exists():  # taken for the pipeline's code
@@ -33,6 +34,7 @@ def refused(folder: Path) -> str | None:
             return f"its model_index.json takes {component!r} from {library!r}, neither diffusers nor transformers"
         if (folder / component / f"{library}.py").exists():
             return f"it holds {component}/{library}.py, and code in a folder of weights is not run"
+
     return None
 
 

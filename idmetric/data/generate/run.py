@@ -103,6 +103,7 @@ def _do(task: Task, root: Path, todo: Sequence[Job], journal: BinaryIO, progress
     rejected: Reasons = []
     held: list[Entry] | None = []
     task.load()
+
     for job in progress(todo, len(todo), "generate"):
         try:
             entry = _write(root, job, task.make(job))
@@ -113,16 +114,19 @@ def _do(task: Task, root: Path, todo: Sequence[Job], journal: BinaryIO, progress
         except (ImageReadError, ComposeError) as error:
             unusable.append((_who(job), str(error)))
             continue
+
         entry["source"] = _source(task, job)
         if flat and held is not None:
             held.append(entry)
             if len(held) == _FLAT:
                 raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
             continue
+
         for other in held or ():
             add(journal, other)
         held = None
         add(journal, entry)
+
     for other in held or ():
         add(journal, other)
     return unusable, rejected

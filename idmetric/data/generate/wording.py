@@ -79,10 +79,12 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     _check_templates(data["templates"], where["templates"])
     _check_scenes(data, where)
     _check_domains(data["domains"], where["domains"])
+
     for engine, text in data["negative"].items():
         _text(text, where["negative"], engine)
         if engine not in ENGINES:
             raise GenerateError(f"{where['negative']}: unknown engine {engine!r}; there are {', '.join(ENGINES)}")
+
     data["categories"] = {_key(k): v for k, v in data["categories"].items()}
     data["lighting"] = {k: tuple(v) for k, v in data["lighting"].items()}
     return Wording(**data)
@@ -156,6 +158,7 @@ def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
                 raise GenerateError(
                     f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
                 )
+
     for category, kind in data["categories"].items():
         _text(kind, where["categories"], category)
         if kind not in data["backgrounds"]:

@@ -52,11 +52,13 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
     if not folder.is_dir():
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
     found = pictures(folder)[: job.limit]
+
     for picture in job.progress(found, len(found), root.name):
         kind = picture.path.parts[-2] if len(picture.path.parts) > 1 else ""
         stem = picture.path.stem
         if not kind or not stem.isdigit():
             raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
+
         captions = _captions(root / "captions" / picture.path.with_suffix(".txt"))
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
         yield Row(
@@ -83,6 +85,7 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
     files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
+
     for path in job.progress(files, len(files), folder.name):
         run, collection = path.parts[-4], _COLLECTION.fullmatch(path.parts[-2])
         place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
@@ -173,6 +176,7 @@ def _read_method(path: Path) -> dict[tuple[str, int], float]:
         values = json_file.read(path)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: not readable as JSON: {error}") from error
+
     if not isinstance(values, dict):
         raise SourceError(f"{path}: not an object of ratings")
     found: dict[tuple[str, int], float] = {}
@@ -184,4 +188,5 @@ def _read_method(path: Path) -> dict[tuple[str, int], float]:
             raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
         if found.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
             raise SourceError(f"{path}: {name!r} is rated twice")
+
     return found

@@ -22,6 +22,7 @@ def rows(job: Job) -> Iterator[Row]:
         root = root / "dataset" if (root / "dataset").is_dir() else root
         classes = read_classes(root / _CLASSES)
         found = pictures(root)[: job.limit]
+
         for picture in job.progress(found, len(found), root.name):
             if len(picture.path.parts) != 2:
                 raise SourceError(f"{root / picture.path}: expected dataset/NAME/NN.jpg")

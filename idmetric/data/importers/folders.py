@@ -49,6 +49,7 @@ def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
             f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
             f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
         )
+
     return Row(
         identity="/".join((job.name, *folders)),
         id=f"{job.name}/{picture.path}",
@@ -77,14 +78,17 @@ def pictures(root: Path) -> list[Picture]:
             images.append(path)
         elif masks.setdefault(masked, path) != path:
             raise SourceError(f"{root}: two masks of one image: {masks[masked]} and {path}")
+
     if not images:
         raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
     stems = {path.with_suffix("") for path in images}
     lone = [path for masked, path in masks.items() if masked not in stems]
+
     if lone:
         shown = ", ".join(map(str, lone[:_SHOWN]))
         advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
         warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}; {advice}", stacklevel=2)
+
     return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
 
 
@@ -102,6 +106,7 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
             folders.append(part[: -len("_masks")])
         else:
             folders.append(part)
+
     stem = path.stem
     if stem.lower().endswith("_mask") and len(stem) > len("_mask"):
         stem, is_mask = stem[: -len("_mask")], True

@@ -64,11 +64,13 @@ class Images:
         else:
             file = f"{safe(name)}{_ending(data)}"
             self._take(file, name)
+
         path = self.folder / file
         there = path.is_file()
         if there and path.stat().st_size == len(data) and path.read_bytes() == data:
             self.reused += 1
             return path
+
         self.replaced += there
         if not self.dry:
             _write_whole(path, data)

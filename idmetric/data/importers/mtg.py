@@ -50,6 +50,7 @@ def _view(
     if image:
         yield Row(identity=key, id=name, **shared, **image)
     edited = job.keep(source, cells["inpainted"], f"{name}/edit")
+
     if edited:
         yield Row(
             identity=f"{name}/edit",

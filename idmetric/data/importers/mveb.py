@@ -63,6 +63,7 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
         raise SourceError(
             f"--map: {unknown[0]!r} is not a column ({', '.join(columns)}), or is mapped to none of {', '.join(NAMES)}"
         )
+
     found = {m: next((n for n in names if n in columns), None) for m, names in NAMES.items()} | dict(job.columns)
     named = {meaning: name for meaning, name in found.items() if name is not None}
     if "query" in named and named.get("identity") in ("label", "class") and "identity" not in job.columns:
@@ -94,11 +95,13 @@ def _group(
     members: list[tuple[str, Any, str | None, float | None, str | None]] = [
         ("query", cells.get("query"), asked, None, own)
     ]
+
     for at, target in enumerate(targets):
         text = str(texts[at if at < len(texts) else -1]) if texts else None
         right = at == 0
         slot, label = ("candidate", float(right)) if ranked else ("positive", None)
         members.append((slot, target, text, label, own if right else None))
+
     members += [("negative", negative, None, None, None) for negative in negatives]
 
     images = [job.keep(source, cell, None) for _, cell, *_ in members]

@@ -109,6 +109,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     engine = job.options.get("engine") or _engine(source.name)
     lone = 0
     read = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
+
     for number, shard, identity, split, values in _numbered(job, source, read):
         positive = seen.get(identity)
         if seen and positive is None:
@@ -137,6 +138,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                     **image,
                     **(positive.masks[view] if positive else {}),
                 )
+
     if lone:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
@@ -175,6 +177,7 @@ def _positions(job: Job, source: Source) -> dict[int, str]:
     given = job.options.get("splits")
     if given is None and job.has(source, "split"):
         return {}
+
     folder = Path(given) if given is not None else source.root / "splits"
     found: dict[int, str] = {}
     for split in _PLACES:
@@ -188,6 +191,7 @@ def _positions(job: Job, source: Source) -> dict[int, str]:
                 raise SourceError(f"{path}: {row!r} is not the position of one of {source.count} rows")
             if found.setdefault(row, split) != split:
                 raise SourceError(f"{path}: row {row} is in {found[row]} as well")
+
     return found
 
 

@@ -26,6 +26,7 @@ def rows(job: Job) -> Iterator[Row]:
         job.need(source, *(column for _, column in _SLOTS))
         if not job.has(source, "left_vote"):
             job.need(source, "right_vote")
+
         for number, shard, values in job.rows(source):
             place = where(source, shard, number)
             votes = _number(values, "votes", place)

@@ -192,15 +192,18 @@ def make_job(
     given = (sources,) if isinstance(sources, str | os.PathLike) else tuple(sources)
     if not given:
         raise SourceError("no source given")
+
     if len(given) > 1 and not KINDS[kind].several:
         raise SourceError(
             f"{kind}: rows of {len(given)} sources would share names; import them one by one, each with its own "
             "--name, and join the manifests with idmetric.data.manifest.table.merge"
         )
+
     unknown = [o for o in options or {} if o not in KINDS[kind].options]
     if unknown:
         known = ", ".join(KINDS[kind].options) or "none"
         raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {known}")
+
     own = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
     job = Job(
         kind, tuple(os.fspath(s) for s in given), own if name is None else name,

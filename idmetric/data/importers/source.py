@@ -155,6 +155,7 @@ def _download(repo: str, revision: str | None, files: str | None) -> Source:
             + (f" matches {files!r}" if files else "")
             + "; try --revision refs/convert/parquet, or download and unpack it and import the folder"
         )
+
     names = [name for name, _ in listed]
     folder = Path(
         _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
@@ -263,6 +264,7 @@ def _arrow(path: Path) -> _Table:
         import datasets
     except ImportError as error:
         raise ImportError(f"{path}: Arrow files need datasets: {install('data')}") from error
+
     whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
     names = _class_names(whole.features.arrow_schema)
 

@@ -38,6 +38,7 @@ def _labelled(job: Job, source: Source) -> Iterator[Row]:
         label = values["binary_label"]
         if str(label) not in ("0", "1"):
             raise SourceError(f"{where(source, shard, number)}, column 'binary_label': {label!r} is not 0 or 1")
+
         same = str(label) == "1"
         human = [int(v) for v in values.get("human_votes") or ()]
         parameters = {"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human}
@@ -46,6 +47,7 @@ def _labelled(job: Job, source: Source) -> Iterator[Row]:
         if not all(images.values()):
             job.reject(source, shard, number, "an image of the pair is missing")
             continue
+
         for slot, image in images.items():
             yield Row(
                 identity=group if same or slot == "anchor" else f"{group}/other",
@@ -73,11 +75,13 @@ def _composites(job: Job, source: Source) -> Iterator[Row]:
             continue
         group = f"{job.name}/{number:06d}"
         about = values.get("description") or {}
+
         try:
             sides = split_composite(_whole(values["image"], source))
         except (SourceError, ImageReadError) as error:
             job.reject(source, shard, number, str(error))
             continue
+
         consistency = quality.get("objectConsistency")
         for side, (slot, data) in enumerate(zip(("anchor", "candidate"), sides, strict=True)):
             # if the objects differ, the identity of the second is unknown
@@ -122,6 +126,7 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
     whole = read_image(image)
     width, height = whole.size
     padding = 2 * height - width
+
     if padding == 0:
         frame = 8 if _is_framed(whole.crop((0, 0, height, height)), 8) else 0
         boxes = [(x + frame, frame, x + height - frame, height - frame) for x in (0, height)]
@@ -130,11 +135,13 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
         boxes = [(x, padding, x + side, padding + side) for x in (padding, 2 * padding + side)]
     else:
         raise SourceError(f"{width} x {height} pixels are not two squares with equal padding")
+
     out = []
     for box in boxes:
         file = io.BytesIO()
         whole.crop(box).save(file, "PNG")
         out.append(file.getvalue())
+
     return out[0], out[1]
 
 

@@ -31,19 +31,23 @@ def rows(job: Job) -> Iterator[Row]:
         raise SourceError(
             f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
         )
+
     for given in job.sources:
         source = job.open(given)
         job.need(source, *job.columns)
         mapped = "path" in job.columns
         image = "path" if mapped or "path" in source.columns else "image"
+
         if not (mapped or image in source.columns):
             raise SourceError(
                 f"{source.name}: no column 'path' or 'image'; name one of {', '.join(source.columns)}: --map path=NAME"
             )
+
         if not job.has(source, "identity"):
             raise SourceError(
                 f"{source.name}: no column 'identity'; name one of {', '.join(source.columns)}: --map identity=NAME"
             )
+
         for number, shard, values in job.rows(source):
             values["path"] = values.pop(image, None)
             if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
@@ -61,6 +65,7 @@ def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, 
     if not any(key in files for key in ("path", "image_bytes")):
         job.reject(source, shard, number, "no image")
         return
+
     known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
     known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
     for column in _NUMBERS:
@@ -69,6 +74,7 @@ def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, 
             known[column] = number_there
         elif column in job.columns and values[column] is not None:
             raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is not a number")
+
     used = {"identity", "dataset", "split", *_FILES, *known}
     free = {c: _free(values[c], c, where(source, shard, number)) for c in job.columns if c.startswith("x_")}
     identity = values.get("identity")

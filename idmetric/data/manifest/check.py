@@ -70,6 +70,7 @@ def faults(
     look = _read if decode else _find
     found: list[Fault] = []
     sizes: dict[str, dict[int, Size]] = {column: {} for column in PATHS}
+
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
         results: Iterable[Fault | Size | None] = pool.map(lambda task: look(manifest, task[0], task[1][0]), tasks)
         shown = progress(results, len(tasks), "check") if progress else results
@@ -78,6 +79,7 @@ def faults(
                 found += [replace(result, row=row) for row in rows]
             elif result is not None:
                 sizes[column].update(dict.fromkeys(rows, result))
+
     if most_ratio is not None:
         found += _slender(sizes["path"], most_ratio)
     return sorted([*found, *_misshapen(sizes)], key=lambda f: (f.row, PATHS.index(f.column)))
@@ -130,6 +132,7 @@ def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
     source = manifest.source(row, column)
     if absent or source is None:
         return absent
+
     try:
         if column == "path":
             picture = read_image(source)
@@ -137,6 +140,7 @@ def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
         mask = read_mask(source)
     except ImageReadError as error:
         return Fault(row, column, str(error))
+
     if column == "mask" and not mask.any():
         return Fault(row, column, "the mask is empty: it must select something")
     return Size(mask.shape[0], mask.shape[1])

@@ -115,6 +115,7 @@ def _read_lines(path: Path) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
     check_names(names, str(path))
     columns = {}
+
     for name in names:
         values = [row.get(name) for row in rows]
         if name == "parameters":
@@ -122,6 +123,7 @@ def _read_lines(path: Path) -> pa.Table:
         columns[name] = (
             as_array(values, TYPES[name], name, str(path)) if name in COLUMNS else free_array(values, name, str(path))
         )
+
     return pa.table(columns)
 
 

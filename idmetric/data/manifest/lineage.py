@@ -66,6 +66,7 @@ def blocks(manifest: Manifest) -> NDArray[np.int64]:
     join(identity, list(image_keys(manifest)))
     found = [find(number[name]) for name in identity]
     order = {k: n for n, k in enumerate(dict.fromkeys(found))}
+
     return np.array([order[k] for k in found], dtype=np.int64)
 
 

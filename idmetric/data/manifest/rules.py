@@ -70,6 +70,7 @@ def _typed_column(table: pa.Table, column: str, name: str) -> Any:
     kind = TYPES[column]
     if column not in table.column_names:
         return pa.nulls(len(table), kind)
+
     given = table[column]
     if given.type == kind:
         return given
@@ -81,6 +82,7 @@ def _typed_column(table: pa.Table, column: str, name: str) -> Any:
             return given.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
+
     return as_array(given.to_pylist(), kind, column, name)
 
 

@@ -36,12 +36,14 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     rng = np.random.default_rng(seed)
     count = int(block.max(initial=-1)) + 1
     out = np.full(count, None, dtype=object)
+
     if fractions and by_dataset:
         home = np.full(count, "", dtype=object)
         home[block[::-1]] = names[::-1]  # of the first row
         pools = [np.flatnonzero(home == name) for name in dict.fromkeys(home)]
     else:
         pools = [np.arange(count)]
+
     owed = np.zeros(len(parts) + 1)
     for pool in pools:
         order = rng.permutation(pool)
@@ -50,7 +52,8 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
         for name, size in zip(parts, sizes, strict=True):
             out[order[start : start + size]] = name
             start += size
-    _warn_of_empty(parts, out.tolist(), "identities (identities that belong together count as one)")
+
+    _warn_of_empty(parts, out.tolist(), "identities (joined ones count as one)")
     return manifest.replace(split=list(out[block]) if count else [])
 
 

@@ -72,6 +72,7 @@ def summarize(manifest: Manifest) -> Summary:
     sizes = [len(images) for images in owned.values()]
     scores = [s for s in manifest.column("oracle") if s is not None]
     pairs = {(d or "", i) for d, i in zip(manifest.column("dataset"), identity, strict=True) if i is not None}
+
     return Summary(
         rows=len(manifest),
         images=len(set(keys)),
@@ -112,6 +113,7 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
         _problem("groups have one row", _lone_groups(manifest), False),
         _problem("identities have one image", _singles(manifest, keys), False),
     ]  # fmt: skip
+
     return sorted((p for p in listed if p.count), key=lambda p: not p.serious)
 
 
@@ -129,12 +131,14 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
         lines.append(f"groups: {s.groups}")
     if s.oracle:
         lines.append(f"oracle: {s.oracle[0]:.3f} to {s.oracle[2]:.3f}, mean {s.oracle[1]:.3f}")
+
     for column, counts in s.counts.items():
         if set(counts) - {""} and (len(counts) > 1 or column in ("dataset", "split")):
             lines += ["", f"{column:<24} rows" + ("  identities" if column == "dataset" else "")]
             lines += [_count_line(column, value, n, s) for value, n in list(counts.items())[:_SHOWN]]
             if len(counts) > _SHOWN:
                 lines.append(f"  and {len(counts) - _SHOWN} more")
+
     lines += ["", "problems:" if found else "no problems found"]
     for problem in found:
         lines.append(f"  {'!' if problem.serious else '-'} {problem.count} {problem.what}")

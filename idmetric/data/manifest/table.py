@@ -133,6 +133,7 @@ class Manifest:
             )
             at = table.column_names.index(name) if name in table.column_names else -1
             table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
+
         if all(name.startswith("x_") for name in columns):  # no rules apply to free columns
             return self._with(table)
         return Manifest(table, self.root)
@@ -233,11 +234,13 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
             way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
             listed = ", ".join(repr(c) for c in clashes[:SHOWN])
             raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")
+
     root = manifests[0].root
     try:
         table = pa.concat_tables([m.at(root).table for m in manifests], promote_options="default")
     except pa.ArrowException as error:
         raise ManifestError(f"a free column holds different kinds of values in the manifests: {error}") from error
+
     return Manifest(table, root)
 
 

@@ -67,6 +67,7 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
             return float(value)
     elif isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+
     raise TypeError
 
 

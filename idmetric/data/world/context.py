@@ -129,12 +129,14 @@ def sample_context(rng: Generator, kind: str, assets: Assets) -> Context:
         yaw = rng.uniform(-np.pi, np.pi) if rng.random() < 0.15 else yaw
     else:
         yaw, pitch, roll = rng.uniform(-np.pi, np.pi), rng.uniform(-0.05, 0.9), 0.15
+
     scale = float(rng.uniform(0.45, 0.95) if rng.random() < 0.8 else rng.uniform(0.95, 1.6))
     centre = rng.normal(0.5, 0.06 if scale < 1 else 0.1, 2)
     if figure is not None:  # shops show whole figures, and the garment from near
         scale, centre[1] = (
             (scale, centre[1]) if rng.random() < 0.4 else (rng.uniform(1.1, 1.9), rng.uniform(0.45, 0.85))
         )
+
     shelf = kind in ("box", "carton", "can", "bottle", "pouch", "mesh") and rng.random() < 0.3
     occluders = tuple(_occluder(rng) for _ in range(int(rng.choice([0, 0, 0, 1, 2]))))
     return Context(
@@ -173,6 +175,7 @@ def _drawn(background: Background, assets: Assets, size: int) -> Picture:
         base = np.array(((246,) * 3, (int(rng.integers(80, 235)),) * 3, color(rng))[rng.choice(3, p=[0.45, 0.3, 0.25])])
         slope = np.linspace(1 - rng.uniform(0, 0.25), 1, size)[:, None, None]
         return (base * slope * np.ones((size, size, 1))).clip(0, 255).astype(np.uint8)
+
     picture = _room(rng, assets, size)
     if background.kind == "clutter":
         for _ in range(rng.integers(3, 8)):
@@ -184,6 +187,7 @@ def _drawn(background: Background, assets: Assets, size: int) -> Picture:
             picture = np.array(
                 Image.fromarray(picture).filter(ImageFilter.GaussianBlur(size / 224 * rng.uniform(1, 3)))
             )
+
     return picture
 
 

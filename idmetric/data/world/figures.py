@@ -15,12 +15,14 @@ def animal(rng: Rng) -> list[Solid]:
     solid = ball()
     parts = [Solid("body", "main", place(solid, (length, girth, girth * rng.uniform(0.7, 1.0)), (0, lift, 0)))]
     thin = rng.uniform(0.04, 0.08)
+
     for x in (-0.32, 0.32):
         for z in (-0.22, 0.22):
             path = np.array(
                 [[x * length, lift, z * girth], [x * length * 1.05, lift * 0.5, z * girth], [x * length, 0, z * girth]]
             )
             parts.append(Solid("legs", "main", sweep(path, [thin * 1.6, thin, thin * 1.1], uv=(0, 0, 0.4, 1))))
+
     head, reach, rise = rng.uniform(0.22, 0.36), rng.uniform(0.5, 0.65) * length, rng.uniform(0.1, 0.5)
     neck = np.array([[reach * 0.6, lift, 0], [reach * 0.85, lift + rise / 2, 0], [reach + head * 0.2, lift + rise, 0]])
     parts.append(Solid("neck", "main", sweep(neck, [girth * 0.4, girth * 0.28, head * 0.4])))
@@ -48,6 +50,7 @@ def animal(rng: Rng) -> list[Solid]:
     if rng.random() < 0.4:
         ring = np.array([neck[1] - (neck[2] - neck[0]) * 0.06, neck[1], neck[1] + (neck[2] - neck[0]) * 0.06])
         parts.append(Solid("collar", "accent", sweep(ring, girth * 0.32)))
+
     return parts
 
 
@@ -67,6 +70,7 @@ def bear(rng: Rng) -> list[Solid]:
         Solid("nose", "dark", place(solid, head * 0.13, (0, top - head * 0.03, head * 0.56))),
     ]
     tall = rng.uniform(0.8, 2.2)
+
     for s in (-1, 1):
         parts.append(Solid("eyes", "dark", place(solid, head * 0.1, (s * head * 0.2, top + head * 0.1, head * 0.4))))
         parts.append(
@@ -82,6 +86,7 @@ def bear(rng: Rng) -> list[Solid]:
                 place(solid, (limb * 1.1, limb * 1.1, limb * long), (s * fat * 0.32, limb * 0.5, fat * 0.5)),
             )
         )
+
     return parts
 
 
@@ -96,18 +101,21 @@ def robot(rng: Rng) -> list[Solid]:
         Solid("head", "second", place(round_ if rng.random() < 0.4 else solid, (head * 1.2, head, head), (0, top, 0))),
         Solid("panel", "accent", place(solid, (w * 0.6, h * 0.4, 0.02), (0, leg + h * 0.55, d / 2))),
     ]
+
     for s in (-1, 1):
         parts.append(Solid("eyes", "pale", place(round_, head * 0.25, (s * head * 0.28, top, head * 0.5))))
         parts.append(
             Solid("arms", "second", place(tube(), (0.1, arm, 0.1), (s * (w / 2 + 0.07), leg + h - arm / 2, 0)))
         )
         parts.append(Solid("legs", "second", place(tube(), (0.13, leg, 0.13), (s * w * 0.28, leg / 2, 0))))
+
     height = rng.uniform(0.1, 0.2)
     if rng.random() < 0.5:
         parts.append(
             Solid("antenna", "metal", place(tube(), (0.02, height, 0.02), (0, top + head / 2 + height / 2, 0)))
         )
         parts.append(Solid("antenna", "accent", place(round_, 0.07, (0, top + head / 2 + height, 0))))
+
     return parts
 
 
@@ -141,6 +149,7 @@ def car(rng: Rng) -> list[Solid]:
     ]
     wheel, axle = rng.uniform(0.2, 0.3), rng.uniform(0.3, 0.36) * length
     turned = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float32)
+
     for x in (-axle, axle):
         for s in (-1, 1):
             z = s * width / 2
@@ -154,6 +163,7 @@ def car(rng: Rng) -> list[Solid]:
                     place(tube(around=14), (wheel * 0.55, 0.1, wheel * 0.55), (x, wheel / 2, z), turned),
                 )
             )
+
     for s in (-1, 1):
         parts.append(Solid("lights", "pale", place(ball(), 0.07, (length * 0.47, base + low * 0.75, s * width * 0.35))))
     return parts

@@ -216,6 +216,7 @@ def _chunks(folder: Path) -> Iterator[dict[int, list[Row]]]:
         if held >= _CHUNK:
             yield chunk
             chunk, held = {}, 0
+
     if chunk:
         yield chunk
 

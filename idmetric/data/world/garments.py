@@ -95,6 +95,7 @@ def flat(c: Cut) -> list[Solid]:
                 return (inner, outer) if s > 0 else (-outer, -inner)
 
             strips.append((np.linspace(neck, high, 9), shoulder))
+
     front = [_ruled(y, edges, low, high) for y, edges in strips]
     if c.kind in ("top", "dress") and c.sleeve:
         wide = float(_flat_width(np.array([SHOULDER - 0.03]), c)[0])
@@ -102,6 +103,7 @@ def flat(c: Cut) -> list[Solid]:
             start = np.array([s * wide * 0.9, SHOULDER - 0.07])
             end = start + np.array([s * 0.33, -0.42]) * c.sleeve
             front.append(_sleeve(start, end, 0.085 * c.loose, 0.06 * c.loose, s))
+
     vertices = np.concatenate([v for v, _, _ in front])
     uv = np.concatenate([t for _, t, _ in front])
     offsets = np.cumsum([0, *(len(v) for v, _, _ in front)])
@@ -111,6 +113,7 @@ def flat(c: Cut) -> list[Solid]:
     both = np.concatenate([deep, deep * [1, 1, -1]])
     behind = uv + [0.5, 0] * (uv[:, :1] < 0.5)
     mesh = raw(both, np.concatenate([faces, faces[:, ::-1] + len(deep)]), np.concatenate([uv, behind]))
+
     return [Solid("cloth", "main", mesh)]
 
 
@@ -148,6 +151,7 @@ def worn(c: Cut, pose: Generator) -> tuple[list[Solid], list[Solid]]:
     arms, legs = _limbs(pose)
     low = _hem(c)
     pieces: list[Mesh] = []
+
     if c.kind in ("top", "dress"):
         pieces.append(_around(np.linspace(max(low, -0.1), 0.572, 22), c))
         if c.kind == "dress":
@@ -167,6 +171,7 @@ def worn(c: Cut, pose: Generator) -> tuple[list[Solid], list[Solid]]:
             pieces.append(sweep(kept[::-1], wide[::-1], 14, (0.75, 0, 1.25, 0.85)))
     else:
         pieces.append(_around(np.linspace(low, 0.17, 18), c))
+
     figure = _figure(c, arms, legs, pose)
     return [Solid("cloth", "main", m) for m in pieces], figure
 
@@ -203,6 +208,7 @@ def _around(y: Array, c: Cut) -> Mesh:
     reach = min(1.0, float(half.max()) * 2.4)
     u = np.where(front, 0.25, 0.75) + 0.24 * np.sin(angle)[None] * np.where(front, reach, -reach) + 0 * x
     vertices = np.stack([x, np.broadcast_to(y[:, None], x.shape), z], -1).reshape(-1, 3)
+
     return raw(vertices, grid(len(y) - 1, 36), np.stack([u, v], -1).reshape(-1, 2))
 
 
@@ -213,21 +219,25 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
     parts = [Solid("figure", "skin", place(solid, (0.15, 0.21, 0.18), (0, HEAD, 0.01))),
              Solid("figure", "skin", sweep(neck, 0.05)),
              Solid("figure", "hair", place(solid, (0.17, 0.2, 0.18), (0, HEAD + 0.035, -0.025)))]  # fmt: skip
+
     if pose.random() < 0.5:  # long hair
         parts.append(
             Solid("figure", "hair", place(solid, (0.18, pose.uniform(0.25, 0.45), 0.1), (0, HEAD - 0.08, -0.07)))
         )
+
     for path in arms:
         parts.append(Solid("figure", "skin", sweep(path, np.linspace(0.048, 0.033, len(path)))))
         parts.append(Solid("figure", "skin", place(solid, (0.07, 0.09, 0.06), path[-1])))
     dressed = pose.random() < 0.7
     body = Cut("top", 0.4, 0.0, 1.0, 0.0, 0.3, False)
     trunk = _around(np.linspace(-0.06, 0.572, 14), body)
+
     if c.kind in ("trousers", "skirt"):
         parts.append(Solid("figure", "other", trunk))
     else:
         parts.append(Solid("figure", "other", _around(np.linspace(-0.08, 0.12, 6), body)))
         parts.append(Solid("figure", "skin", place(trunk, 0.97)))
+
     covered = c.kind == "top" or (c.kind != "trousers" and not dressed)
     for path in legs:
         parts.append(
@@ -236,4 +246,5 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
             )
         )
         parts.append(Solid("figure", "dark", place(solid, (0.09, 0.07, 0.2), path[-1] + [0, -0.01, 0.05])))
+
     return parts

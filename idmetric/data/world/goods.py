@@ -79,6 +79,7 @@ def fruit(rng: Rng) -> list[Solid]:
     parts = [Solid("body", "main", place(lathe(r, y, rng.choice([1.0, 2.0])), extent))]
     top, lean = float(np.ptp(y)) / 2 - 0.1, rng.uniform(-0.15, 0.15)
     stalk, leaf = rng.uniform(0.15, 0.4), rng.uniform(0.3, 0.6)
+
     if rng.random() < 0.7:
         path = np.array([[0, top - 0.15, 0], [lean / 2, top + stalk / 2, 0], [lean, top + stalk, 0]])
         parts.append(Solid("stalk", "dark", sweep(path, 0.035)))
@@ -86,6 +87,7 @@ def fruit(rng: Rng) -> list[Solid]:
             parts.append(
                 Solid("leaf", "green", place(cushion(1.0, 0.45, 0.05, 2), leaf, (leaf / 2, top + stalk / 2, 0)))
             )
+
     return parts
 
 

@@ -53,6 +53,7 @@ def teapot(rng: Rng) -> list[Solid]:
     parts.append(Solid("spout", "main", sweep(spout, [0.12, 0.08, 0.05], uv=(0, 0.4, 0.3, 0.6))))
     ring = arc((-0.42, 0.02, 0), rng.uniform(0.18, 0.26), np.pi / 2, 3 * np.pi / 2, 1.1)
     parts.append(Solid("handle", "second", sweep(ring, 0.035)))
+
     return parts
 
 

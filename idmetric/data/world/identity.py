@@ -212,11 +212,13 @@ class Assets:
         if identity.kind == "garment":
             cut_ = garments.cut(dial)
             return (garments.flat(cut_), []) if figure is None else garments.worn(cut_, stream(figure, "pose"))
+
         if identity.kind in ("mesh", "shape"):
             pick = stream(seed, "mesh")
             pool = [m for m, _ in self.meshes] if identity.kind == "mesh" else self.shapes
             mesh = pool[int(pick.integers(len(pool)))]
             return [Solid("body", "main", place(mesh, dial.uniform(0.85, 1.15, 3)))], []
+
         return SHAPES[identity.kind](dial), []
 
 
@@ -261,6 +263,7 @@ class _Surfaces:
         if slot not in ("main", "second"):
             shade = _plain(slot, seed)
             return shade, _ROUGH[slot], 0.7 if slot == "metal" else 0.0
+
         rng = stream(seed, slot, "material")
         if identity.kind == "mesh" and (seed == identity.seed or rng.random() < 0.5):
             texture, name = self._photographed(seed), "photo"
@@ -270,6 +273,7 @@ class _Surfaces:
             edits = [(e.seed, e.strength) for e in identity.edits if e.what in ("print", "all")]
             dice = Dice(int(stream(seed, slot).integers(1 << 31)), tuple(edits) if slot == "main" else ())
             texture = MATERIALS[name](dice, self.assets.photos)
+
         low, high, metal = SURFACES[name]
         if slot == "main":
             texture = self._labelled(texture)
@@ -295,6 +299,7 @@ class _Surfaces:
         seeds = [e.seed for e in self.identity.edits if e.what == "part" and e.part == "label"]
         if not bears and not seeds:
             return texture
+
         rng = stream(seed if bears else seeds[-1], "label place")
         height, wide = texture.shape[0], texture.shape[1] // (2 if self.identity.kind == "garment" else 1)
         w, h = (max(int(x * wide), 2) for x in rng.uniform(0.2, 0.45, 2))
@@ -312,6 +317,7 @@ class _Surfaces:
         sheet.paste(Image.fromarray(np.ascontiguousarray(design)).resize((w, h)), (left, top))
         base.paste(sheet, (0, 0), mask)
         self.label = np.asarray(mask) > 0
+
         return np.asarray(base)
 
 
@@ -361,6 +367,7 @@ def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture
     image = Image.fromarray(np.ascontiguousarray(texture))
     rng = stream(edit.seed, "patches")
     w, h = image.size
+
     for k in range(12):
         piece = (
             MATERIALS["package"](Dice(edit.seed), photos)
@@ -373,4 +380,5 @@ def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture
         if k < max(1, round(12 * edit.strength)):
             tile = Image.fromarray(np.ascontiguousarray(piece)).resize((w // 4 + 1, h // 4 + 1))
             image.paste(tile, (int(left * w), int(top * h)))
+
     return np.asarray(image)

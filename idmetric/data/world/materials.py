@@ -81,12 +81,14 @@ def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     ramp = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE)
     image = Image.fromarray(_mix(a, b if layout.random() < 0.3 else a, ramp).astype(np.uint8))
     draw = ImageDraw.Draw(image)
+
     for k in range(layout.integers(0, 4)):
         band = dice(f"band {k}", 0.4)
         top = band.uniform(0, SIZE)
         slope, thick = band.uniform(-0.2, 0.2) * SIZE, band.uniform(0.04, 0.32) * SIZE
         fill = (b, c, d)[band.integers(3)]
         draw.polygon([(0, top), (SIZE, top + slope), (SIZE, top + slope + thick), (0, top + thick)], fill=fill)
+
     if len(photos) and layout.random() < 0.6:
         place = dice("picture place", 0.5)
         w, h = (int(x * SIZE) for x in place.uniform(0.3, 0.8, 2))
@@ -96,17 +98,20 @@ def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
         (pen.ellipse if place.random() < 0.6 else pen.rectangle)((0, 0, w - 1, h - 1), fill=255)
         left, top = (int(place.uniform(0, max(SIZE - side, 1))) for side in (w, h))
         image.paste(sticker, (left, top), shape)
+
     for k in range(layout.integers(1, 5)):
         _emblem(draw, dice(f"emblem {k}", 0.3), (b, c, d))
     fill = _contrast(a, (b, c, d, (255, 255, 255), (20, 20, 20)))
     y = layout.uniform(0.15, 0.6) * SIZE
     brand = dice("brand")
     size = brand.uniform(0.13, 0.3) * SIZE
+
     if brand.random() < 0.4:  # on a plate
         half = brand.uniform(0.25, 0.5) * SIZE
         plate = (b, c, d)[brand.integers(3)]
         draw.rounded_rectangle((SIZE / 2 - half, y - size * 0.6, SIZE / 2 + half, y + size * 0.6), radius=9, fill=plate)
         fill = _contrast(plate, (a, (255, 255, 255), (20, 20, 20)))
+
     _text(draw, brand, (SIZE / 2, y), size, fill, _word(brand, 3, 9))
     sub = dice("subtitle", 0.2)
     if sub.random() < 0.7:
@@ -116,6 +121,7 @@ def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     for row in range(small.integers(0, 6)):
         line = " ".join(_word(small, 2, 9) for _ in range(4))
         _text(draw, small, (SIZE / 2, SIZE * 0.8 + 9 * row), 9, fill, line)
+
     return np.asarray(image)
 
 
@@ -146,6 +152,7 @@ def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> T
     weave = dice("weave", 0.8)
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     kind = weave.integers(8)
+
     if kind <= 2:
         base = _mix(a, a, x)
     elif kind == 3:
@@ -162,6 +169,7 @@ def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> T
         base = _mix(a, b, smooth_noise(weave, SIZE, int(weave.integers(8, 60))) * 0.5)
     else:
         base = _mix(a, a, x)
+
     image = Image.fromarray(_grain(dice("yarn", 0.9), base, 120, float(weave.uniform(4, 40))))
     draw = ImageDraw.Draw(image)
     if kind == 7:  # flowers
@@ -172,6 +180,7 @@ def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> T
                 px, py = cx + r * np.cos(angle), cy + r * np.sin(angle)
                 draw.ellipse((px - r * 0.7, py - r * 0.7, px + r * 0.7, py + r * 0.7), fill=b)
             draw.ellipse((cx - r / 2, cy - r / 2, cx + r / 2, cy + r / 2), fill=a)
+
     if printed:
         _print(draw, dice("print"), a)
     return np.asarray(image)
@@ -207,6 +216,7 @@ def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     a, b = ((earthy if tone else color)(dice(f"colour {k}", w)) for k, w in enumerate((0.7, 0.5)))
     rng = dice("pattern")
     kind = rng.integers(4)
+
     if kind == 0:
         amount = (smooth_noise(rng, SIZE, int(rng.integers(3, 7))) > rng.uniform(0.45, 0.65)).astype(np.float32)
     elif kind == 1:
@@ -217,6 +227,7 @@ def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
         amount = (np.sin((x * rng.integers(4, 12) + bend) * 2 * np.pi) > rng.uniform(0, 0.7)).astype(np.float32)
     else:
         amount = smooth_noise(rng, SIZE, int(rng.integers(2, 5))) * rng.uniform(0.2, 1)
+
     return _grain(dice("hair", 0.9), _mix(a, b, amount), 90, 40)
 
 
@@ -262,11 +273,13 @@ def glaze(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     a = color(ground) if ground.random() < 0.5 else (int(ground.integers(215, 250)),) * 3
     image = Image.fromarray(_grain(ground, _mix(a, a, np.zeros((SIZE, SIZE))), 20, 8))
     draw = ImageDraw.Draw(image)
+
     for k in range(dice("count", 0.4).integers(1, 4)):
         rng = dice(f"motif {k}", 0.3 * k)
         c = _contrast(a, [color(rng), color(rng)])
         y, kind = rng.uniform(0.1, 0.9) * SIZE, rng.integers(4)
         n, r = int(rng.integers(3, 12)), rng.uniform(4, 20)
+
         if kind == 0:
             draw.rectangle((0, y, SIZE, y + r), fill=c)
         elif kind == 1:
@@ -281,6 +294,7 @@ def glaze(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
         else:
             for x in (np.arange(n) + 0.5) / n * SIZE:
                 draw.regular_polygon((x, y, r), int(rng.integers(3, 7)), fill=c)
+
     return np.asarray(image)
 
 

@@ -97,16 +97,19 @@ def load_obj(path: Path) -> Mesh | None:
     data = triangles.GetOutput()
     if not data.GetNumberOfPolys():
         return None
+
     corners = vtk_to_numpy(data.GetPolys().GetConnectivityArray()).reshape(-1, 3).astype(np.int64)
     # the reader splits points where texture coordinates differ; shading needs them whole
     points, whole = np.unique(vtk_to_numpy(data.GetPoints().GetData()), axis=0, return_inverse=True)
     given = data.GetPointData().GetTCoords()
+
     if given is None:
         widest = np.sort(np.argsort(np.ptp(points, axis=0))[1:])
         plane = points[:, widest]
         uv = ((plane - plane.min(0)) / np.ptp(plane, axis=0).clip(1e-9))[whole.reshape(-1)[corners]]
     else:
         uv = vtk_to_numpy(given)[corners]
+
     return make_mesh(points, whole.reshape(-1)[corners], uv)
 
 

@@ -134,10 +134,12 @@ class Renderer:
         self._scene.AutomaticLightCreationOff()
         self._window.AddRenderer(self._scene)
         self._main, self._fill, self._front = (vtkLight() for _ in range(3))
+
         for light in (self._main, self._fill, self._front):
             light.SetLightTypeToSceneLight()
             light.SetFocalPoint(0, 0, 0)
             self._scene.AddLight(light)
+
         self._pixels = vtkUnsignedCharArray()
 
     def draw(self, parts: Sequence[Part], pose: Pose, light: Light) -> tuple[Floats, Floats]:
@@ -193,6 +195,7 @@ class Renderer:
         turned[:3, :3] = pose.rotation * pose.scale
         actor.SetUserMatrix(_matrix(turned))
         surface = actor.GetProperty()
+
         if light is None:
             surface.LightingOff()
             actor.SetTexture(texture)
@@ -202,6 +205,7 @@ class Renderer:
             surface.SetBaseColorTexture(texture)
             surface.SetRoughness(part.roughness)
             surface.SetMetallic(part.metallic)
+
         return actor
 
     def _shoot(self, actors: Sequence[Any]) -> Picture:
@@ -249,10 +253,12 @@ def _polydata(mesh: Mesh) -> Any:
     data = vtkPolyData()
     data.SetPoints(points)
     data.SetPolys(cells)
+
     for values, name in ((mesh.normals.reshape(-1, 3), "normals"), (mesh.uv.reshape(-1, 2), "uv")):
         array = numpy_to_vtk(np.ascontiguousarray(values), deep=1)
         array.SetName(name)
         (data.GetPointData().SetNormals if name == "normals" else data.GetPointData().SetTCoords)(array)
+
     return data
 
 

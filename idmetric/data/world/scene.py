@@ -67,6 +67,7 @@ def render_scene(identity: Identity, context: Context, assets: Assets, size: int
     if context.noise:
         noise = np.random.default_rng(context.seed).standard_normal((size, size, 3), dtype=np.float32)
         pixels = (pixels + noise * np.float32(context.noise)).clip(0, 255).astype(np.uint8)
+
     return Shot(pixels, *(_solid(m) for m in masks))
 
 

@@ -40,6 +40,7 @@ def block(w: float, h: float, d: float, gable: float = 0.0) -> Mesh:
         ([(-x, -y, -z), (x, -y, -z), (x, -y, z), (-x, -y, z)], (0, 0, 1, 0.15)),
     ]
     top = y + gable
+
     if gable:
         sides += [
             ([(-x, y, z), (x, y, z), (x, top, 0), (-x, top, 0)], (0, 0.8, 1, 1)),
@@ -49,6 +50,7 @@ def block(w: float, h: float, d: float, gable: float = 0.0) -> Mesh:
         ]
     else:
         sides.append(([(-x, y, z), (x, y, z), (x, y, -z), (-x, y, -z)], (0, 0.85, 1, 1)))
+
     vertices, uv = [], []
     for corners, (u0, v0, u1, v1) in sides:
         vertices += corners
@@ -128,6 +130,7 @@ def sweep(
     vertices = (points[:, None] + r[:, None, None] * ring).reshape(-1, 3)
     u = uv[0] + (uv[2] - uv[0]) * np.linspace(0, 1, around + 1)
     v = uv[1] + (uv[3] - uv[1]) * np.linspace(0, 1, len(points))
+
     return raw(vertices, grid(len(points) - 1, around), np.stack(np.meshgrid(u, v), -1).reshape(-1, 2))
 
 

@@ -232,10 +232,12 @@ class World:
         identity, base = self.identity(number), self._base(number)
         other = self._graded(number)
         cells = [("none", 0.0, base)]
+
         for factor in factors:
             rng = np.random.default_rng([self.seed, number, 6, zlib.crc32(factor.encode())])
             steps = self._steps(base, factor, identity.kind, rng)
             cells += [(factor, level, context) for level, context in zip(LEVELS[1:], steps, strict=True)]
+
         anchor = f"grid-none-{0:.2f}-{0:.2f}"
         for factor, level, context in cells:
             plain = self.render(identity, context)
@@ -278,6 +280,7 @@ class World:
             others = [sample_background(rng, kind, self.assets) for _ in LEVELS[1:]]
             far = [float(np.abs(draw_background(b, self.assets, self.size) - own).mean()) for b in others]
             return [replace(base, background=others[k]) for k in np.argsort(far, kind="stable")]
+
         if factor == "viewpoint":
             side = 1 if rng.random() < 0.5 else -1
             return [replace(base, yaw=base.yaw + side * _TURN * level) for level in LEVELS[1:]]
@@ -287,6 +290,7 @@ class World:
                 last, strength=float(rng.choice([0.55, 1.5])), direction=(float(rng.choice([-2.0, 2.0])), 0.4, 0.4)
             )
             return [replace(base, light=_between(base.light, last, level)) for level in LEVELS[1:]]
+
         raise ValueError(f"no factor {factor!r}; there are {', '.join(FACTORS)}")
 
     def group(self, number: int, views: int = 3, distractors: int = 1) -> tuple[Picture, Picture, Picture]:

@@ -45,10 +45,12 @@ def shoe(rng: Rng) -> list[Solid]:
             place(rounded(0.3, 0.9), (length * 0.34, 0.06, wide * 0.6), (-length * 0.22, sole + tall * 0.9, 0)),
         ),
     ]
+
     if heel > 0.05:
         parts.append(
             Solid("heel", "second", place(block(1, 1, 1), (0.25, heel * 2, wide * 0.8), (-length * 0.34, -heel, 0)))
         )
+
     for k in range(3):
         x = -length * 0.02 + k * 0.09
         parts.append(
@@ -63,6 +65,7 @@ def shoe(rng: Rng) -> list[Solid]:
                 ),
             )
         )
+
     return parts
 
 
@@ -77,8 +80,10 @@ def hat(rng: Rng) -> list[Solid]:
         Solid("band", "accent", place(tube(around=28), (2.05 * r, 0.06, 2.05 * r), (0, 0.05, 0))),
     ]
     wide, peak = rng.uniform(1.4, 2.2), rng.uniform(0.3, 0.6)
+
     if rng.random() < 0.6:
         parts.append(Solid("brim", "main", place(tube(0.49, 0.5, 28), (2 * r * wide, 0.03, 2 * r * wide), (0, 0, 0))))
     else:
         parts.append(Solid("peak", "second", place(rounded(0.2, 0.9), (r * 1.7, 0.04, peak + r), (0, 0.02, r * 0.8))))
+
     return parts

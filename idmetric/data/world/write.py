@@ -69,6 +69,7 @@ class Plan:
             raise ValueError("numbers of edits and the seed are 0 or more")
         if len(set(self.grids)) < len(self.grids):
             raise ValueError(f"grids {self.grids} name a factor twice")
+
         for name in self.grids:
             if name not in FACTORS:
                 raise ValueError(f"no grid {name!r}; there are {', '.join(FACTORS)}")
@@ -100,11 +101,13 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
             yield from world.near(views, strength, copy)
     for copy in range(plan.parts):
         yield from world.part_edit(views[:2], copy)
+
     for view in views:
         for copy in range(plan.context_edits):
             yield world.context_edit(view, copy)
         for copy in range(plan.identity_edits):
             yield world.identity_edit(view, strengths[copy % len(strengths)], copy)
+
     if plan.grids:
         yield from world.grid(number, plan.grids)
 
@@ -157,6 +160,7 @@ def render_world(
         raise ValueError("a world has at least 1 identity; its first number and the number of workers are 0 or more")
     if assets is not None and not assets.is_dir():
         raise ValueError(f"{assets} is not a folder of assets")
+
     World(plan.seed, assets, plan.size)  # checks the assets before anything is written
     workers = workers or cores()
     with own_folder(folder):
@@ -239,6 +243,7 @@ def _render(number: int) -> int:
     folder, plan, world = _job["folder"], _job["plan"], _job["world"]
     final = folder / place_of(number)
     making = final.with_name(f".{final.name}-{os.getpid()}-{secrets.token_hex(4)}")
+
     try:
         with writing(final, making):
             making.mkdir(parents=True)
@@ -251,6 +256,7 @@ def _render(number: int) -> int:
         raise OutputError(error.errno, f"{error}; {kept}", error.filename) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
     return len(rows)
 
 
@@ -271,10 +277,12 @@ def _store(take: Take, world: World, number: int, making: Path) -> Row:
     options = {} if quality == 100 else {"quality": quality, "subsampling": 0}
     Image.fromarray(take.shot.picture).save(making / name, **options)
     masks: list[str | None] = []
+
     for kind, mask in (("mask", take.shot.mask), ("part", take.shot.part_mask)):
         masks.append(None if mask is None else f"{take.name}-{kind}.png")
         if mask is not None:
             Image.fromarray(mask).convert("1").save(making / f"{take.name}-{kind}.png")
+
     about = dict(take.about or {})
     group = f"{world.key(number)}/grid" if "factor" in about else None
     return Row(
