@@ -1,4 +1,4 @@
-"""A folder of images embedded once, searched often: `idmetric-score gallery`, docs/gallery.md.
+"""Embed a folder of images once, and search in it often: `idmetric-score gallery`, docs/gallery.md.
 
     from idmetric import IDSim
     from idmetric.gallery import Gallery
@@ -7,8 +7,8 @@
     print(gallery.update("photos/"))  # embeds what is new
     gallery.query("who.jpg", k=5).to_pandas()
 
-An embedding is kept by the content of its image (and mask), in a folder for each model and way of looking. A changed
-file, another model, other weights, resolution or version of this package never find what an earlier one left.
+An embedding is kept by the content of its image (and mask), in a folder for each model and way of looking. So a changed
+file, another model, other weights, resolution or version of this package never meet an old embedding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Groups of a gallery's images: near-duplicates, and images of one identity, for cleaning a data set.
+"""Group a gallery's images to clean a data set: near-duplicates, and images of one identity.
 
-    near_duplicates(gallery).write("duplicates.csv")  # a row for each image of a group, and which to keep
-    identities(gallery).write("identities.csv")  # a row for each image
+    near_duplicates(gallery).write("duplicates.csv")  # one row per image of a group, with a suggestion to keep
+    identities(gallery).write("identities.csv")  # one row per image
 
-Nothing is ever deleted or moved.
+No image is ever deleted or moved.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Progress = Callable[[int, int], None]
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
-LARGEST = 20_000  # images that average and complete linkage take at once (1.6 GB of distances)
-_PRINTS = 512  # prints held, 0.8 MB each
+LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances)
+_PRINTS = 512  # prints held in memory, 0.8 MB each
 _CELLS = 2**24  # similarities held at once (64 MB)
-_AS_SHARP = 0.8  # share of the greatest sharpness that is as good
+_AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, so that it does not depend on size
 
 
@@ -49,25 +49,25 @@ def near_duplicates(
     keep: Keep = "largest",
     progress: Progress | None = None,
 ) -> Records:
-    """Groups of images that repeat each other's pixels.
+    """Find groups of images that repeat each other's pixels.
 
-    Two images are linked if they have the same bytes, or if one is found to be a copy of the other (compressed, scaled,
+    Two images are linked if they have the same bytes, or if one is a copy of the other (compressed, scaled,
     cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbours. Links are followed: a
     copy's copy is in the group too.
 
     Args:
         gallery: up to date.
-        neighbours: how many nearest images of each are looked at.
+        neighbours: number of nearest images that are compared with each.
         max_distance: also link images this near by `cls`, such as the pictures of a burst, whatever their pixels.
-        keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images that are
-            80 % as sharp as the sharpest count as sharp, for compression adds edges too: of these, that of the most
-            bytes.
+        keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
+            80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
+            most bytes.
         progress: called with (pairs done, pairs in all).
 
     Returns:
-        A row for each image of a group, large groups first. `keep` is true for one image of each; `distance`,
-        `copy_agreement` and `mirrored` are against that one; `reason` is "kept", "same bytes", "copy", "near" or, for
-        what only other images lead to, "linked".
+        A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
+        `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy", "near" or,
+        for images linked only through others, "linked".
 
     Raises:
         GalleryError: if a file has changed since the gallery was brought up to date.
@@ -90,7 +90,7 @@ def _near_duplicates(
     links = _Links(len(table))
     pairs = _nearest_pairs(gallery, neighbours)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
-        if links.root(a) != links.root(b):  # else nothing new is to be learned
+        if links.root(a) != links.root(b):  # else they are in one group already
             near = max_distance is not None and far <= max_distance
             if near or compare(vectors.print(a), vectors.print(b)).found:
                 links.join(a, b)
@@ -103,9 +103,9 @@ def _near_duplicates(
 
 
 def sharpness(image: Image.Image) -> float:
-    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over that of the greys themselves, at 256 pixels.
+    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the greys, at 256 pixels.
 
-    The division is ours: so a brighter copy of an image is not a sharper one. 0 for an image of one grey.
+    The division is ours: it keeps a brighter copy from being a sharper one. 0 for an image of one grey.
     """
     scale = _SHARPNESS_SIDE / max(image.size)
     width, height = (max(3, round(side * scale)) for side in image.size)
@@ -149,7 +149,7 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
 
 
 def _nearest_pairs(gallery: Gallery, neighbours: int) -> tuple[Ints, Ints, Double]:
-    """Pairs a < b of which one is among the other's nearest, and their distance, nearest first."""
+    """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
     table, codes, distance = gallery.table(), [], []
     for start in range(0, len(table), 2048):
         part = np.arange(start, min(start + 2048, len(table)))
@@ -165,7 +165,7 @@ def _nearest_pairs(gallery: Gallery, neighbours: int) -> tuple[Ints, Ints, Doubl
 
 
 class _Lookup:
-    """Pictures and distances of a gallery's images, a few held at a time."""
+    """Pictures and distances of a gallery's images, a few of them in memory."""
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery, self.table = gallery, gallery.table()
@@ -189,7 +189,7 @@ class _Lookup:
 
 
 class _Links:
-    """Which of N things are connected."""
+    """Connected components of N images."""
 
     def __init__(self, count: int) -> None:
         self.parent = list(range(count))
@@ -204,7 +204,7 @@ class _Links:
         self.parent[high] = low
 
     def groups(self) -> list[list[int]]:
-        """Of each group its members, in order."""
+        """Return the members of each component, in order."""
         found: dict[int, list[int]] = {}
         for k in range(len(self.parent)):
             found.setdefault(self.root(k), []).append(k)
@@ -221,22 +221,21 @@ def identities(
     false_accept_rate: float = 0.01,
     linkage: Linkage = "average",
 ) -> Records:
-    """Groups of images that show the same identity, by `cls` distance.
+    """Group images that show the same identity, by `cls` distance.
 
     Args:
         gallery: up to date.
-        threshold: distance up to which images are of one identity; default: that of the model's calibration at
-        false_accept_rate: the share of pairs of two identities that it lets pass. In a large set most pairs are such:
-            choose it low.
+        threshold: largest distance within an identity; default: by the model's calibration at `false_accept_rate`.
+        false_accept_rate: share of pairs of two identities below the threshold. In a large set most pairs are of two
+            identities: choose a low rate.
         linkage: see `cluster`.
 
     Returns:
-        A row for each image, large groups first; `centre` is the image nearest to all others of its group, and
-        `distance` is to it.
+        A row for each image, large groups first; `centre` marks the image nearest to all others of its group, and
+        `distance` is the distance from it.
 
     Raises:
-        ValueError: without a threshold, if there is no calibration, or none at that rate. CalibrationError: if it is
-            for another distance or way of masking.
+        ValueError, CalibrationError: without `threshold`, see `calibrated_threshold`.
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
     limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
@@ -265,10 +264,11 @@ def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
 
 
 def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
-    """The distance that lets this share of pairs of two identities pass, by the calibration of the gallery's model.
+    """Return the threshold at a false-accept rate, by the calibration of the gallery's model.
 
     Raises:
-        ValueError: if there is none, or none at that rate. CalibrationError: if it is for something else.
+        ValueError: without a calibration, or a threshold at that rate. CalibrationError: if the calibration is for
+            another distance or way of masking.
     """
     found = gallery.metric.calibration
     if found is None:
@@ -289,7 +289,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
 
 
 def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
-    """Agglomerative clusters by 1 - cos, cut at a distance.
+    """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
 
     Args:
         vectors: unit vectors (N, D).
@@ -300,9 +300,9 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
     Returns:
         Labels (N,), from 0 in the order of first members.
 
-    No two images farther apart than `threshold` join by whatever linkage unless a chain of nearer pairs connects them.
-    So the connected components are found first, a block of distances at a time, and only within them SciPy needs all
-    distances.
+    With any linkage, two images farther apart than `threshold` join only if a chain of nearer pairs connects them. So
+    connected components are found first, a block of distances at a time, and SciPy needs all distances only within
+    each.
 
     Raises:
         ImportError: without SciPy.
@@ -337,7 +337,7 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
 
 
 def _components(table: Single, threshold: float) -> NDArray[np.int64]:
-    """Connected components of the pairs at most `threshold` apart: for each row the first row of its component."""
+    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -361,7 +361,7 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
 
 
 def _matrix(vectors: Single) -> NDArray[np.float64]:
-    """1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
+    """Return 1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
     x = vectors.astype(np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     far = 1 - x @ x.T
@@ -371,7 +371,7 @@ def _matrix(vectors: Single) -> NDArray[np.float64]:
 
 
 def _centre(vectors: Single) -> int:
-    """The one nearest to the others on average: the one nearest to their sum, as distances are linear in cosines."""
+    """Return the row nearest to the others on average, hence to their sum, as distances are linear in cosines."""
     return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
+
+from idmetric.store.store import DamagedShardError
 
 
 class GalleryError(RuntimeError):
@@ -39,4 +42,16 @@ def writing(folder: Path) -> Iterator[None]:
         raise GalleryWriteError(
             f"the gallery {str(folder)!r} cannot be written ({reason}): make room or give yourself "
             "permission, or keep it in another folder (--gallery)"
+        ) from error
+
+
+@contextmanager
+def naming_shards() -> Iterator[None]:
+    """Turn errors of damaged shards into GalleryErrors, which say how to fix the gallery."""
+    try:
+        yield
+    except DamagedShardError as error:
+        raise GalleryError(
+            f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric-score gallery build` or "
+            "update() makes it again"
         ) from error

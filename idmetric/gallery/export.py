@@ -1,4 +1,4 @@
-"""A gallery as a Parquet file, for other tools."""
+"""Write a gallery as a Parquet file, for other tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS = 4096
 
 
 def write_parquet(gallery: Gallery, path: Path) -> None:
-    """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and what made them is in the metadata."""
+    """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and the metadata hold `about`."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,10 +1,9 @@
-"""Gallery: keep a folder's embeddings up to date, and search in them."""
+"""A gallery: embeddings of folders and manifests that are kept up to date, and searched."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.errors import GalleryError, LostError, writing
-from idmetric.gallery.index import IMAGES, Item, locked_store, models_of, read_index, write_index
+from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
+from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
@@ -34,20 +33,19 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_AGAIN = 3  # how often a gallery that others change is read anew for an answer
+_AGAIN = 3  # attempts to answer from a gallery that others change
 
 
 class Gallery:
-    """The images of folders and manifests, embedded by one model, kept in a folder.
+    """Images of folders and manifests, embedded by one model and kept in a folder.
 
     Args:
-        folder: where everything is kept; several models may share it. Made by the first `update`.
+        folder: holds the gallery; several models may share it. The first `update` creates it.
         metric: the model. Only embeddings of exactly its weights and settings are ever used.
-        masked: look at subjects alone, by masks. outside, mask_id: see `Embedder.embed`.
-        patches: keep patch tokens too (megabytes for each image), so that `rerank` need not embed again.
-        opened: what `idmetric.load` takes to open the model again, and opened_revision: the commit, where one was asked
-            for; the command line remembers both.
-
+        masked: embed only subjects, by masks. outside, mask_id: see `Embedder.embed`.
+        patches: keep patch tokens too (megabytes per image), so that `rerank` need not embed again.
+        opened: the name with which `idmetric.load` opens the model again. opened_revision: the commit, if one was asked
+            for. The command line records both.
     """
 
     def __init__(
@@ -69,14 +67,14 @@ class Gallery:
         self.about = metric.about(outside if masked else None, self.mask_id)
         self.store = folder_in(self.folder, self.about, metric.spelled_label)
         self.sources: list[Source] = []
-        self._given: list[Source] = []  # named in this process
+        self._given: list[Source] = []  # sources named in this process
         self._items: list[Item] | None = None
         self.reload()
 
     # What is in it
 
     def reload(self) -> None:
-        """Read again what is there, as another process may have left it."""
+        """Read the files again, which another process may have changed."""
         self._damage: GalleryError | None = None
         try:
             found = read_index(self.store)
@@ -90,7 +88,7 @@ class Gallery:
 
     @property
     def items(self) -> list[Item]:
-        """The images that can be used, in the order of their sources and names.
+        """The usable images, in the order of their sources and names.
 
         Raises:
             GalleryError: if there is no gallery of this model here, or its list of images is damaged.
@@ -99,7 +97,7 @@ class Gallery:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Place -> reason, for images that cannot be used."""
+        """Place -> reason, for unusable images."""
         return {item.place: item.problem for item in self._all() if item.problem}
 
     def __len__(self) -> int:
@@ -130,7 +128,7 @@ class Gallery:
         self.answer(lambda: write_parquet(self, Path(path)))
 
     def entry(self, item: Item) -> Entry | None:
-        """Where an image is read from now; None if no source holds it any more.
+        """Return the entry to read an image from; None if no source holds it any more.
 
         Raises:
             UntrustedSourcesError: if its bytes are in a manifest that only the gallery's own files name.
@@ -144,7 +142,7 @@ class Gallery:
         return self._tables.get(item.where)
 
     def read(self, item: Item) -> tuple[bytes, bytes | None]:
-        """The bytes of an image and of its mask, which are those that were embedded.
+        """Return the bytes of an image and of its mask, as they were embedded.
 
         Raises:
             GalleryError: if they have changed or cannot be read.
@@ -161,7 +159,7 @@ class Gallery:
         return image, mask
 
     def table(self) -> StoredTable:
-        """What is searched in: the vectors of all different images.
+        """Return the vectors of all different images.
 
         Raises:
             GalleryError: if some are missing.
@@ -181,15 +179,7 @@ class Gallery:
         if self._damage is not None:
             raise self._damage
         if self._items is None:
-            others = [f"{m['about'].get('model')} at {m['about'].get('resolution')} (revision "
-                      f"{m['about'].get('revision') or 'none'}, looking at {m['about'].get('outside')}, idmetric "
-                      f"{m['about'].get('idmetric')})" for m in models_of(self.folder)]  # fmt: skip
-            mine = f"{self.about['model']} at {self.about['resolution']} (revision {self.about['revision'] or 'none'})"
-            there = f"; it holds {', '.join(others)}" if others else ""
-            raise GalleryError(
-                f"{str(self.folder)!r} is no gallery of {mine}, looking at {self.about['outside']}, by exactly these "
-                f"weights and this version{there}: make one, `idmetric-score gallery build` or update()"
-            )
+            raise no_gallery(self.folder, self.about)
         return self._items
 
     # Keeping it up to date
@@ -206,63 +196,66 @@ class Gallery:
         wait: bool = True,
         trust_sources: bool = False,
     ) -> Update:
-        """Bring the gallery to what its sources hold now; only images with new content are embedded.
+        """Bring the gallery up to date with its sources; only images with new content are embedded.
 
-        A killed update loses half a minute's work; processes that share the gallery take turns.
+        A killed update loses half a minute of work; processes that share the gallery take turns.
 
         Args:
-            sources: folders, image files or manifests (.parquet, .csv, .jsonl), instead of (with `add`: beside) those
-                it has; none: the same as before.
-            mask_dir: with `masked`, the masks of folders and files, see `inputs.mask_of`.
-            quick: trust files whose size, times of change and number are those of the last time; else all are read.
-                A file system that does not keep times of change honestly needs the slow way.
-            batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
+            sources: folders, image files or manifests (.parquet, .csv, .jsonl) that replace the present sources, or
+                extend them with `add`; none: the same as before.
+            mask_dir: with `masked`, the folder of masks for folders and files, see `inputs.mask_of`.
+            quick: trust files with the size, times of change and inode of the previous update; otherwise all files are
+                read. A file system that does not keep times of change reliably needs the slow way.
+            batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
-            wait: for a process that is updating it; False raises `BusyError`.
-            trust_sources: also read sources that only the gallery's own files name. Those that this user has named to
-                this gallery before are read in any case.
+            wait: wait for a process that is updating the gallery; False raises `BusyError`.
+            trust_sources: also read sources that only the gallery's own files name. Sources that this user has named to
+                this gallery before are always read.
 
         Raises:
-            UntrustedSourcesError: if there are such sources; nothing of them has been read.
-            GalleryError: if a source is not there, or nothing can be written. Images that cannot be used are in the
-                answer, and keep the rest from nothing.
+            UntrustedSourcesError: if there are such sources; none of them has been read.
+            GalleryError: if a source is missing, or the gallery cannot be written. Unusable images are reported in the
+                result, and do not stop the update.
         """
         self._check_model()
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
+
         with locked_store(self.store, wait):
             known = self._reload_what_is_sound()
             self._choose(sources, mask_dir, add, trust_sources)
             before = {item.where: item for item in known}
             wanted = list(entries(self.sources, self.masked))
+
             with writing(self.folder):
                 damaged = self._mend(quick)
                 reader = Reader(self.metric, self._shards, self.masked, self.outside, self.mask_id, batch_size)
                 try:
                     after = reader.run(wanted, before, quick, workers, progress)
-                finally:  # also where it is stopped
+                finally:  # also if the update is stopped
                     self._shards.save()
                 head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
                         "sources": [asdict(s) for s in self.sources]}  # fmt: skip
                 write_index(self.store, head, after)
+
             self._items, self._table, self._tables, self._damage = after, None, None, None
             return difference(before, after, reader.embedded, damaged)
 
     def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
-        """Remove embeddings of images that are in the gallery no more; no image is touched.
+        """Remove embeddings of images that are no longer in the gallery; image files are never touched.
 
-        Bring the gallery up to date first: what counts is the list of images that the last update left.
+        Update the gallery first: embeddings are kept for the images that the last update listed.
 
         Args:
-            others: also remove what all other models, weights and versions of this package left in the folder.
-            wait: for processes that are updating it; False raises `BusyError`.
+            others: also remove the embeddings of all other models, weights and versions of this package in the folder.
+            wait: wait for processes that are updating the gallery; False raises `BusyError`.
 
         Raises:
-            GalleryError: if there is no gallery of this model, it is damaged, or it cannot be written.
+            GalleryError: if this model has no gallery here, or the gallery is damaged or cannot be written.
         """
         self._check_model()
         self._all()
-        with locked_store(self.store, wait), self._naming(), writing(self.folder):
+        with locked_store(self.store, wait), naming_shards(), writing(self.folder):
             self.reload()
             before, removed = size_of(self.folder), []
             count = prune_shards(self.store, {item.key for item in self._all()})
@@ -296,7 +289,7 @@ class Gallery:
         check_trusted(self.folder, [source for source in sources if source not in self._given])
 
     def _reload_what_is_sound(self) -> list[Item]:
-        """The images known before; none where the file is damaged, for embeddings are found without it."""
+        """Return the images known before; none if the list is damaged, as embeddings are found without it."""
         self._shards = Store(self.store, self.patches, lambda _: None)
         try:
             found = read_index(self.store)
@@ -308,7 +301,7 @@ class Gallery:
         return found[1]
 
     def _mend(self, quick: bool) -> list[str]:
-        """Remove damaged shards, so that what they held is embedded again; returns their names."""
+        """Remove damaged shards, so that their images are embedded again; return their names."""
         lost: list[DamagedShardError] = []
         self._shards = Store(self.store, self.patches, lost.append)
         lost += [] if quick else self._shards.check()
@@ -332,26 +325,26 @@ class Gallery:
         verify: bool = True,
         batch_size: int = 32,
     ) -> Records:
-        """The k images nearest to each query, nearest first; of equally near ones the first by name.
+        """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
 
         Args:
             images: one or several, or their embedding (with patches for a rerank).
-            k: images for each query; fewer where the gallery has fewer.
-            masks: the queries' masks; pixels outside become what the gallery's became.
-            distance: what ranks. Other than "cls" needs
-            rerank: the `cls`-nearest so many are measured by `distance` and sorted anew.
-            index: see `idmetric.store.nearest`; all give the same answer.
+            k: images for each query; fewer if the gallery has fewer.
+            masks: the queries' masks; pixels outside are replaced as in the gallery.
+            distance: the distance to rank by. Any but "cls" needs `rerank`.
+            rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
+            index: see `idmetric.store.nearest`; every index gives the same answer.
             exclude_same: leave out images with the query's own bytes.
-            probability: add that of the same identity, by the model's calibration.
-            verify: read the files in the answer, and leave out (with a `StaleWarning`) those that are not what was
-                embedded. New files, and changed ones that would be nearer now, are seen by `update` alone.
+            probability: add the probability of the same identity, by the model's calibration.
+            verify: read the files in the answer, and leave out (with a `StaleWarning`) files that have changed since
+                they were embedded. Only `update` finds new files, and changed ones that would be nearer now.
             batch_size: queries per pass.
 
         Returns:
-            A row for each hit: query, rank, distance, image, name, identity, ..., and what the score depends on.
+            A row for each hit: query, rank, distance, image, name, identity, ..., and the settings behind the score.
 
         Raises:
-            GalleryError: if there is no gallery of this model, or it is empty or damaged.
+            GalleryError: if this model has no gallery here, or the gallery is empty or damaged.
             ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
             ValueError: for arguments that do not fit.
         """
@@ -366,12 +359,12 @@ class Gallery:
         return self.answer(found)
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
-        """What `find` makes of this gallery; made anew where another process has pruned the gallery meanwhile.
+        """Return the result of `find`, repeated if another process prunes the gallery meanwhile.
 
         Raises:
             GalleryError: as `query`.
         """
-        with self._naming():
+        with naming_shards():
             for _ in range(_AGAIN):
                 try:
                     return find()
@@ -380,20 +373,10 @@ class Gallery:
                 except DamagedShardError as error:
                     if error.path.exists():
                         raise
-                self.reload()  # what is needed may be in other files now
+                self.reload()  # the embeddings may be in other files now
             return find()
 
     def _check_model(self) -> None:
-        """Refuse a model that has been trained, or set otherwise, since the gallery was opened."""
+        """Refuse a model with other weights or settings than when the gallery was opened."""
         if self.metric.about(self.outside if self.masked else None, self.mask_id) != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
-        except DamagedShardError as error:
-            raise GalleryError(
-                f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric-score gallery build` or "
-                "update() makes it again"
-            ) from error

@@ -1,10 +1,10 @@
-"""What a gallery keeps beside its embeddings: which images it holds, and what made them."""
+"""The list of a gallery's images, the model that embedded them, and the lock on both."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +16,7 @@ from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
-IMAGES = "images.jsonl"  # its first line says what the gallery is of
+IMAGES = "images.jsonl"  # its first line holds the model, sources and number of images
 LOCK = ".lock"
 
 
@@ -26,11 +26,11 @@ class Item:
 
     Attributes:
         name, place, files, identity: see `sources.Entry`.
-        key: hash of its content, under which its embedding is kept; empty where it could not be read.
-        width, height: in pixels, as stored; 0 where unknown. size: of the file in bytes.
-        stamp: size, times of change and number of its files when they were hashed. hashed: when that was, in
+        key: hash of its content, under which its embedding is kept; empty if it could not be read.
+        width, height: in pixels, as stored; 0 if unknown. size: of the file in bytes.
+        stamp: size, times of change and inode of its files when they were hashed. hashed: the time of that, in
             nanoseconds.
-        problem: why it has no embedding; empty where it has one.
+        problem: why it has no embedding; empty if it has one.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Item:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """What tells it from all others."""
+        """What identifies the image in the gallery."""
         return (self.place, *self.files)
 
 
@@ -55,7 +55,7 @@ class Item:
 
 
 def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """What each model's part of a gallery's folder says of itself: `about` it, how it was opened, sources, images.
+    """Return the head of each model's part of a gallery: `about`, how the model was opened, sources, images.
 
     Raises:
         GalleryError: if one is damaged.
@@ -67,8 +67,23 @@ def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return found
 
 
+def no_gallery(folder: Path, about: Mapping[str, Any]) -> GalleryError:
+    """Return the error for a folder without a gallery of this model; it lists the galleries that are there."""
+
+    def described(facts: Mapping[str, Any]) -> str:
+        return f"{facts.get('model')} at {facts.get('resolution')} (revision {facts.get('revision') or 'none'}"
+
+    others = [f"{described(m)}, looking at {m.get('outside')}, idmetric {m.get('idmetric')})"
+              for m in (model["about"] for model in models_of(folder))]  # fmt: skip
+    there = f"; it holds {', '.join(others)}" if others else ""
+    return GalleryError(
+        f"{str(folder)!r} is no gallery of {described(about)}), looking at {about['outside']}, by exactly these "
+        f"weights and this version{there}: make one, `idmetric-score gallery build` or update()"
+    )
+
+
 def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
-    """What a model's part says of itself, and its images; None where there is none.
+    """Return the head of a model's part and its images; None if there is none.
 
     Raises:
         GalleryError: naming a damaged file.
@@ -91,7 +106,7 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
 
 
 def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
-    """Write the file, whole or not at all."""
+    """Write the list atomically."""
     first = json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})
     with replacing(store / IMAGES) as path:
         path.write_text("\n".join([first, *(json.dumps(asdict(item)) for item in items)]) + "\n", encoding="utf-8")
@@ -100,14 +115,14 @@ def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> Non
 def _head(path: Path, line: str) -> dict[str, Any]:
     found = json_file.parse(line)
     if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise ValueError("it is not a gallery's")
+        raise ValueError("it does not belong to a gallery")
     if found.get("format") != FORMAT:
         raise GalleryError(f"{str(path)!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
     for name, kind in (("about", dict), ("opened", str), ("sources", list), ("images", int)):
         if not isinstance(found.get(name), kind):
             raise ValueError(f"{name} is missing")
     if not isinstance(found.setdefault("opened_revision", ""), str):  # which the first galleries did not keep
-        raise ValueError("opened_revision is no text")
+        raise ValueError("opened_revision is not text")
     return found
 
 

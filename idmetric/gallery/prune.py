@@ -1,4 +1,4 @@
-"""Be rid of embeddings that no image of a gallery needs any more."""
+"""Remove embeddings that no image of a gallery needs any more."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from idmetric.gallery.index import IMAGES, LOCK
 from idmetric.store.store import Store
 
 _AT_ONCE = 64  # embeddings moved at a time
-_LEFT = 3600  # seconds after which a half-written file is nobody's
+_LEFT = 3600  # seconds after which a half-written file has no living writer
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed.
+    """The result of pruning.
 
     Attributes:
-        embeddings: how many, of the gallery's model. bytes: that are free now.
-        others: folders of other models, weights and versions.
+        embeddings: number of removed embeddings of the gallery's model. bytes: freed on the disk.
+        others: removed folders of other models, weights and versions.
     """
 
     embeddings: int
@@ -36,21 +36,21 @@ class Pruned:
 
 
 def prune_shards(store: Path, wanted: Container[str]) -> int:
-    """Remove all embeddings but those of some keys; returns how many went. Nobody else may be writing.
+    """Remove all embeddings except those of the wanted keys; return how many were removed. The caller holds the lock.
 
-    What is wanted of a file is in another before the file goes, so whatever stops this loses nothing.
+    The wanted rows of a shard are written to another before the shard is removed, so a stop loses nothing.
 
     Raises:
         DamagedShardError: naming a damaged shard.
     """
     gone: set[str] = set()
     for patches in (True, False):
-        there = list(store.glob("*.safetensors"))  # not what others write from now on: `idmetric-score --cache` may
+        there = list(store.glob("*.safetensors"))  # `idmetric-score --cache` may write others from now on
         with_patches = set(Store(store, patches=True).files())
         shards, old = Store(store, patches), []
         by_file = shards.files()
         for path in sorted(there):
-            held = by_file.get(path, [])  # nothing, where other files have it all
+            held = by_file.get(path, [])  # empty if other shards have all of its rows
             if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
                 continue
             kept = [key for key in held if key in wanted]
@@ -62,25 +62,25 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
         shards.save()
         for path in old:
             path.unlink(missing_ok=True)
-    for path in store.iterdir():  # of processes that were killed while they wrote
+    for path in store.iterdir():  # half-written files of killed processes
         if path.name.startswith((".cls-", ".patches-", f".{IMAGES}.")) and time.time() - path.stat().st_mtime > _LEFT:
             path.unlink()
     return len(gone)
 
 
 def remove_store(store: Path) -> None:
-    """Remove a model's part of a gallery, but for its lock and what is not a gallery's."""
-    for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first what says that it is a gallery
+    """Remove a model's part of a gallery, except its lock and files that do not belong to a gallery."""
+    for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first the file that makes it a gallery
         path.unlink(missing_ok=True)
 
 
 def remove_folder(store: Path) -> None:
-    """Remove the folder of such a part, if nothing is left in it."""
+    """Remove the folder of a removed part, if it is empty."""
     with contextlib.suppress(OSError):
         (store / LOCK).unlink()
         store.rmdir()
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Sum the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

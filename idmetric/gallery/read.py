@@ -26,7 +26,7 @@ _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
 
 
 class Named(io.BytesIO):
-    """A file in memory that messages call by its name."""
+    """A file in memory with the name that messages use."""
 
     def __init__(self, data: bytes, name: str) -> None:
         super().__init__(data)
@@ -35,7 +35,7 @@ class Named(io.BytesIO):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An item, and what is to be embedded of it: pixels and mask as the model sees them; None if nothing is."""
+    """An item, with pixels and mask as the model sees them; None if it need not or cannot be embedded."""
 
     item: Item
     pixels: Tensor | None = None
@@ -50,7 +50,7 @@ def load_pixels(
     outside: Outside,
     mask_id: MaskId | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Pixels and mask as the model sees them; ImageReadError, by the names of the files, if there are none."""
+    """Return pixels and mask as the model sees them; an ImageReadError names the file that cannot be read."""
     cover = None if mask is None else Named(mask, of.files[-1] if of.files else f"the mask of {of.place}")
     return metric.load_image(Named(image, of.place), cover, outside, mask_id=mask_id)
 
@@ -59,12 +59,12 @@ def load(
     metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside,
     mask_id: MaskId | None = None,
 ) -> Loaded:  # fmt: skip
-    """Read an image, and bring it to how the model sees it.
+    """Read an image and prepare it for the model.
 
     Args:
-        item: what is known of it; it comes back with key, size and problem.
-        is_known: whether content of that key needs no pixels.
-        masked: whether the subject alone is looked at. outside, mask_id: see `Embedder.embed`.
+        item: the item so far; it is returned with key, size and problem.
+        is_known: whether content of a key is embedded already, and needs no pixels.
+        masked: whether only the subject is embedded. outside, mask_id: see `Embedder.embed`.
     """
     try:
         image = entry.image()
@@ -81,7 +81,7 @@ def load(
     try:
         with open_file(io.BytesIO(image)) as opened:  # only its head
             item = replace(item, width=opened.width, height=opened.height)
-    except Exception:  # what it is, and why not, is said below
+    except Exception:  # load_pixels below reports the reason
         pass
     if is_known(item.key):
         return Loaded(item)
@@ -93,10 +93,10 @@ def load(
 
 
 def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Embedding, dict[int, str]]:
-    """Embed images that have pixels, in one batch.
+    """Embed images with pixels, in one batch.
 
     Returns:
-        Their embedding, on the CPU; the rows of it that are of no use, and why.
+        Their embedding, on the CPU, and its unusable rows with the reasons.
     """
     covers = [x.mask for x in loaded]
     try:

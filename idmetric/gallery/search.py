@@ -1,4 +1,4 @@
-"""Search in a gallery: shortlist by global features, check that files are still what was embedded, rank."""
+"""Search in a gallery: shortlist by global features, check that the files are unchanged, rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Search:
     exclude_same: bool = False
     probability: bool = False
     verify: bool = True
-    current: dict[tuple[str, ...], bool] = field(default_factory=dict)  # item -> whether its files are what they were
+    current: dict[tuple[str, ...], bool] = field(default_factory=dict)  # item -> whether its files are unchanged
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Search:
         )
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
-        """All hits of all queries."""
+        """Return all hits of all queries."""
         rows: list[Record] = []
         for names, keys, embedding in self._queries(images, masks, batch_size):
             for name, one, found in zip(names, embedding, self._shortlists(keys, embedding), strict=True):
@@ -87,7 +87,7 @@ class Search:
     def _queries(
         self, images: Images | Embedding, masks: Masks, batch_size: int
     ) -> Iterator[tuple[list[str], list[str], Embedding]]:
-        """Names, keys of content ("" = unknown) and embeddings, a batch at a time."""
+        """Yield names, keys of content ("" = unknown) and embeddings, a batch at a time."""
         metric, outside = self.gallery.metric, self.gallery.outside
         if isinstance(images, Embedding):
             if masks is not None:
@@ -112,7 +112,7 @@ class Search:
             yield [describe(image) for image in part_of], keys, embedding.cpu()
 
     def _shortlists(self, keys: list[str], queries: Embedding) -> list[list[tuple[Item, float]]]:
-        """For each query the nearest current items, nearest first: `rerank` or k of them."""
+        """Return the nearest current items of each query, nearest first: `rerank` or k of them."""
         need, total = self.rerank or self.k, len(self.table)
         found: dict[int, list[tuple[Item, float]]] = {}
         open_, length = list(range(len(keys))), min(need + 1, total)
@@ -154,7 +154,7 @@ class Search:
         return self.current[item.where]
 
     def _reranked(self, query: Embedding, found: list[tuple[Item, float]]) -> list[tuple[float, Item]]:
-        """By `distance`; equally far ones as they were."""
+        """Sort hits by `distance`; equally far ones stay in order."""
         if not found:
             return []
         theirs = self._patches([item for item, _ in found])
@@ -165,7 +165,7 @@ class Search:
         return sorted(hits, key=lambda hit: hit[0])
 
     def _patches(self, items: list[Item]) -> Embedding:
-        """Embeddings with patches: from the shards that have them, else made now, a few at a time."""
+        """Return embeddings with patches, from the store or computed now, a few at a time."""
         metric, parts = self.gallery.metric, []
         assert self.stored is not None
         for start in range(0, len(items), 16):

@@ -1,4 +1,4 @@
-"""Where a gallery's images come from: folders, single files, manifests."""
+"""The sources of a gallery's images: folders, single files and manifests."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Source:
 
 
 def recorded(values: Any) -> list[Source]:
-    """The sources that a gallery's file names.
+    """Return the sources that a gallery's file lists.
 
     Raises:
-        GalleryError: if they are not what `update` writes.
+        GalleryError: if `update` has not written them so.
     """
     found: list[Any] = values if isinstance(values, list) else [None]
     for value in found:
@@ -45,14 +45,14 @@ def recorded(values: Any) -> list[Source]:
 
 @dataclass(frozen=True)
 class Entry:
-    """An image that is to be in the gallery.
+    """An image to be kept in the gallery.
 
     Attributes:
         name: its path below the source's folder, or its id in the manifest.
         place: its file, or `manifest#id` for bytes in a manifest.
-        files: that it is read from, image and mask; bytes in a manifest have none.
-        image, mask: read the bytes; OSError if they cannot. None: it has no mask.
-        identity: whose it is, where a manifest says so.
+        files: the files of image and mask; empty for bytes in a manifest.
+        image, mask: functions that read the bytes, or raise OSError. None: the image has no mask.
+        identity: the identity in the manifest.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Entry:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """What tells it from all others."""
+        """What identifies the image in the gallery."""
         return (self.place, *self.files)
 
 
 def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
-    """All images of all sources, each (with its mask) once, in the order of their names.
+    """Yield all images of all sources, each (with its mask) once, in the order of their names.
 
     Raises:
-        GalleryError: for a source that is not there or holds no image, and for a mask in a folder that two images
-            would share.
+        GalleryError: for a source that is missing or holds no image, and for a mask in a folder that two images would
+            share.
     """
     seen: set[tuple[str, ...]] = set()
     taken: dict[str, str] = {}  # masks of folders, and the images that have them
@@ -116,7 +116,7 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """`inputs.walk`, with errors of galleries.
+    """Walk a folder as `inputs.walk` does, raising errors of galleries.
 
     Raises:
         GalleryError: naming a folder that cannot be listed.
@@ -130,7 +130,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
-    """All bytes of a file.
+    """Read all bytes of a file.
 
     Raises:
         OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
@@ -154,7 +154,7 @@ def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
 
 
 def mask_of(folder: str, image: str) -> str:
-    """An image's mask in a folder of masks, see `inputs.mask_of`; the .png that should be there, if none is."""
+    """Return the path of an image's mask in a folder (`inputs.mask_of`); the expected .png if there is none."""
     return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
 
 

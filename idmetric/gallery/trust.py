@@ -1,7 +1,7 @@
-"""Which sources of a gallery this user has named.
+"""The sources of a gallery that this user has named.
 
 A gallery's own files list its source folders. Whoever can write to the gallery can add others, and an update would
-read them. So the sources that were named to this package are remembered outside the gallery, in the user's state folder
+read them. So the sources that the user has named are recorded outside the gallery, in the user's state folder
 (`$XDG_STATE_HOME/idmetric`, else `~/.local/state/idmetric`; on Windows in `%LOCALAPPDATA%`).
 """
 
@@ -29,10 +29,10 @@ class UntrustedSourcesError(GalleryError):
 
 
 def check_trusted(folder: Path, sources: Iterable[Source]) -> None:
-    """See that the user has named all these sources of a gallery.
+    """Check that the user has named all these sources of a gallery.
 
     Raises:
-        UntrustedSourcesError: naming the others.
+        UntrustedSourcesError: listing the sources that the user has not named.
     """
     named = named_sources(folder)
     if others := [source for source in sources if source not in named]:
@@ -46,7 +46,7 @@ def check_trusted(folder: Path, sources: Iterable[Source]) -> None:
 
 
 def trust(folder: Path, sources: Sequence[Source]) -> None:
-    """Remember that the user has named these sources; if that cannot be written, the user is asked again."""
+    """Record that the user has named these sources; if that fails, the user is asked again."""
     known = named_sources(folder)
     if all(source in known for source in sources):
         return
@@ -60,13 +60,13 @@ def trust(folder: Path, sources: Sequence[Source]) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Remove what `trust` remembers of a gallery."""
+    """Remove the record of a gallery's sources."""
     with contextlib.suppress(OSError):
         _path(folder).unlink(missing_ok=True)
 
 
 def named_sources(folder: Path) -> list[Source]:
-    """The sources that the user has named to a gallery."""
+    """Return the sources that the user has named to a gallery."""
     try:
         return [Source(**source) for source in json_file.read(_path(folder))["sources"]]
     except (OSError, ValueError, TypeError, LookupError):
