@@ -5,7 +5,7 @@
     embed_dataset("photos/", "embeddings/", model="tiny")  # on this machine
     embed_on_ray("s3://bucket/photos", "s3://bucket/embeddings", model="tiny", address="auto")
 
-Both write the same files, and either goes on where the other was stopped.
+Both write the same files, and either resumes what the other has begun.
 """
 
 from __future__ import annotations

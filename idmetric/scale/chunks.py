@@ -1,4 +1,4 @@
-"""The images of folders, files, lists and Parquet tables, cut into chunks: the unit of work, of loss and of output."""
+"""Cut the images of folders, files, lists and Parquet tables into chunks; each chunk is written as one part."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from idmetric.scale.parts import part_name
 from idmetric.scale.places import Place, ScaleError, place
 
 ROWS = 256  # images of a chunk, on average
-# columns that hold images, the first that is there: bytes (also as datasets' struct of bytes and path), or paths
+# columns of images, in order of preference: bytes (also as datasets' struct of bytes and path), or paths
 _IMAGES = ("image_bytes", "image", "bytes", "path")
 _NAMES = ("id", "path")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some images.
+    """Images that are embedded and written together.
 
     Attributes:
-        part: name of the file that their embeddings go to; it stays while these images do.
-        count: of images.
-        names, paths: of files: what they are called below their source, and where they lie.
-        table: a Parquet table that holds them; "" for files. start: number of the first row.
-        column, column_id: of a Parquet table: with the images, and with their names ("" if it has none).
+        part: name of the file of their embeddings, the same as long as the chunk has the same images.
+        count: number of images.
+        names, paths: of files: names relative to the source, and paths.
+        table: a Parquet table with the images; "" for files. start: number of the first row.
+        column, column_id: columns of the table with images, and with their names ("" if it has none).
     """
 
     part: str
@@ -54,23 +54,23 @@ def chunks(
     rows: int = ROWS,
     allow: Sequence[str] = (),
 ) -> list[Chunk]:
-    """All images of the sources, each file once.
+    """Cut all images of the sources into chunks, each file once.
 
-    A run of files ends after one whose name hashes to the end of a chunk (or at four times `rows`), so that a file
-    more or less changes one chunk, not all that follow. Of a Parquet table each `rows` rows are a chunk, whatever its
-    row groups.
+    The hash of a file's name decides whether a chunk ends after it (at the latest after four times `rows`), so one
+    file more or less changes one chunk, not all that follow. In a Parquet table each `rows` rows are a chunk, whatever
+    its row groups.
 
     Args:
         sources: folders (with all below them), image files, Parquet files, folders of Parquet files, or addresses of
             any of these. lists: text files with a path on each line, relative to the list's folder.
-        filesystem: in which sources and lists are paths, see `places.place`.
-        column, column_id: of Parquet tables; default: the first of image_bytes, image, bytes, path; and id, path.
-        rows: images of a chunk, on average.
+        filesystem: the file system of sources and lists, see `places.place`.
+        column, column_id: of Parquet tables; default: the first of image_bytes, image, bytes, path, and of id, path.
+        rows: images per chunk, on average.
         allow: protocols that addresses in lists may have, see `places.place`.
 
     Raises:
-        ScaleError: for a source that is not there, holds no image, or a table without such a column; for an address in
-            a list that is not allowed there.
+        ScaleError: for a source that is missing or holds no image, a table without such a column, or an address that
+            is not allowed in a list.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
@@ -109,7 +109,7 @@ def chunks(
 
 
 def places(chunk: Chunk, filesystem: Any = None) -> list[str]:
-    """What `entries` calls the images' places, without reading anything."""
+    """Return the places of a chunk's images, as `entries` names them, without reading any file."""
     if chunk.table:
         name = place(chunk.table, filesystem).name
         return [f"{name}#{number}" for number in range(chunk.start, chunk.start + chunk.count)]
@@ -119,13 +119,13 @@ def places(chunk: Chunk, filesystem: Any = None) -> list[str]:
 def entries(
     todo: Iterable[Chunk], filesystem: Any = None, batch: int = 32, allow: Sequence[str] = ()
 ) -> Iterator[tuple[Chunk, Entry]]:
-    """The images of chunks, in order; neighbours of one table are read in one go, bytes a batch at a time.
+    """Yield the images of chunks, in order; adjacent chunks of a table are read in one pass, a batch at a time.
 
     Args:
-        allow: protocols that addresses in tables may have; a row with another cannot be read.
+        allow: protocols that addresses in tables may have; a row with another protocol cannot be read.
 
     Raises:
-        ScaleError: for a table that cannot be read, or has fewer rows than it had.
+        ScaleError: for a table that cannot be read, or has lost rows.
     """
     for table, some in groupby(todo, key=lambda chunk: chunk.table):
         if table:
@@ -138,9 +138,9 @@ def entries(
 
 
 def _rows(at: Place, todo: Iterator[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
-    """The images of chunks of a table, which is read on from one to the next where it can be."""
+    """Yield the images of chunks of one table, in one pass if the chunks are in order."""
     reader: Iterator[tuple[int, Any]] = iter(())
-    ahead: tuple[int, Any] | None = None  # rows that are read, and the number of the first
+    ahead: tuple[int, Any] | None = None  # the number of the first row read ahead, and the rows
     for chunk in todo:
         number, end = chunk.start, chunk.start + chunk.count
         if ahead is None or number < ahead[0]:
@@ -159,7 +159,7 @@ def _rows(at: Place, todo: Iterator[Chunk], batch: int) -> Iterator[tuple[Chunk,
 
 
 def _batches(at: Place, chunk: Chunk, batch: int) -> Iterator[tuple[int, Any]]:
-    """Rows of a table from those of a chunk on, a batch at a time, with the number of the first."""
+    """Yield rows of a table from the start of a chunk, a batch at a time, with the number of the first."""
     wanted = {chunk.column, chunk.column_id, *(["path"] if chunk.column == "image_bytes" else [])}
     with _reading(at), _table(at) as table:
         counts = [table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)]
@@ -184,7 +184,7 @@ def _entry(at: Place, chunk: Chunk, number: int, row: dict[str, Any]) -> Entry:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads an image of a table: its bytes, or the file that it names beside the table."""
+    """Reads an image of a table: its bytes, or the file that the row names, relative to the table."""
 
     table: Place
     value: Any
@@ -196,12 +196,12 @@ class _Reader:
             raise OSError(f"the row holds no image, but {self.value!r:.40}")
         try:
             return self.table.parent.child(self.value).read()
-        except ScaleError as error:  # it is this row's alone
+        except ScaleError as error:  # only this row cannot be read
             raise OSError(str(error)) from error
 
 
 def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
-    """Files as chunks, each called after its last one."""
+    """Cut files into chunks, each named after its last file."""
     run: list[tuple[str, Place]] = []
     for k, (name, at) in enumerate(files):
         run.append((name, at))
@@ -215,7 +215,7 @@ def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
 
 
 def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
-    """The rows of a Parquet file as chunks."""
+    """Cut the rows of a Parquet file into chunks."""
     with _reading(at), _table(at) as table:
         there, count = table.schema_arrow.names, table.metadata.num_rows
     images = next((c for c in ([column] if column else _IMAGES) if c in there), None)
@@ -232,19 +232,19 @@ def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> 
 
 @contextmanager
 def _table(at: Place) -> Iterator[Any]:
-    """A Parquet file, whose row groups are read a page at a time."""
+    """Open a Parquet file to read its row groups a page at a time."""
     import pyarrow.parquet as pq
 
     with ExitStack() as stack:
         source = at.opened()
-        if not isinstance(source, str):  # pyarrow closes what it has opened itself
+        if not isinstance(source, str):  # pyarrow closes files that it has opened itself
             stack.enter_context(source)
         yield stack.enter_context(pq.ParquetFile(source, buffer_size=2**20, pre_buffer=False))
 
 
 @contextmanager
 def _reading(at: Place) -> Iterator[None]:
-    """Errors of a table name it."""
+    """Turn errors of reading a table into a ScaleError with its name."""
     import pyarrow as pa
 
     try:
@@ -254,7 +254,7 @@ def _reading(at: Place) -> Iterator[None]:
 
 
 def _listed(at: Place) -> list[tuple[str, Place]]:
-    """The files that a list names."""
+    """Return the files that a list names."""
     try:
         lines = at.read().decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""The same on many machines: chunks go through Ray Data's `map_batches`, actors embed them and write their parts.
+"""Embed chunks on many machines: Ray Data's `map_batches` hands them to actors, which embed them and write their parts.
 
-What travels through Ray is names and counts; images are read, and parts written, where they are embedded. A part is
-called after its chunk and appears whole, so that a chunk that Ray works on again, as its node was lost, takes the place
-of what is there. The output is complete or the call raises.
+Only names and counts travel through Ray; each actor reads the images and writes the parts of its chunks. A part has the
+name of its chunk and is written atomically, so a chunk that Ray repeats after losing a node replaces its part. The
+output is complete, or the call raises.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from idmetric.scale.run import (
     embed_chunks,
     finish,
     open_model,
+    several,
     work_of,
 )
 
@@ -41,9 +42,9 @@ _BLOCKS = 2000  # more chunks share blocks: Ray's own work grows with their numb
 
 
 class Actor:
-    """A process of the cluster that holds the model: what `map_batches` makes, once for each worker.
+    """A worker process with the model; `map_batches` creates one for each worker.
 
-    An error of ours comes back as a row, for Ray would bury it in its own.
+    Errors come back as rows, since Ray would bury them in its own errors.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Actor:
                 found = {k: v for k, v in self.layout.facts.items() if facts.get(k) != v}
                 raise ScaleError(f"its model differs from that of the driver in {', '.join(found)}")
         except Exception as error:
-            self.problem = _told(error)
+            self.problem = _described(error)
 
     def __call__(self, batch: Any) -> Any:
-        """Chunks (column `chunk`, JSON) to what became of them (column `done`, JSON), or why nothing did (`failed`)."""
+        """Embed chunks (column `chunk`, JSON); return their results (`done`, JSON), or the error (`failed`)."""
         import pyarrow as pa
 
         todo = [_chunk(text) for text in batch.column("chunk").to_pylist()]
@@ -70,14 +71,14 @@ class Actor:
             if not self.problem:
                 done += embed_chunks(self.metric, todo, self.folder, self.layout, self.settings)
         except Exception as error:
-            self.problem = _told(error)
+            self.problem = _described(error)
         rows = [(json.dumps(asdict(one)), "") for one in done] + ([("", self.problem)] if self.problem else [])
         return pa.table(dict(zip(("done", "failed"), map(list, zip(*rows, strict=True)), strict=True)))
 
 
-def _told(error: Exception) -> str:
-    says = str(error) if isinstance(error, ScaleError) else f"{type(error).__name__}: {error}"
-    return f"{socket.gethostname()}: {says}"
+def _described(error: Exception) -> str:
+    text = str(error) if isinstance(error, ScaleError) else f"{type(error).__name__}: {error}"
+    return f"{socket.gethostname()}: {text}"
 
 
 def embed_on_ray(
@@ -104,14 +105,14 @@ def embed_on_ray(
     allow: str | Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """As `embed_dataset`, on a Ray cluster; the rows are the same, their numbers up to float rounding.
+    """Run `embed_dataset` on a Ray cluster; the rows are the same, and their numbers agree up to float rounding.
 
     Args:
-        model: what `idmetric.load` takes, or what opens the model, on each node; a folder must be there on each.
-        address: of the cluster ("auto": the one of this machine); None: the one that this process is connected to, else
-            one is started here. sources and `out` must be places that all nodes see.
-        actors: processes that embed, or the fewest and most; default: as many as the cluster has room for at the start.
-        cpus, gpus: of each. Threads that read (`workers`) default to `cpus`.
+        model: a name for `idmetric.load`, or a function that opens the model, on each node; each must see a folder.
+        address: of the cluster ("auto": the cluster of this machine); None: the cluster of this process, or a new one
+            on this machine. All nodes must see the sources and `out`.
+        actors: number of worker processes, or the fewest and most; default: as many as the cluster has room for.
+        cpus, gpus: per actor. Threads that read (`workers`) default to `cpus`.
         others: see `embed_dataset`.
 
     Raises:
@@ -126,7 +127,7 @@ def embed_on_ray(
     settings = Settings(batch_size, threads, quick, filesystem, out_filesystem, checked_protocols(allow))
     check_apart(sources, out, filesystem, out_filesystem)
     todo = chunks(
-        [sources] if isinstance(sources, str | os.PathLike) else sources, lists=lists, filesystem=filesystem,
+        several(sources), lists=lists, filesystem=filesystem,
         column=column, column_id=column_id, rows=rows, allow=settings.allow,
     )  # fmt: skip
     layout, folder = Layout.of(open_model(model), patches, stored), place(out, out_filesystem)
@@ -148,14 +149,14 @@ def embed_on_ray(
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """In the cluster of this process, or for so long in that of the address, or in one of this machine's."""
+    """Connect to a cluster during the block, unless this process is connected to one already."""
     import ray
     import ray.data
 
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no statistics
     options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
     try:
         if address and (found := re.fullmatch(r"([^:/]+):(\d+)", address)):  # Ray would try for a quarter of an hour
@@ -164,14 +165,14 @@ def _connected(address: str | None) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         raise ScaleError(f"there is no Ray cluster at {address or 'this machine'!r}: {_last(error)}") from error
     try:
-        ray.data.DataContext.get_current().enable_progress_bars = False  # `progress` is told
+        ray.data.DataContext.get_current().enable_progress_bars = False  # `progress` reports
         yield
     finally:
         ray.shutdown()
 
 
 def _results(dataset: Any) -> Generator[Done, None, None]:
-    """What became of the chunks, as they are done."""
+    """Yield the results of chunks as they are done."""
     for row in dataset.iter_rows():
         if row["failed"]:
             raise ScaleError(row["failed"])
@@ -182,7 +183,7 @@ def _blocks(todo: Sequence[Chunk]) -> list[Any]:
     import pyarrow as pa
 
     step = -(-len(todo) // _BLOCKS)
-    texts = [json.dumps(asdict(chunk)) for chunk in todo]  # names may be no UTF-8, which JSON's escapes can say
+    texts = [json.dumps(asdict(chunk)) for chunk in todo]  # JSON escapes names that are not UTF-8
     return [pa.table({"chunk": texts[at : at + step]}) for at in range(0, len(texts), step)]
 
 
@@ -200,12 +201,12 @@ def _pool(actors: int | tuple[int, int]) -> Any:
 
 
 def _last(error: Exception) -> str:
-    """The line of one of Ray's messages that says most: the last."""
+    """Return the last line of one of Ray's messages, which holds the cause."""
     return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many actors the cluster has room for."""
+    """Count the actors that the cluster has room for."""
     room = [resources.get(name, 0) / each for name, each in (("CPU", cpus), ("GPU", gpus)) if each]
     count = int(min(room)) if room else 1
     if count < 1:

@@ -1,12 +1,12 @@
-"""A folder of embeddings: one Parquet file, a part, for each chunk of images, whole or not there at all.
+"""A folder of embeddings: a Parquet file, called a part, for each chunk of images, written atomically.
 
 Columns: `image` (path or address, `table#row` for rows of a table), `name` (below its source; a table's id), `key`
 (hash of its bytes), `width`, `height` (pixels, as stored), `embedding` (list of D floats, as the model gives it, not
 brought to unit length), with patches `patches` (list of P * D' floats, row-major), and `error`: why there is no
-embedding, else null. What made them is in the metadata of each part, and in `_embed.json`.
+embedding, else null. The metadata of each part, and `_embed.json`, hold the model and its settings.
 
-Each page of a part has a CRC-32, as the format of Parquet offers, and the metadata have one too. A run that resumes
-tests them, and makes a damaged part again; so does any reader that asks pyarrow for `page_checksum_verification`.
+Each page of a part has a CRC-32, as Parquet provides, and so have the metadata. A run that resumes checks them and
+writes damaged parts again; other readers can ask pyarrow for `page_checksum_verification`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 Stored = Literal["float32", "float16"]
 FORMAT = 1
-HEAD = "_embed.json"  # readers of Parquet folders pass over names that begin so
+HEAD = "_embed.json"  # readers of Parquet folders skip names with an underscore
 LOCK = ".lock"
 _PART = re.compile(r"part-[0-9a-f]{20}\.parquet")
-_LEFT = 3600  # seconds after which a half-written file is nobody's
+_LEFT = 3600  # seconds after which a half-written file has no living writer
 _UNFINISHED = re.compile(r"\.part-[0-9a-f]{20}\.parquet\.[0-9a-f]{12}")
 _META, _SUM = b"idmetric.embed", b"idmetric.embed.crc32"
 _TEXT = ("image", "name", "key", "error")
-_CHECKED = 256  # rows that are tested at a time
+_CHECKED = 256  # rows checked at a time
 _FLUSH = 2**24  # bytes of rows that wait to be written; pyarrow takes several times as much while it writes them
 
 
 def need_pyarrow() -> None:
-    """ImportError, with the way out, if there is no pyarrow."""
+    """Raise an ImportError that says how to install pyarrow, if it is missing."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -56,10 +56,10 @@ def need_pyarrow() -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """What rows of a model hold, and what their values depend on.
+    """The columns of a model's rows, and everything that their values depend on.
 
     Attributes:
-        about: see `Embedder.about`. size: D. grid: rows and columns of the patches; None: they are left out.
+        about: see `Embedder.about`. size: D. grid: rows and columns of patches; None: patches are left out.
         width: D' of a patch. stored: type of the numbers.
     """
 
@@ -71,10 +71,10 @@ class Layout:
 
     @classmethod
     def of(cls, metric: Embedder, patches: bool, stored: Stored) -> Layout:
-        """The layout of a model, found by embedding one image.
+        """Find the layout of a model by embedding one image.
 
         Raises:
-            ScaleError: for patches of a model that has none.
+            ScaleError: for patches of a model without patches.
         """
         import torch
 
@@ -94,12 +94,12 @@ class Layout:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """The layout as a JSON object."""
         grid = None if self.grid is None else [*self.grid, self.width]
         return {"format": FORMAT, **self.about, "size": self.size, "patches": grid, "stored": self.stored}
 
     def schema(self) -> Any:
-        """Of the parts."""
+        """Return the Parquet schema of the parts."""
         import pyarrow as pa
 
         number = pa.float32() if self.stored == "float32" else pa.float16()
@@ -115,7 +115,7 @@ def _summed(facts: bytes) -> dict[bytes, bytes]:
 
 
 class Part:
-    """A part that is being written."""
+    """A part while it is written."""
 
     def __init__(self, writer: Any, layout: Layout) -> None:
         self._writer, self._layout, self._schema = writer, layout, layout.schema()
@@ -123,7 +123,7 @@ class Part:
         self.rows, self.errors = 0, dict[str, str]()
 
     def add(self, metric: Embedder, loaded: Sequence[Loaded]) -> None:
-        """Embed what has pixels, in one batch, and take rows for all."""
+        """Embed the images with pixels in one batch, and add rows for all."""
         from idmetric.gallery.read import embed
 
         items = [x.item for x in loaded]
@@ -139,7 +139,7 @@ class Part:
         self._take(items, numbers, bad)
 
     def _rows(self, tensor: torch.Tensor, at: Sequence[int], count: int, bad: dict[int, str]) -> Any:
-        """The numbers of each image (count, N), zero where there are none; what does not fit their type is bad."""
+        """Return each image's numbers (count, N), zero without pixels; rows that exceed the type are added to `bad`."""
         import numpy as np
 
         rows = np.zeros((count, tensor[0].numel()), np.float32)
@@ -179,7 +179,7 @@ class Part:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         import pyarrow as pa
 
         if self._waiting:
@@ -189,7 +189,7 @@ class Part:
 
 @contextmanager
 def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
-    """A part that stands in the folder when the block ends well.
+    """Write a part, which appears in the folder if the block succeeds.
 
     Raises:
         OutputError, OSError: if it cannot be written.
@@ -198,7 +198,7 @@ def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
 
     with (
         folder.child(name).replacing() as file,
-        # no dictionaries: hardly any value comes twice
+        # no dictionaries, as hardly any value repeats
         pq.ParquetWriter(file, layout.schema(), write_page_checksum=True, use_dictionary=False) as writer,
     ):
         part = Part(writer, layout)
@@ -208,7 +208,7 @@ def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Held:
-    """What a part says of its images, vectors left aside: columns `image`, `name`, `key` and `error`."""
+    """The images of a part without their vectors: columns `image`, `name`, `key` and `error`."""
 
     images: list[str]
     names: list[str]
@@ -217,7 +217,7 @@ class Held:
 
 
 def held(folder: Place, name: str, layout: Layout) -> Held | None:
-    """What a part holds; None if it is not there, or damaged: all of it is read, and the checksums of its pages tested.
+    """Read a part and check all of its pages; None if it is missing or damaged.
 
     Raises:
         ScaleError: if another model made it.
@@ -232,7 +232,7 @@ def held(folder: Place, name: str, layout: Layout) -> Held | None:
         with pq.ParquetFile(at.opened(), page_checksum_verification=True) as file:
             schema, columns = file.schema_arrow, _checked_columns(file)
         facts = _facts(schema.metadata or {})
-    except (pa.ArrowException, OSError, KeyError, ValueError):  # changed bytes lead to any of these
+    except (pa.ArrowException, OSError, KeyError, ValueError):  # damage leads to any of these
         return None
     if not _is_same(facts, layout.facts):
         raise ScaleError(f"{at.name!r} was not made by {layout.about['model']} as it is now: name another folder")
@@ -243,7 +243,7 @@ def held(folder: Place, name: str, layout: Layout) -> Held | None:
 
 
 def _checked_columns(file: Any) -> dict[str, list[Any]]:
-    """The columns of text of a part; its numbers are read too, a few rows at a time.
+    """Return the text columns of a part, and check its numbers, a few rows at a time.
 
     Raises:
         ValueError: for numbers that are not finite.
@@ -261,7 +261,7 @@ def _checked_columns(file: Any) -> dict[str, list[Any]]:
 
 
 def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """What made a part; ValueError if that is damaged. Parts of idmetric 0.1 have no checksum of it."""
+    """Return the facts in a part's metadata; ValueError if damaged. Parts of idmetric 0.1 have no checksum of them."""
     written = metadata.get(_META, b"")
     found = json_file.parse(written)
     if not isinstance(found, dict) or metadata.get(_SUM) not in (None, _summed(written)[_SUM]):
@@ -270,7 +270,7 @@ def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 
 def _is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a layout's facts are the same, however a model's path is spelled (see `same_model`)."""
+    """Whether two layouts agree, however the model's path is spelled (see `same_model`)."""
     from idmetric.models.embedding import same_model
 
     plain = [{**facts, "model": ""} for facts in (made, wanted)]
@@ -279,16 +279,16 @@ def _is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def own_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> Iterator[None]:
-    """Make the folder, or see that it holds the same work, and keep other runs out of it until the block ends.
+    """Create the folder, or check that it holds the same work, and lock it until the block ends.
 
-    Only on a disk: in an object store, and where the file system has no locks, nobody is kept out. Two runs of the same
-    work then write the same parts, each whole.
+    Object stores, and some file systems, have no locks. Two runs of the same work then write the same parts, each
+    atomically.
 
     Args:
-        work: what else decides which part holds which images: the sources and how they are cut.
+        work: the sources and how they are cut, which decide with the model which part holds which images.
 
     Raises:
-        ScaleError: if it is of another model or other sources, holds what is not ours, or another run is using it.
+        ScaleError: if the folder belongs to another model or other sources, holds other files, or is in use.
     """
     wanted = {"made_by": layout.facts, **work}
     _check(folder, layout, wanted)
@@ -298,14 +298,14 @@ def own_folder(folder: Place, layout: Layout, work: Mapping[str, Any]) -> Iterat
             busy = ScaleError(f"another run is writing to {folder.name!r}: wait for it, or name another folder")
             with output.writing(folder.name):
                 stack.enter_context(locked(folder.local / LOCK, busy))
-        if not _check(folder, layout, wanted):  # again, for another may have made it just now
+        if not _check(folder, layout, wanted):  # again, as another run may have created it just now
             with folder.child(HEAD).replacing() as head:
                 head.write(json.dumps(wanted, indent=2).encode())
         yield
 
 
 def _check(folder: Place, layout: Layout, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder holds work, which is the wanted one."""
+    """Whether the folder holds work already; ScaleError if it is not the wanted work."""
     kind = folder.info()[0]
     if kind == "file":
         raise ScaleError(f"{folder.name!r} is a file: name a folder")
@@ -331,29 +331,29 @@ def _check(folder: Place, layout: Layout, wanted: Mapping[str, Any]) -> bool:
         facts = [f"{k} {made.get(k)} instead of {v}" for k, v in layout.facts.items() if made.get(k) != v]
         raise ScaleError(f"{folder.name!r} was made otherwise ({'; '.join(facts)}): name another folder")
     if different:
-        told = f"{different[0]} {found.get(different[0])} instead of {wanted[different[0]]}"
-        raise ScaleError(f"{folder.name!r} holds the embeddings of other work ({told}): name another folder")
+        change = f"{different[0]} {found.get(different[0])} instead of {wanted[different[0]]}"
+        raise ScaleError(f"{folder.name!r} holds the embeddings of other work ({change}): name another folder")
     return True
 
 
 def part_name(images: str) -> str:
-    """The name of a part, by what its images are called."""
+    """Return the name of a part by the name of its images."""
     return f"part-{hashlib.blake2b(images.encode('utf-8', 'surrogateescape'), digest_size=10).hexdigest()}.parquet"
 
 
 def parts_of(folder: Place) -> list[str]:
-    """The names of the parts that are there."""
+    """Return the names of the parts in a folder."""
     return [name for name in folder.files() if _PART.fullmatch(name)]
 
 
 def unfinished(folder: Place) -> list[str]:
-    """What runs that were killed have left: parts that were being written, not by a run that may be alive."""
+    """Return the half-written parts of killed runs, but not of runs that may be alive."""
     found = {name: when for name, when in folder.hidden().items() if _UNFINISHED.fullmatch(name)}
-    if folder.local is not None:  # it is ours alone
+    if folder.local is not None:  # this run holds the lock
         return list(found)
     return [name for name, when in found.items() if when is not None and time.time() - when > _LEFT]
 
 
 def as_text(name: str) -> str:
-    """A name that may be no UTF-8, as what can be written."""
+    """Escape a name that may not be UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()

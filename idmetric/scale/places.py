@@ -1,8 +1,8 @@
-"""Where images and results lie: local paths, and addresses of object stores, as pyarrow's file systems.
+"""Places of images and results: local paths, and addresses of object stores, as pyarrow's file systems.
 
-An address that the user gives is opened. One that stands in a table or a list is data of whoever wrote it: it is opened
-if each of its protocols is that of the table or list itself, or one that the user allowed. No other module opens
-addresses.
+An address from the user is opened. An address in a table or list comes from whoever wrote that file: it is opened only
+if each of its protocols is the protocol of the table or list itself, or one that the user allowed. No other module
+opens addresses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from idmetric.images.paths import is_hidden
 from idmetric.io.output import replacing, writing
 from idmetric.io.text_file import MOST
 
-# files appear there whole when they are closed; elsewhere they are written beside and then renamed
+# files appear there when they are closed; elsewhere a temporary file is renamed
 _WHOLE = ("s3", "gcs", "abfs")
 _BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 _WEB = ("http", "https", "ftp", "ftps")
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(rf"({_PROTOCOL}(?:::{_PROTOCOL})*)://([^/?#]*)(?:/(.*))?",
 
 
 class ScaleError(RuntimeError):
-    """Something about a source or a folder of embeddings; the message says what, and the way out."""
+    """A source or a folder of embeddings cannot be used; the message says why and how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Place:
 
     Attributes:
         path: in the file system. system: pyarrow's; None for this machine's files.
-        name: what people call it: an absolute path or an address.
-        allow: protocols that addresses found in it may have.
+        name: an absolute path or an address, for messages.
+        allow: protocols that addresses in the file may have.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Place:
     allow: frozenset[str] = _LOCAL
 
     def child(self, path: str) -> Place:
-        """The file under a relative path in this folder; an absolute path or an address stands for itself.
+        """Return the place of a path relative to this folder, of an absolute path, or of an address.
 
         Raises:
             ScaleError: for an address with a protocol that is not in `allow`, before anything is opened.
@@ -74,16 +74,16 @@ class Place:
 
     @property
     def parent(self) -> Place:
-        """The folder that it lies in."""
+        """The folder that holds it."""
         return replace(self, path=self.path.rpartition("/")[0], name=self.name.rpartition("/")[0])
 
     @property
     def local(self) -> Path | None:
-        """Where it lies on this machine's disks; None if it does not, or nobody knows."""
+        """The path on this machine's disks; None for other file systems."""
         return Path(self.path) if self.system is None or self.system.type_name == "local" else None
 
     def info(self) -> tuple[str, int]:
-        """("file", its size), ("folder", 0) or ("nothing", 0)."""
+        """Return ("file", its size), ("folder", 0) or ("nothing", 0)."""
         if self.system is None:
             kind = "folder" if os.path.isdir(self.path) else "file" if os.path.isfile(self.path) else "nothing"
             return kind, os.path.getsize(self.path) if kind == "file" else 0
@@ -95,7 +95,7 @@ class Place:
         return kinds.get(found.type, "nothing"), found.size or 0
 
     def read(self, most: int = MOST) -> bytes:
-        """All bytes; OSError if it cannot be read, has more than `most`, or may have no end (a pipe, a device)."""
+        """Read all bytes; OSError if that fails, there are more than `most`, or it may have no end (pipe, device)."""
         if self.system is None:
             return content(self.path, most)
         with self._naming(), self.system.open_input_stream(self.path) as file:
@@ -105,14 +105,14 @@ class Place:
         return data
 
     def opened(self) -> Any:
-        """What pyarrow's Parquet reader takes."""
+        """Return a path or an open file for pyarrow's Parquet reader."""
         if self.system is None:
             return self.path
         with self._naming():
             return self.system.open_input_file(self.path)
 
     def files(self) -> list[str]:
-        """Files below a folder, hidden ones left out, as paths relative to it, in order.
+        """Return the files below a folder, except hidden ones, as sorted paths relative to it.
 
         Raises:
             ScaleError: if it cannot be listed.
@@ -134,7 +134,7 @@ class Place:
         return sorted(name for name in names if not any(is_hidden(part) for part in name.split("/")))
 
     def hidden(self) -> dict[str, float | None]:
-        """The hidden files of a folder itself, and when they were written last (seconds of Unix time), if known."""
+        """Return the hidden files directly in a folder, and their times of change (Unix time), if known."""
         if self.system is None:
             with os.scandir(self.path) as found:
                 return {entry.name: entry.stat().st_mtime for entry in found if entry.name.startswith(".")}
@@ -153,7 +153,7 @@ class Place:
             os.makedirs(self.path, exist_ok=True)
 
     def delete(self) -> None:
-        """Delete the file, if it is there."""
+        """Delete the file if it exists."""
         if self.system is None:
             Path(self.path).unlink(missing_ok=True)
         elif self.info()[0] == "file":
@@ -161,7 +161,7 @@ class Place:
 
     @contextmanager
     def replacing(self) -> Iterator[Any]:
-        """What Parquet is written to; it takes the file's place when the block ends well, and else goes."""
+        """Open a file for writing that replaces this one if the block succeeds, and is deleted if it fails."""
         if self.system is None:
             with replacing(Path(self.path)) as temporary, open(temporary, "wb") as file:
                 yield file
@@ -181,7 +181,7 @@ class Place:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Errors of any kind, which fsspec's packages raise, as OSError."""
+        """Turn the many kinds of errors of fsspec's packages into OSErrors."""
         try:
             yield
         except OSError:
@@ -191,7 +191,7 @@ class Place:
 
 
 def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[str] = ()) -> Place:
-    """The place that an address given by the user names.
+    """Return the place of an address from the user.
 
     Args:
         address: a local path, or `scheme://...` that pyarrow or an installed fsspec knows (`s3://`, `gs://`, `file://`).
@@ -199,7 +199,7 @@ def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[s
         allow: protocols that addresses in this table or list may have in addition to its own.
 
     Raises:
-        ScaleError: for a scheme that nobody knows, a store that cannot be opened, and addresses of web servers.
+        ScaleError: for an unknown scheme, a store that cannot be opened, and addresses of web servers.
     """
     text, more = os.fspath(address), frozenset(allow)
     if system is not None:
@@ -214,7 +214,7 @@ def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[s
 
 
 def checked_protocols(allow: str | Iterable[str]) -> tuple[str, ...]:
-    """Protocols that the user allows in tables and lists, such as "s3".
+    """Check the protocols that the user allows in tables and lists, such as "s3".
 
     Raises:
         ValueError: for a protocol that is never opened, or text that cannot name one.
@@ -229,7 +229,7 @@ def checked_protocols(allow: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
-    """Protocols (chained by ::), host and path of an address; nothing is opened.
+    """Split an address into protocols (chained by ::), host and path; open nothing.
 
     Raises:
         ScaleError: for an address that is never opened.
@@ -248,7 +248,7 @@ def _parsed(text: str) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=64)
 def _opened(protocols: str, host: str) -> tuple[Any, str]:
-    """The file system of an address's beginning, and what stands before its paths in it."""
+    """Return the file system of an address, and the prefix of its paths."""
     from pyarrow import fs
 
     text = f"{protocols}://{host}/x"  # what follows is a name, not a URI: it may hold spaces, %, ? and #

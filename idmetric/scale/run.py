@@ -1,4 +1,4 @@
-"""Embed chunks in this process: threads read ahead, one batch after the other passes the model, parts are written."""
+"""Embed chunks in this process: threads read ahead, the model embeds batch by batch, and parts are written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OnError = Literal["skip", "fail"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run left.
+    """The result of a run.
 
     Attributes:
-        images: rows in the folder. embedded: of them, in this run. parts: files.
+        images: rows in the folder. embedded: how many of them were embedded in this run. parts: files.
         unreadable: image -> why it has no embedding.
-        removed: parts that went, as their images are in no source any more (or in other chunks).
+        removed: deleted parts, with images that are in no source any more (or in other chunks).
     """
 
     images: int
@@ -60,7 +60,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a chunk: rows in its part, and how many of them have been embedded now."""
+    """The result of a chunk: rows in its part, and how many of them were embedded in this run."""
 
     part: str
     images: int
@@ -70,7 +70,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Settings:
-    """How chunks are worked on."""
+    """Options of reading and writing chunks."""
 
     batch_size: int = 32
     workers: int | None = None
@@ -87,7 +87,7 @@ class Settings:
 
     @property
     def threads(self) -> int:
-        """That read."""
+        """Number of threads that read images."""
         return self.workers or min(8, os.cpu_count() or 1)
 
 
@@ -113,33 +113,33 @@ def embed_dataset(
 ) -> Summary:
     """Embed all images of the sources into a folder of Parquet files; see `parts` for their columns.
 
-    Memory does not grow with the images, but for their names: at most three batches of them are decoded at once. A run
-    that was stopped, or killed, loses the chunk that it was at; the next one embeds what is missing, and what has
-    changed. In the end the folder holds a row for each image, and no other.
+    Memory grows only with the names of the images: at most three batches are decoded at once. A run that was stopped or
+    killed loses its current chunk; the next run embeds the missing and changed images. In the end the folder holds one
+    row for each image, and no others.
 
     Args:
         sources, lists: see `chunks.chunks`. out: a local folder or an address.
-        model: what `idmetric.load` takes, what opens it, or the model itself.
-        patches: keep patch tokens too: megabytes for each image.
-        stored: "float16" halves the files; an image with numbers beyond it is listed as an error.
+        model: a name for `idmetric.load`, a function that opens the model, or the model itself.
+        patches: keep patch tokens too: megabytes per image.
+        stored: "float16" halves the files; an image with numbers beyond its range gets an error.
         column, column_id: of Parquet sources. filesystem, out_filesystem: see `places.place`.
-        batch_size: images per pass. workers: threads that read (default: one per core, at most 8).
-        rows: images of a part, on average. A chunk of which anything has changed is embedded anew.
-        quick: trust parts that hold the names that they should; else each image is read to see whether it has changed.
+        batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
+        rows: images per part, on average. A chunk is embedded again if any of its images has changed.
+        quick: trust parts with the expected names; otherwise each image is read to see whether it has changed.
         allow: protocols, such as "s3", that addresses in tables and lists may have in addition to the protocol of the
-            table or list itself; a row with another is an error, as is the whole list.
-        on_error: "fail" stops at the first chunk with an image that cannot be read; what is written stays.
+            table or list itself; a row with another protocol, or a list with one, is an error.
+        on_error: "fail" stops at the first chunk with an unreadable image; parts written before stay.
         progress: called with (images done, images in all).
 
     Raises:
-        ScaleError: if a source or `out` cannot be used. Images that cannot be read are rows with an `error`.
-        OSError: if nothing can be written. ImportError: without pyarrow.
+        ScaleError: if a source or `out` cannot be used. Unreadable images become rows with an `error`.
+        OSError: if the folder cannot be written. ImportError: without pyarrow.
     """
     settings = Settings(batch_size, workers, quick, filesystem, out_filesystem, checked_protocols(allow))
     need_pyarrow()
     check_apart(sources, out, filesystem, out_filesystem)
     todo = chunks(
-        _several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows,
+        several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows,
         allow=settings.allow,
     )  # fmt: skip
     metric = open_model(model)
@@ -149,7 +149,7 @@ def embed_dataset(
 
 
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
-    """The model."""
+    """Open a model, unless it is open."""
     from idmetric.models.embedder import Embedder
     from idmetric.models.load import load
 
@@ -161,7 +161,7 @@ def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
 def check_apart(sources: Source | Sequence[Source], out: Source, filesystem: Any, out_filesystem: Any) -> None:
     """Refuse an output folder inside a source, where the next run would find it among the images."""
     folder = place(out, out_filesystem)
-    for at in (place(source, filesystem) for source in _several(sources)):
+    for at in (place(source, filesystem) for source in several(sources)):
         names = [x.name if x.system is not None else os.path.realpath(x.path) for x in (folder, at)]
         if f"{names[0]}/".startswith(f"{names[1]}/") and filesystem is out_filesystem:
             raise ScaleError(f"{folder.name!r} lies in the source {at.name!r}: keep the embeddings elsewhere")
@@ -171,19 +171,20 @@ def work_of(
     sources: Source | Sequence[Source], lists: Sequence[Source], column: str | None, column_id: str | None, rows: int,
     filesystem: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """What decides, beside the model, which part holds which images."""
-    named, listed = ([as_text(place(x, filesystem).name) for x in some] for some in (_several(sources), lists))
+    """Return the options that decide, with the model, which part holds which images."""
+    named, listed = ([as_text(place(x, filesystem).name) for x in some] for some in (several(sources), lists))
     return {"sources": named, "lists": listed, "column": column, "column_id": column_id, "rows": rows}
 
 
-def _several(sources: Source | Sequence[Source]) -> list[Source]:
+def several(sources: Source | Sequence[Source]) -> list[Source]:
+    """Return one or several sources as a list."""
     return [sources] if isinstance(sources, str | os.PathLike) else list(sources)
 
 
 def embed_chunks(
     metric: Embedder, todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings
 ) -> Iterator[Done]:
-    """Tell which parts hold what they should, then write the others one after the other, reading ahead across them.
+    """Yield the chunks with up-to-date parts, then write the other parts one by one, reading ahead across them.
 
     Raises:
         ScaleError, OSError: see `embed_dataset`.
@@ -200,7 +201,7 @@ def embed_chunks(
             with writing(folder, name, layout) as part:
                 while batch := [loaded for _, loaded in islice(group, size)]:
                     part.add(metric, batch)
-                    batch.clear()  # its pixels go before the next are waited for
+                    batch.clear()  # free its pixels before waiting for the next
             yield Done(name, part.rows, part.rows - len(part.errors), part.errors)
 
 
@@ -214,10 +215,10 @@ def _load(metric: Embedder, entry: Entry) -> Loaded:
 def _kept(
     todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
 ) -> Iterator[Done]:
-    """Of the chunks whose part holds what they hold now, what it holds; the others are added to `missing`."""
+    """Yield the chunks with up-to-date parts; add the others to `missing`."""
     from idmetric.store.fingerprint import content_key
 
-    known: dict[str, Held] = {}  # of the chunks that are being read
+    known: dict[str, Held] = {}  # parts of the chunks that are being read
 
     def candidates() -> Iterator[Chunk]:
         for chunk in todo:
@@ -260,10 +261,10 @@ def finish(
     on_error: OnError,
     progress: Callable[[int, int], None] | None,
 ) -> Summary:
-    """Wait for all chunks, see that all parts are there, and remove those of chunks that are no more or half written.
+    """Wait for all chunks, check that all parts are there, and remove parts without a chunk and half-written files.
 
     Raises:
-        ScaleError: if parts are not where they should be, or an image could not be read and `on_error` is "fail".
+        ScaleError: if parts are missing, or an image could not be read and `on_error` is "fail".
     """
     if on_error not in ("skip", "fail"):
         raise ValueError(f"on_error must be 'skip' or 'fail', got {on_error!r}")
