@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def print_of(image: Image.Image) -> Print:
-    """As `idmetric-score` takes it."""
+    """As `idmetric score` takes it."""
     return take_print(np.asarray(image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
 
 

@@ -1,4 +1,4 @@
-"""Images a second and memory of `idmetric-score` on thousands of made images: docs/reports/scale.md.
+"""Images a second and memory of `idmetric score` on thousands of made images: docs/reports/scale.md.
 
     python benchmarks/scale.py [--images 1000 5000] [--model tiny] [--ray]
 

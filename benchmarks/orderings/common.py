@@ -157,7 +157,7 @@ def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folde
     shared = {name: getattr(config, name) for name in own & of_run}
     run = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
     processes = Processes(run.precision)
-    seed_all(run.seed)  # new weights follow from the seed, as by idmetric-train
+    seed_all(run.seed)  # new weights follow from the seed, as by idmetric train
     fit(module.build(config, data, processes), folder, run, processes)
     return load(folder, device=str(processes.device))
 

@@ -1,6 +1,6 @@
 """Calibration: from a distance to the probability that two images show the same identity.
 
-A calibration is made for one model, distance and treatment of the background (`idmetric-eval calibrate`,
+A calibration is made for one model, distance and treatment of the background (`idmetric eval calibrate`,
 docs/decisions.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
 
     metric.probability("ref.jpg", "gen.png")  # with the model's own calibration, or after `metric.calibrate_with(file)`
@@ -131,7 +131,7 @@ class Calibration:
         on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
         return (
             f"P(same) rests on {on}, and may be far off on your images; calibrate on labelled photos of your own "
-            "(idmetric-eval calibrate)"
+            "(idmetric eval calibrate)"
         )
 
     def warn(self, stacklevel: int = 1) -> None:
@@ -148,7 +148,7 @@ class Calibration:
         if not self.model.is_same(model):
             raise CalibrationError(
                 f"the calibration was made for {self.name or self.model.kind} ({self.model}), this model is {model}: "
-                "scores of other weights or settings mean something else. Make one for it: idmetric-eval calibrate"
+                "scores of other weights or settings mean something else. Make one for it: idmetric eval calibrate"
             )
 
     def check_distance(self, distance: str) -> None:
@@ -160,7 +160,7 @@ class Calibration:
         if distance != self.distance:
             raise CalibrationError(
                 f"the calibration was made for the distance {self.distance!r}, not {distance!r}: ask for that, or make "
-                f"one: idmetric-eval calibrate --distance {distance}"
+                f"one: idmetric eval calibrate --distance {distance}"
             )
 
     def check_outside(self, outside: str) -> None:
@@ -175,7 +175,7 @@ class Calibration:
             }
             raise CalibrationError(
                 f"the calibration was made for {words[self.outside]}, not for {words[outside]}: make one for these, "
-                "idmetric-eval calibrate with or without --subject"
+                "idmetric eval calibrate with or without --subject"
             )
 
     # Files
@@ -187,7 +187,7 @@ class Calibration:
             "outside": self.outside, "score": "1 - distance", "method": self.curve.method,
             "curve": asdict(self.curve), "prior": self.prior,
             "prior_note": "share of pairs of one identity that probabilities assume; change it where they are used: "
-            "metric.probability(a, b, prior=0.01), idmetric-score --prior 0.01",
+            "metric.probability(a, b, prior=0.01), idmetric score --prior 0.01",
             "thresholds": [dict(t) for t in self.thresholds], "held_out": dict(self.held_out),
             "data": dict(self.data), "versions": dict(self.versions),
         }  # fmt: skip
@@ -214,7 +214,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
         raise CalibrationError(str(error)) from error
 
     if found.get("kind") != KIND:
-        raise CalibrationError(f"{name!r} is not a calibration: `idmetric-eval calibrate` writes them")
+        raise CalibrationError(f"{name!r} is not a calibration: `idmetric eval calibrate` writes them")
     if found.get("format") != FORMAT:
         raise CalibrationError(f"{name!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
 

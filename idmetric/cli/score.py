@@ -1,4 +1,4 @@
-"""`idmetric-score`: distances of images to a reference, sorted, from the shell.
+"""`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
 usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) and none exceeds it. A --cache that
@@ -308,7 +308,7 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         options["preprocessing"] = args.preprocessing
     metric = load(args.model, device=args.device, **options)
     if args.calibration == STORED and metric.calibration is None:
-        raise UsageError(f"{args.model} has no calibration beside its weights: make one, `idmetric-eval calibrate`")
+        raise UsageError(f"{args.model} has no calibration beside its weights: make one, `idmetric eval calibrate`")
     if args.calibration and args.calibration != STORED:
         metric.calibrate_with(args.calibration)
     if args.calibration and metric.calibration is not None:

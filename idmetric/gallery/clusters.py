@@ -273,7 +273,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
     found = gallery.metric.calibration
     if found is None:
         raise ValueError(
-            f"{gallery.metric.label} has no calibration: make one (`idmetric-eval calibrate`) and give it by "
+            f"{gallery.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
             "calibrate_with(file), or give threshold="
         )
     found.check_distance("cls")
@@ -282,7 +282,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
     if round(false_accept_rate, 9) not in rates:
         raise ValueError(
             f"the calibration has no threshold at a false-accept rate of {false_accept_rate}, only at "
-            f"{', '.join(map(str, sorted(rates))) or 'none'}: make one, idmetric-eval calibrate --rates"
+            f"{', '.join(map(str, sorted(rates))) or 'none'}: make one, idmetric eval calibrate --rates"
         )
     found.warn()
     return rates[round(false_accept_rate, 9)]

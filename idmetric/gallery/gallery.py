@@ -170,7 +170,7 @@ class Gallery:
             if lost:
                 raise LostError(
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
-                    f"{str(self.store)!r}: `idmetric-score gallery build` or update() makes them again"
+                    f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
                 )
             self._table = StoredTable(self._shards, keys)
         return self._table

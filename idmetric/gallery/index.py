@@ -132,7 +132,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise GalleryError(
-            f"{str(path)!r} is damaged ({error}): `idmetric-score gallery build SOURCES --model MODEL` mends it, and "
+            f"{str(path)!r} is damaged ({error}): `idmetric gallery build SOURCES --model MODEL` mends it, and "
             "embeds nothing again"
         ) from error
 

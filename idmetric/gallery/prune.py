@@ -45,7 +45,7 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     """
     gone: set[str] = set()
     for patches in (True, False):
-        there = list(store.glob("*.safetensors"))  # `idmetric-score --cache` may write others from now on
+        there = list(store.glob("*.safetensors"))  # `idmetric score --cache` may write others from now on
         with_patches = set(Store(store, patches=True).files())
         shards, old = Store(store, patches), []
         by_file = shards.files()

@@ -44,7 +44,7 @@ class CalibratedModel(IdentifiedModel):
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
-        It holds for pairs like those of its calibration: see `idmetric-eval calibrate`. A
+        It holds for pairs like those of its calibration: see `idmetric eval calibrate`. A
         `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
 
         Args:
@@ -63,7 +63,7 @@ class CalibratedModel(IdentifiedModel):
         found = self.calibration if calibration is None else self._checked(calibration)
         if found is None:
             raise CalibrationError(
-                f"{self.label} has no calibration beside its weights: make one, `idmetric-eval calibrate`, and give it "
+                f"{self.label} has no calibration beside its weights: make one, `idmetric eval calibrate`, and give it "
                 "by calibrate_with(file) or calibration="
             )
         found.check_distance(found.distance if distance is None else distance)

@@ -1,6 +1,6 @@
 """Retrieval and verification on your own photos: a folder for each identity, or any manifest.
 
-    idmetric-eval folder --data photos/ --model tiny --model hsv --out results/
+    idmetric eval folder --data photos/ --model tiny --model hsv --out results/
 
 Within each dataset of the manifest, every image of a known identity is a query against all the others (edits and
 distractors among them); its positives are the other images of its identity. An image never finds itself, nor a row
@@ -18,7 +18,7 @@ Intervals are by identity: whole identities are drawn again. With several datase
 (each dataset has equal weight); its intervals treat the datasets as independent.
 
 No paper prints these numbers: the data is yours. Photos in folders need no preparation; other data becomes a
-manifest by `idmetric-data import`, or as a table with the columns identity and path (docs/manifest.md).
+manifest by `idmetric data import`, or as a table with the columns identity and path (docs/manifest.md).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval folder`."""
+    """The options of `idmetric eval folder`."""
     parser.add_argument("--k", type=int, nargs="+", default=[5], metavar="K", help="of recall@k and hit@k (default 5)")
 
 

@@ -1,6 +1,6 @@
 """ILGen's retrieval benchmarks: mAP at each set's own depth (Table 2), against Tables 3 to 5.
 
-    idmetric-eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
+    idmetric eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
 A query searches the database; its positives are the database images of its identity. The roles of rows:
 
@@ -84,7 +84,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval retrieval`."""
+    """The options of `idmetric eval retrieval`."""
     parser.add_argument("--k", type=int, metavar="K", help="depth of mAP for datasets not in ILGen's Table 2")
     text = "the paper's row to compare with (default: by the model)"
     parser.add_argument("--paper", choices=tuple(ILGEN_TABLE_5), help=text)

@@ -1,10 +1,10 @@
 """NearID-bench and Mind-the-Glitch: does identity outweigh a matched context? (NearID, Tables 1, 5 and 7)
 
-    idmetric-data import nearid Aleksandar/NearID Aleksandar/NearID-Flux ... -o nearid.parquet
-    idmetric-data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet
-    idmetric-data merge nearid.parquet mtg.parquet -o bench.parquet
-    idmetric-eval nearid --data bench.parquet --split test --model nearid --out results/
-    idmetric-eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
+    idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux ... -o nearid.parquet
+    idmetric data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet
+    idmetric data merge nearid.parquet mtg.parquet -o bench.parquet
+    idmetric eval nearid --data bench.parquet --split test --model nearid --out results/
+    idmetric eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
 
 | row | what | expected for `NearID()`: SSR, PA |
 |---|---|---|
@@ -21,7 +21,7 @@ subject alone, by the manifest's masks.
 The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
 `--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.
 
-Own data in this form: `idmetric-data generate --task distractor` (docs/data-nearid.md), or `idmetric-data world`.
+Own data in this form: `idmetric data generate --task distractor` (docs/data-nearid.md), or `idmetric data world`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval nearid`."""
+    """The options of `idmetric eval nearid`."""
     text = "count each sample's mean margin as a trial of PA, as the code that printed the paper's tables does"
     parser.add_argument("--released-pa", action="store_true", help=text)
 

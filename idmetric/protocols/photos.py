@@ -1,12 +1,12 @@
 """Retrieval on photos: mAP and same/different AUC of a model, its untrained twin, and two simple baselines.
 
     python -m idmetric.protocols.photos DATA --model tiny
-    idmetric-eval photos --data DATA --model tiny --model untrained:tiny --model hsv --model pixels --out results/
+    idmetric eval photos --data DATA --model tiny --model untrained:tiny --model hsv --model pixels --out results/
 
 DATA holds manifest.csv with the columns split, dataset, identity, path. Within each dataset of the split "dev", every
 photo is a query against all the others; its positives are the other photos of its identity. mAP is the mean over
 queries that have a positive, AUC is over all unordered pairs. The first command prints the README's table; the second
-gives the same numbers with intervals, and the other numbers of `idmetric-eval folder`.
+gives the same numbers with intervals, and the other numbers of `idmetric eval folder`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
     chosen = data.filter(split=SPLIT) if SPLIT in data.column("split") else None
     if chosen is None:
         if any(data.column("split")):
-            raise ValueError(f"no split {SPLIT!r} in the manifest; for other data there is `idmetric-eval folder`")
+            raise ValueError(f"no split {SPLIT!r} in the manifest; for other data there is `idmetric eval folder`")
         chosen = data
     return [replace(result, protocol="photos") for result in folder.run(chosen, models, settings)]
 

@@ -1,7 +1,7 @@
 """The procedural world's own bench: rendered here, no download (SSR and PA by strength, part edits, sensitivity).
 
-    idmetric-eval world --model tiny --model hsv --out results/
-    idmetric-eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric-data world`
+    idmetric eval world --model tiny --model hsv --out results/
+    idmetric eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric data world`
 
 | row | what | after |
 |---|---|---|
@@ -76,11 +76,11 @@ class Options:
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-OPTIONAL = ("data",)  # arguments that `idmetric-eval` does not require
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval world`."""
+    """The options of `idmetric eval world`."""
     given = Options()
     parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
     parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
@@ -124,7 +124,7 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:
-        data: a world, as `idmetric-data world` writes it; its structures (distractors, parts, grids) say which rows
+        data: a world, as `idmetric data world` writes it; its structures (distractors, parts, grids) say which rows
             there are.
 
     Raises:

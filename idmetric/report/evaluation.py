@@ -1,4 +1,4 @@
-"""The page of `idmetric-eval --html`: the table with intervals and the papers' values, plots, and the hardest items.
+"""The page of `idmetric eval --html`: the table with intervals and the papers' values, plots, and the hardest items.
 
 See `idmetric.report.page` for the common parts of all pages.
 """

@@ -1,4 +1,4 @@
-"""The page of `idmetric-score --html`: images sorted by distance, a threshold to move, matched patches side by side.
+"""The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
 
 See `idmetric.report.page` for what all pages have in common.
 """
@@ -48,7 +48,7 @@ def score_page(
     """The page of scores.
 
     Args:
-        found: what `idmetric-score --format json` prints: signature, rows, baseline, skipped.
+        found: what `idmetric score --format json` prints: signature, rows, baseline, skipped.
         entries: of the rows, in their order; see `Album.finish`.
         album: the pictures.
         thresholds: those to offer; the page starts at the first.

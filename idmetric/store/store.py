@@ -210,7 +210,7 @@ class Store:
         """Embeddings of the keys that are here and can be read.
 
         Damaged shards are passed to `damaged` and ignored from then on. If another process has removed a shard (as
-        `idmetric-score gallery prune` does), the other shards are searched for its images.
+        `idmetric gallery prune` does), the other shards are searched for its images.
         """
         again = 0
         while there := [key for key in dict.fromkeys(keys) if key in self]:

@@ -37,5 +37,5 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
         listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:_SHOWN])
         raise ManifestError(
             f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
-            "would not tell what is learnt; `idmetric-data split` makes splits that no identity crosses"
+            "would not tell what is learnt; `idmetric data split` makes splits that no identity crosses"
         )

@@ -1,4 +1,4 @@
-"""`idmetric-bench`: that it measures what it says, fairly, and what it must never change: the values."""
+"""`idmetric bench`: that it measures what it says, fairly, and what it must never change: the values."""
 
 from __future__ import annotations
 

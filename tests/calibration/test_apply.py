@@ -239,7 +239,7 @@ def test_another_prior_moves_the_odds_as_bayes_says(saved: Path) -> None:
 def test_the_calibration_beside_the_model_is_found(saved: Path, tmp_path: Path) -> None:
     metric = opened(saved)
     assert metric.calibration is None
-    with pytest.raises(CalibrationError, match="idmetric-eval calibrate"):
+    with pytest.raises(CalibrationError, match="idmetric eval calibrate"):
         metric.probability(saved / "a.png", saved / "b.png")
     beside = saved / "model" / "calibration.json"
     made_for(metric).write(beside)

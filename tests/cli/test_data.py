@@ -53,7 +53,7 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert "examples:" in text
-    assert f"idmetric-data {command} " in text
+    assert f"idmetric data {command} " in text
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -1,4 +1,4 @@
-"""`idmetric-data curate` and `idmetric-data mine`."""
+"""`idmetric data curate` and `idmetric data mine`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `idmetric-data` in a folder of its own; paths are relative to it."""
+    """Run `idmetric data` in a folder of its own; paths are relative to it."""
     monkeypatch.chdir(tmp_path)
     return lambda *argv: cli.main([str(a) for a in argv])
 

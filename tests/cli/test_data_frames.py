@@ -26,7 +26,7 @@ COMMAND = "import sys\nfrom idmetric.cli import data\nif __name__ == '__main__':
 
 @pytest.fixture
 def run() -> Run:
-    """`idmetric-data frames ...`"""
+    """`idmetric data frames ...`"""
     return lambda *args: data.main(["frames", "--quiet", *map(str, args)])
 
 
@@ -64,7 +64,7 @@ def test_the_help_has_the_samplings_there_are() -> None:
 def test_examples_of_the_help_can_be_parsed() -> None:
     parser = argparse.ArgumentParser()
     frames.add_arguments(parser)
-    lines = re.findall(r"^  idmetric-data frames (.+)$", frames.__doc__ or "", re.MULTILINE)
+    lines = re.findall(r"^  idmetric data frames (.+)$", frames.__doc__ or "", re.MULTILINE)
     assert len(lines) == 4
     for line in lines:
         parser.parse_args(line.split())

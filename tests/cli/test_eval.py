@@ -135,7 +135,7 @@ def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.Cap
 @pytest.mark.parametrize("name", cli.PROTOCOLS)
 def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
     pages = (Path(__file__).parents[2] / "docs").glob("*.md")
-    assert any(f"\nidmetric-eval {name} " in page.read_text(encoding="utf-8") for page in pages)
+    assert any(f"\nidmetric eval {name} " in page.read_text(encoding="utf-8") for page in pages)
 
 
 def test_pairs_beyond_the_limit_are_an_error_that_says_how_long_they_take(

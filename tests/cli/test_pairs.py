@@ -1,4 +1,4 @@
-"""`idmetric-score --pairs` with many pairs: streamed, bounded, resumed from `--cache`."""
+"""`idmetric score --pairs` with many pairs: streamed, bounded, resumed from `--cache`."""
 
 from __future__ import annotations
 

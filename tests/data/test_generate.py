@@ -688,7 +688,7 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert done.stdout.strip() == "set()"
-    assert "idmetric-data generate photos.parquet" in (command.__doc__ or "")
+    assert "idmetric data generate photos.parquet" in (command.__doc__ or "")
 
 
 REAL = {

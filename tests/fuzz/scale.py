@@ -1,4 +1,4 @@
-"""What `idmetric-score embed` reads: its own folder, lists of paths, and tables of images."""
+"""What `idmetric embed` reads: its own folder, lists of paths, and tables of images."""
 
 from __future__ import annotations
 

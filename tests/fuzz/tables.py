@@ -129,7 +129,7 @@ def _column(rng: Random) -> pa.Array:
 
 
 def pairs_file(rng: Random) -> bytes:
-    """A list of pairs for `idmetric-score --pairs`."""
+    """A list of pairs for `idmetric score --pairs`."""
     text = "a,b,mask_a,mask_b\n" + "".join(f"{k}.png,{k + 1}.png,,m{k}.png\n" for k in range(5))
     kind = rng.randrange(5)
     if kind == 0:

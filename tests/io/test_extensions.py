@@ -18,9 +18,9 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     expected = sorted(NAMES)
     for name in (*NAMES, "notes.txt", "a.npy", "jpg"):
         (tmp_path / name).write_bytes(b"")  # the names alone matter
-    assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric-score
+    assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric score
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
-    assert sorted(path.name for path in photo_files([str(tmp_path)])) == expected  # idmetric-train tiny
-    found = chunks([str(tmp_path)])  # idmetric-score embed
+    assert sorted(path.name for path in photo_files([str(tmp_path)])) == expected  # idmetric train tiny
+    found = chunks([str(tmp_path)])  # idmetric embed
     assert sorted(Path(name).name for chunk in found for name in chunk.paths) == expected

@@ -1,4 +1,4 @@
-"""`idmetric-eval calibrate`: from a manifest to a calibration that the model and `idmetric-score` take."""
+"""`idmetric eval calibrate`: from a manifest to a calibration that the model and `idmetric score` take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`idmetric-score embed` and `idmetric.scale.embed_dataset`: complete, resumable, in memory that does not grow."""
+"""`idmetric embed` and `idmetric.scale.embed_dataset`: complete, resumable, in memory that does not grow."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path, capsys: pytest.Capture
     Manifest.from_rows(rows, tmp_path).write(tmp_path / "rows.csv")
     options = ["--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run"), "--cpu"]
     assert main(["idsim", *options, "--backbone-weights", "random"]) == 1
-    assert "idmetric-data mine triplets" in capsys.readouterr().err
+    assert "idmetric data mine triplets" in capsys.readouterr().err
 
 
 # Data
@@ -204,7 +204,7 @@ def test_wrong_data_are_told_with_the_way_out(tmp_path: Path) -> None:
     assert "6 of 6 groups have no negative, such as 'all-0', 'all-1'" in wrong(pairs)
     assert "mine triplets" in wrong(pairs)
     plain = with_rows(*(replace(row, group=None, slot=None) for row in rows))
-    assert "none has a group and the slot anchor, positive, negative; `idmetric-data mine triplets`" in wrong(plain)
+    assert "none has a group and the slot anchor, positive, negative; `idmetric data mine triplets`" in wrong(plain)
     tests = with_rows(*(replace(row, split="test") for row in rows))
     assert "the splits are test" in wrong(tests)
     validated = with_rows(*rows, Row("x", "all-0-0.png", id="x", split="val"))
@@ -242,7 +242,7 @@ def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manif
         assert (
             f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)" in told
         )
-        assert "idmetric-data split" in told
+        assert "idmetric data split" in told
 
 
 def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_an_image_counts_once_and_held_out_ones_not_at_all(data: Manifest) -> No
 
 def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
     split = data.column("split")
-    with pytest.raises(ManifestError, match=r"1 rows of split val .*row 4 \(0-3.png\).*idmetric-data split"):
+    with pytest.raises(ManifestError, match=r"1 rows of split val .*row 4 \(0-3.png\).*idmetric data split"):
         made(data.replace(split=["val" if row == 3 else part for row, part in enumerate(split)]), images=3)
     again = Manifest.from_rows([*data, Row("other", "./0-1.png", id="again", split="val")], data.root)
     with pytest.raises(ManifestError, match=r"1 rows of split val .*\(again\)"):
@@ -577,7 +577,7 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 
 def test_wrong_data_is_told_with_the_way_out(data: Manifest) -> None:
     cases: list[tuple[Manifest, dict[str, Any], str]] = [
-        (data.replace(identity=None), {}, "no row has an identity.*idmetric-data generate --task ilgen"),
+        (data.replace(identity=None), {}, "no row has an identity.*idmetric data generate --task ilgen"),
         (data.replace(split="test"), {}, "no row of split train .* has an identity"),
         (data.take(range(4)), {}, "all images show one identity, 'thing-00'"),
         (data.take([*range(4), 4, 5]), {}, "only one identity has 4 different images.*at most 4: --images 2 takes"),
@@ -607,7 +607,7 @@ def test_what_is_left_out_is_told(data: Manifest, capsys: pytest.CaptureFixture[
 
 def test_commands_of_the_page_parse() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "train-ilgen.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^idmetric-train (.*?)(?:\s{3,}#.*)?$", re.sub(r"\s*\\\n\s*", " ", text), flags=re.M)
+    lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", re.sub(r"\s*\\\n\s*", " ", text), flags=re.M)
     options = re.findall(r"`(--[^`]*)`", text)
     assert len(lines) >= 4
     assert len(options) >= 15

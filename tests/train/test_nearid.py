@@ -756,7 +756,7 @@ def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_masks_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
-    with pytest.raises(ManifestError, match=r"row 1 \(t0v0\).*idmetric-data import nearid.*--mask-prob 0"):
+    with pytest.raises(ManifestError, match=r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0"):
         recipe(data.replace(mask=None))
     assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pixels"] is not None
     # the masks of the views are enough: edits have their parent's
@@ -766,13 +766,13 @@ def test_missing_masks_are_named_with_the_commands_that_make_them(data: Manifest
 
 def test_missing_distractors_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
     alone = data.filter(role="real")
-    with pytest.raises(ManifestError, match=r"no view has a distractor.*idmetric-data generate --task distractor"):
+    with pytest.raises(ManifestError, match=r"no view has a distractor.*idmetric data generate --task distractor"):
         recipe(alone)
     assert losses(recipe(alone, objective="info-nce"), 1)[0] > 0
 
 
 def test_a_single_identity_or_single_views_are_refused(data: Manifest) -> None:
-    with pytest.raises(ManifestError, match=r"only one identity has two views.*idmetric-data world --views 3"):
+    with pytest.raises(ManifestError, match=r"only one identity has two views.*idmetric data world --views 3"):
         recipe(data.filter(lambda row: row.id.startswith("t0")))
     with pytest.raises(ManifestError, match=r"no identity has two views.*8 identities with a single view"):
         recipe(data.filter(lambda row: "v0" in row.id))
@@ -788,7 +788,7 @@ def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
     # t3 is in both
     more = Manifest.from_rows([*data, *(replace(row, id=f"{row.id}+") for row in data if row.id in ("t3v0", "t3v1"))],
                               data.root)  # fmt: skip
-    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\).*idmetric-data split"):
+    with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\).*idmetric data split"):
         recipe(more.replace(split=[*apart, "val", "val"]))
     # the same images under another name
     other = [*(row.identity for row in data), "x", "x"]

@@ -12,12 +12,12 @@ from pathlib import Path
 from idmetric.cli.bench.rows import Row, over
 from idmetric.cli.bench.setting import Setting
 
-SCORE = "idmetric-score --model tiny, two images"
+SCORE = "idmetric score --model tiny, two images"
 TORCH = "import torch"
 
 
 def start(setting: Setting) -> Iterator[Row]:
-    """Whole processes, in turns: `idmetric-score` with the packaged model on the CPU, `import torch`, and `--help`.
+    """Whole processes, in turns: `idmetric score` with the packaged model on the CPU, `import torch`, and `--help`.
 
     The files that Python reads are in the system's cache after the first round, which does not count.
     """
@@ -29,7 +29,7 @@ def start(setting: Setting) -> Iterator[Row]:
         runs: dict[str, Callable[[], object]] = {
             TORCH: _process(["-c", "import torch"]),
             SCORE: _process([*score, "--model", "tiny", "--device", "cpu", *map(str, paths)]),
-            "idmetric-score --help": _process([*score, "--help"]),
+            "idmetric score --help": _process([*score, "--help"]),
         }
         found = setting.clock.alternate(runs)
     for what, timing in found.items():

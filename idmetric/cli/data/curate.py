@@ -6,12 +6,12 @@
   ilgen   categories, instances and four images of each, by domain (ILGen, Table 1)
 
 examples:
-  idmetric-data curate all.parquet --recipe idsim -o train.parquet
-  idmetric-data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
-  idmetric-data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
-  idmetric-data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
-  idmetric-data curate --recipe idsim --print-filters > mine.json
-  idmetric-data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
+  idmetric data curate all.parquet --recipe idsim -o train.parquet
+  idmetric data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
+  idmetric data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
+  idmetric data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
+  idmetric data curate --recipe idsim --print-filters > mine.json
+  idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ONLY = {"images": ("visme",), "strategy": ("idsim",), "variant": ("ilgen",), "sp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-data curate`."""
+    """The options of `idmetric data curate`."""
     parser.add_argument("manifest", type=Path, nargs="?", help="the manifest to read: .parquet, .csv or .jsonl")
     parser.add_argument("-o", "--out", type=Path, help="the manifest to write: .parquet, .csv or .jsonl")
     parser.add_argument("--recipe", choices=RECIPES, required=True)
@@ -193,7 +193,7 @@ def _refuse_leaks(manifest: Manifest) -> None:
     if found:
         listed = "; ".join(f"{name!r} in {', '.join(parts)}" for name, parts in list(found.items())[:10])
         raise ValueError(
-            f"{len(found)} identities are in more than one split: {listed}. Split anew: idmetric-data split"
+            f"{len(found)} identities are in more than one split: {listed}. Split anew: idmetric data split"
         )
 
 

@@ -5,10 +5,10 @@ beside it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mas
 read again, so the same command goes on after a stop.
 
 examples:
-  idmetric-data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
-  idmetric-data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
-  idmetric-data frames LaSOT --sampling lasot --annotation boxes --on-error skip -o lasot.parquet
-  idmetric-data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
+  idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
+  idmetric data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
+  idmetric data frames LaSOT --sampling lasot --annotation boxes --on-error skip -o lasot.parquet
+  idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
 
 Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.
                frames per second   stride   frames in a window   parts

@@ -9,17 +9,17 @@ Tasks, and the engines that do them:
               given a manifest with masks instead of --categories, its images are relit
 
 examples:
-  idmetric-data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
-  idmetric-data generate frames.parquet --task context -o edits.parquet --dry-run
-  idmetric-data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet
-  idmetric-data generate --task ilgen --categories objects.txt -o ilgen.parquet
-  idmetric-data generate --task ilgen --categories art.txt --domain art --ask http://localhost:8000/v1 \\
+  idmetric data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
+  idmetric data generate frames.parquet --task context -o edits.parquet --dry-run
+  idmetric data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet
+  idmetric data generate --task ilgen --categories objects.txt -o ilgen.parquet
+  idmetric data generate --task ilgen --categories art.txt --domain art --ask http://localhost:8000/v1 \\
       --ask-model NAME -o art.parquet
 
 Several workers or GPUs share a manifest and a folder, one command for each, then one without --shard or with --merge:
-  CUDA_VISIBLE_DEVICES=0 idmetric-data generate photos.parquet --task distractor --shard 1/2 -o out.parquet
-  CUDA_VISIBLE_DEVICES=1 idmetric-data generate photos.parquet --task distractor --shard 2/2 -o out.parquet
-  idmetric-data generate photos.parquet --task distractor --merge -o out.parquet
+  CUDA_VISIBLE_DEVICES=0 idmetric data generate photos.parquet --task distractor --shard 1/2 -o out.parquet
+  CUDA_VISIBLE_DEVICES=1 idmetric data generate photos.parquet --task distractor --shard 2/2 -o out.parquet
+  idmetric data generate photos.parquet --task distractor --merge -o out.parquet
 
 Weights come from the Hub under licences of their own, which are printed and recorded with each image; FLUX.1 [dev]
 forbids commercial use. Gated ones need `hf auth login`. Without @revision they are the main branch of the day.

@@ -1,4 +1,4 @@
-"""Options of `idmetric-data generate`: their values, and which of them go together."""
+"""Options of `idmetric data generate`: their values, and which of them go together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call of `idmetric-data generate` does with a task: show its plan, do it, write its manifest."""
+"""What one call of `idmetric data generate` does with a task: show its plan, do it, write its manifest."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Turn a folder or a published dataset into a manifest.
 
 examples:
-  idmetric-data import folder my_photos/ -o photos.parquet
-  idmetric-data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet --images nearid_images
-  idmetric-data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet --revision COMMIT
-  idmetric-data import pods chaenayo/PODS -o pods.parquet --embed
-  idmetric-data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
-  idmetric-data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
-  idmetric-data import table things.csv -o things.parquet --map identity=label --map path=photo --map x_shop=seller
+  idmetric data import folder my_photos/ -o photos.parquet
+  idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet --images nearid_images
+  idmetric data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet --revision COMMIT
+  idmetric data import pods chaenayo/PODS -o pods.parquet --embed
+  idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
+  idmetric data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
+  idmetric data import table things.csv -o things.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
 become files in --images; a stopped import goes on where it was. Afterwards every image and mask is read once.

@@ -1,11 +1,11 @@
 """Count what a manifest holds and say what is wrong with it.
 
 examples:
-  idmetric-data info photos.csv                        counts, splits that share identities, missing files
-  idmetric-data info photos.csv --decode               also read every image and mask
-  idmetric-data info photos.csv --decode --on-error skip -o clean.parquet
+  idmetric data info photos.csv                        counts, splits that share identities, missing files
+  idmetric data info photos.csv --decode               also read every image and mask
+  idmetric data info photos.csv --decode --on-error skip -o clean.parquet
                                                        write the manifest without what cannot be read
-  idmetric-data info photos.csv --strict && train      status 1 if something would make results wrong
+  idmetric data info photos.csv --strict && train      status 1 if something would make results wrong
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Put several manifests into one, paths relative to the output.
 
 examples:
-  idmetric-data merge met.parquet ilias.parquet forb.parquet -o all.parquet
-  idmetric-data merge photos.parquet edits.parquet -o both.parquet --shared
+  idmetric data merge met.parquet ilias.parquet forb.parquet -o all.parquet
+  idmetric data merge photos.parquet edits.parquet -o both.parquet --shared
                           equal identity names mean the same thing, as where edits were made from the photos
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-data merge`."""
+    """The options of `idmetric data merge`."""
     from idmetric.cli.data.common import add_output
 
     parser.add_argument("manifests", nargs="+", type=Path, help="the manifests: .parquet, .csv or .jsonl")

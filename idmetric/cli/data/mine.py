@@ -5,11 +5,11 @@
   triplets   real, context-edit and identity-edit triplets in a ratio (ID-Sim, A.1, A.2 and Table 6)
 
 examples:
-  idmetric-data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
-  idmetric-data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
-  idmetric-data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
-  idmetric-data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
-  idmetric-data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
+  idmetric data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
+  idmetric data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
+  idmetric data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
+  idmetric data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
+  idmetric data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
 
 Embeddings are kept in a folder beside the output, and are not computed again while the images stay as they are.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The modes of `idmetric-data mine`, and their options."""
+    """The modes of `idmetric data mine`, and their options."""
     modes = parser.add_subparsers(dest="mode", metavar="MODE", required=True)
     negatives = modes.add_parser("negatives", help="nearest images of other identities")
     add_input(negatives)
@@ -106,7 +106,7 @@ def _mine(args: argparse.Namespace) -> int:
     if crossing:
         name, parts = next(iter(crossing.items()))
         raise ValueError(f"{args.manifest}: {len(crossing)} identities are in more than one split, such as {name!r} in "
-                         f"{', '.join(parts)}; split anew: idmetric-data split")  # fmt: skip
+                         f"{', '.join(parts)}; split anew: idmetric data split")  # fmt: skip
     if args.mode == "negatives":
         pool = mine.pool_rows(manifest, args.roles)
         rows = np.union1d(mine.anchor_rows(manifest, args.roles), pool)

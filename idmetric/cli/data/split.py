@@ -1,10 +1,10 @@
 """Set the column `split` so that no identity, and nothing made from its images, is in two splits.
 
 examples:
-  idmetric-data split photos.parquet -o split.parquet --part train=0.8 --part val=0.1 --part test=0.1
-  idmetric-data split nearid.parquet -o split.parquet --part train=rest --part val=100 --part test=500
+  idmetric data split photos.parquet -o split.parquet --part train=0.8 --part val=0.1 --part test=0.1
+  idmetric data split nearid.parquet -o split.parquet --part train=rest --part val=100 --part test=500
                                                       numbers of identities, as NearID does (18,786/100/500)
-  idmetric-data split photos.csv -o split.csv --part train=10 --part val=1 --dry-run
+  idmetric data split photos.csv -o split.csv --part train=10 --part val=1 --dry-run
 """
 
 from __future__ import annotations

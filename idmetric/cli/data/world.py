@@ -1,21 +1,21 @@
 """Render the procedural identity world: images, masks and a manifest, from a seed, without downloads.
 
 examples:
-  idmetric-data world --out world/ --identities 1000
+  idmetric data world --out world/ --identities 1000
       three views of each thing, and a distractor of each view at strengths 1.0 and 0.5
-  idmetric-data world --out parts/ --identities 200 --views 2 --distractors 0 --parts 1
+  idmetric data world --out parts/ --identities 200 --views 2 --distractors 0 --parts 1
       part edits with masks and oracle scores, as in MTG
-  idmetric-data world --out triplets/ --identities 500 --context-edits 1 --identity-edits 1
+  idmetric data world --out triplets/ --identities 500 --context-edits 1 --identity-edits 1
       positives before other backgrounds and hard negatives, as ID-Sim's subsets 2a and 2b
-  idmetric-data world --out grid/ --identities 100 --views 1 --distractors 0 --grid background --grid light
+  idmetric data world --out grid/ --identities 100 --views 1 --distractors 0 --grid background --grid light
       identity changes crossed with context changes, for the sensitivity analysis
-  idmetric-data world --out world/ --identities 1000 --workers 8 --assets meshes_and_photos/
+  idmetric data world --out world/ --identities 1000 --workers 8 --assets meshes_and_photos/
       the same on eight processes, with meshes and photos of your own (folders meshes, shapes, backgrounds, textures,
       produce)
 
 A stopped run is taken up by the same command. The files depend on the seed, the settings and the assets alone. A folder
 holds one world and serves one run at a time; the same command with another --start adds identities to it. For several
-machines, give each a folder and a --start of its own, and merge the manifests with idmetric-data merge.
+machines, give each a folder and a --start of its own, and merge the manifests with idmetric data merge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from idmetric.io.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-data world`."""
+    """The options of `idmetric data world`."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
     parser.add_argument("--identities", "-n", type=int, default=100, help="how many things (default 100)")
     parser.add_argument("--start", type=int, default=0, help="number of the first thing (default 0)")

@@ -1,8 +1,8 @@
 """Calibrate a model: from labelled pairs to the probability that two images show the same identity.
 
-    idmetric-eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
-    idmetric-score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json
-    idmetric-eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
+    idmetric eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
+    idmetric score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json
+    idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
     calibration
 
 No paper does this, so there are no printed values. docs/decisions.md says how to read the result.
@@ -83,7 +83,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval calibrate`."""
+    """The options of `idmetric eval calibrate`."""
     text = "write the calibration there (default: MODEL.calibration.json in --out)"
     parser.add_argument("--save", type=Path, metavar="FILE", help=text)
     text = "isotonic (default) assumes no shape; platt, a logistic curve, is better where identities are few"

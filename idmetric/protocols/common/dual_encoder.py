@@ -1,6 +1,6 @@
 """CLIP and SigLIP with both towers, as baselines that read: an image with words is the mean of the two embeddings.
 
-    idmetric-eval mveb --data mveb.parquet --model dual:openai/clip-vit-large-patch14 --out results/
+    idmetric eval mveb --data mveb.parquet --model dual:openai/clip-vit-large-patch14 --out results/
 
 VisME's adaptation of dual encoders (section 5.2): text is dropped, but for Identity Editing, where "the final
 representation" is the average "of the corresponding visual and text embeddings". Both are scaled to unit length before,

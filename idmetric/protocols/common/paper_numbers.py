@@ -250,7 +250,7 @@ ILGEN_TABLE_5: dict[str, tuple[float, ...]] = {
     "ViT-B/16, ILGen-ALL": (34.3, 50.8, 29.8, 9.1, 40.8, 65.1, 10.1),
 }
 
-# A checkpoint trained by `idmetric-train ilgen` does not name its training data: --paper chooses its row.
+# A checkpoint trained by `idmetric train ilgen` does not name its training data: --paper chooses its row.
 _ILGEN_LABELS = {
     "Backbone:vit_large_patch16_siglip_384.webli": "SigLIP ViT-L/16",
     "Backbone:vit_large_patch14_clip_336": "CLIP ViT-L/14",

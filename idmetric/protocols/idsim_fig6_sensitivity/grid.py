@@ -63,7 +63,7 @@ def cells(data: Manifest) -> list[Cell]:
     if not found:
         raise ValueError(
             "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
-            "an anchor (or render some: idmetric-data world --grid light)"
+            "an anchor (or render some: idmetric data world --grid light)"
         )
     return found
 

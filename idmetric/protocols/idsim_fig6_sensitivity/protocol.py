@@ -1,7 +1,7 @@
 """Selective sensitivity: how fast similarity falls with identity, and with context (ID-Sim, 4.4, F, Fig. 6).
 
-    idmetric-eval sensitivity --model tiny --model hsv --out results/ --plots svg               rendered grids
-    idmetric-eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/    your own edits
+    idmetric eval sensitivity --model tiny --model hsv --out results/ --plots svg               rendered grids
+    idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/    your own edits
 
 An instance has an anchor image and a grid of edits of it, by identity strength and one context factor. Over each
 instance's grid
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 ALL = "all"
-OPTIONAL = ("data",)  # what `idmetric-eval` need not be given
+OPTIONAL = ("data",)  # what `idmetric eval` need not be given
 _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
 
 
@@ -88,7 +88,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval sensitivity`."""
+    """The options of `idmetric eval sensitivity`."""
     given = Options()
     parser.add_argument("--rescale", action="store_true", help="divide each kind of change by its largest")
     parser.add_argument("--no-anchor", action="store_true", help="leave the anchor itself out of its grid")

@@ -33,7 +33,7 @@ def draw(data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: 
     """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
 
     Args:
-        data: with the columns identity, category and background (the scene), as `idmetric-data import cute` writes it.
+        data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
         rows: those of CUTE.
     """
     objects, category = _objects(data, rows)

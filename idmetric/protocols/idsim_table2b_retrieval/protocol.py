@@ -1,7 +1,7 @@
 """ID-Sim's benchmarks: PODS, DeepFashion2, AerialCattle2017, PetFace, CUTE and Subjects2k (section 4.2, appendix D.1).
 
-    idmetric-eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
-    idmetric-eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
+    idmetric eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
+    idmetric eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
 | dataset | comparisons | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
 |---|---|---|---|---|
@@ -80,7 +80,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval idsim`."""
+    """The options of `idmetric eval idsim`."""
     parser.add_argument("--set", choices=tuple(BENCHMARKS), help="which benchmark all rows are (default: by dataset)")
     text = "of each of CUTE's objects and modes (default 10, as in the paper)"
     parser.add_argument("--triplets", type=int, default=10, metavar="N", help=text)

@@ -1,7 +1,7 @@
 """Do patch tokens find a subject? The location prior alone, and PerSAM with it (ID-Sim, Table 2c).
 
-    idmetric-eval segmentation --model tiny --out results/                      objects rendered here, no download
-    idmetric-eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
+    idmetric eval segmentation --model tiny --out results/                      objects rendered here, no download
+    idmetric eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
 
 Each subject is shown once, with its mask, and searched for in all target images, of its own and of other subjects.
 
@@ -58,7 +58,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval segmentation`."""
+    """The options of `idmetric eval segmentation`."""
     parser.add_argument("--references", type=int, default=1, metavar="N", help="images shown of a subject (default 1)")
     text = "how a patch is compared with the reference (default %(default)s; see docs/evaluate-patches.md)"
     parser.add_argument("--match", choices=MATCHES, default="prototype", help=text)

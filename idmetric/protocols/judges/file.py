@@ -1,4 +1,4 @@
-"""Reads a judge from a JSON file, for `idmetric-eval PROTOCOL --model judge:FILE`.
+"""Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE`.
 
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY", "prices": [2.5, 10]}
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}

@@ -1,7 +1,7 @@
 """DreamBench++: does a metric agree with people about generated images? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
 
-    idmetric-eval dreambench --ratings ratings/ --out results/                                the published scores
-    idmetric-eval dreambench --ratings ratings/ --data samples/ --model nearid --out results/     and a model's own
+    idmetric eval dreambench --ratings ratings/ --out results/                                the published scores
+    idmetric eval dreambench --ratings ratings/ --data samples/ --model nearid --out results/     and a model's own
 
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
@@ -42,7 +42,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval dreambench`."""
+    """The options of `idmetric eval dreambench`."""
     text = "ratings: the published folder, or a file with lists (default: those of an imported manifest)"
     parser.add_argument("--ratings", type=Path, metavar="PATH", help=text)
     text = "only images of this category; may be repeated (default: all four)"
@@ -94,7 +94,7 @@ def run(
     """Score the generated images of a manifest with models, and correlate that with the ratings.
 
     Args:
-        data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric-data import dreambench_pp`
+        data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
             or `dreambench_samples.read` makes them; only the first image of a prompt is rated.
         models: name -> model, see `scorers.bind`.
         ratings: from `ratings.read`; None: those in the manifest.

@@ -3,7 +3,7 @@
     samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
     samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
 
-For references in a folder of their own (images/object/00.jpg), `idmetric-data import dreambench_pp` makes the same
+For references in a folder of their own (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
 manifest.
 """
 
@@ -61,7 +61,7 @@ def _rows(path: Path) -> Iterator[Row]:
     reference = next((p for e in IMAGE_ENDINGS if (p := source / f"{path.stem}{e}").is_file()), None)
     if reference is None:
         raise ValueError(f"{path}: no reference {source / path.name}; with references apart from the samples, "
-                         "use idmetric-data import dreambench_pp")  # fmt: skip
+                         "use idmetric data import dreambench_pp")  # fmt: skip
 
     name = f"{NAME}/{collection['collection']}"
     group = f"{name}/{run.resolve().name}/{path.stem}"

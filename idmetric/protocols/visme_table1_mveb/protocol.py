@@ -1,6 +1,6 @@
 """MVEB: precision at 1 in VisME's four meta-tasks (sections 3, 4.1 and 5.1; Table 1).
 
-    idmetric-eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
+    idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
 A query, an image with an instruction, ranks candidates of its own; P@1 is the share of queries that rank a right
 one first. A tie with a wrong candidate loses. In percent:
@@ -23,7 +23,7 @@ The input of models besides images:
   image and text embedding, each of unit length;
 * all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
 
-Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric-data import mveb`; see
+Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric data import mveb`; see
 docs/protocols-mveb.md. If the queries of a set have no wrong candidates of their own, they rank all targets of the set;
 single images with identities rank all other images.
 """
@@ -79,7 +79,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric-eval mveb`."""
+    """The options of `idmetric eval mveb`."""
     text = f"a set's meta-task ({', '.join(TASKS)}), where it is not one of MVEB's; may be repeated"
     parser.add_argument("--task", action="append", default=[], metavar="DATASET=TASK", help=text)
     parser.add_argument(

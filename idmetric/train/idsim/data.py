@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
 EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another thing in a real one's place
 _SHOWN = 5
-_MAKE = "`idmetric-data mine triplets` makes them"
+_MAKE = "`idmetric data mine triplets` makes them"
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 A frozen ViT with LoRA and two heads learns from triplets of anchor, positive and hard negative: InfoNCE on the cosine
 of the class features, plus InfoNCE on minus the Sinkhorn distance of the patch features (Eq. 1-3).
 
-    idmetric-train idsim --data train.parquet --out run/
+    idmetric train idsim --data train.parquet --out run/
     IDSim("run/")
 
-`idmetric-data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
+`idmetric data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
 are any, are validated on. Paper: 10,000 triplets, 3 epochs (C.2); it does not tell the hardware. Its ablations are
 switches: `--backbone`, `--image-size` (Table 7), `--terms` (Table 8), `--objective`, `--patch-metric` (Table 9).
 """
@@ -169,7 +169,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     if config.negatives == "batch" and len(things) == 1:
         raise ManifestError(
             f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so that "
-            "batches hold no negatives but each triplet's own: add triplets of others (`idmetric-data mine triplets`), "
+            "batches hold no negatives but each triplet's own: add triplets of others (`idmetric data mine triplets`), "
             "or choose --negatives single"
         )
     splits = {(s or "").casefold() for s in data.column("split")}

@@ -17,7 +17,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import generator
 from idmetric.train.splits import TRAINING, VALIDATION, rows_in
 
-_WAY_OUT = "idmetric-data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
+_WAY_OUT = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
     if all(len(rows) < 2 for rows in _images_of(data, VALIDATION).values()):
         raise ManifestError(
             "no identity of the validation split has two images, so that none can be retrieved: split by identity "
-            "(idmetric-data split), or leave that split out"
+            "(idmetric data split), or leave that split out"
         )
     return chosen
 

@@ -3,7 +3,7 @@
 A pretrained encoder is fine-tuned whole on generated instances: N images of each, in batches of B instances, of which
 one image queries all others; the loss is recall@k made differentiable (section 3.3).
 
-    idmetric-train ilgen --data train.parquet --out run/
+    idmetric train ilgen --data train.parquet --out run/
     idmetric.load("run/")
 
 Paper: 20,000 instances of 4 images, one pass in batches of 1,600 images, 2.5 hours on an A100 (supplement B). Table 6's

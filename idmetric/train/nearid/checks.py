@@ -26,13 +26,13 @@ def check(identities: Sequence[Identity], notes: Sequence[str], *, distractors: 
         few = "no identity has" if not identities else "only one identity has"
         raise ManifestError(
             f"{few} two views in the training rows{left}: NearID needs another view of each, and other identities as "
-            "negatives; `idmetric-data import nearid` brings them, `idmetric-data world --views 3` renders some"
+            "negatives; `idmetric data import nearid` brings them, `idmetric data world --views 3` renders some"
         )
     if distractors and not any(any(identity.near) for identity in identities):
         raise ManifestError(
             f"no view has a distractor{left}: a row of role distractor or part-edit whose parent is the view's id; "
-            "`idmetric-data generate --task distractor` makes them, `idmetric-data import nearid` and `import mtg` "
-            "bring them, `idmetric-data world --distractors 1` renders some; --objective info-nce does without"
+            "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
+            "bring them, `idmetric data world --distractors 1` renders some; --objective info-nce does without"
         )
 
 
@@ -46,7 +46,7 @@ def check_masks(data: Manifest, identities: Sequence[Identity]) -> None:
         require_masks(data.take(rows_of(identities)))
     except ManifestError as error:
         raise ManifestError(
-            f"{error} (`idmetric-data import nearid`, `import mtg` and `idmetric-data world` do; edits take their "
+            f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits take their "
             "parent's), or train without black backgrounds: --mask-prob 0"
         ) from error
 
@@ -66,7 +66,7 @@ def check_oracle(data: Manifest, identities: Sequence[Identity], shape: Shape) -
             return
     raise ManifestError(
         "no tuple can hold two distractors of different oracle scores, which --objective oracle ranks: give part-edits "
-        "with column 'oracle' (`idmetric-data import mtg`), and --near views where a view has but one of them"
+        "with column 'oracle' (`idmetric data import mtg`), and --near views where a view has but one of them"
     )
 
 

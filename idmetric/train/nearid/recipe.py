@@ -3,7 +3,7 @@
 SigLIP2 stays frozen; its attention-pooling head, 3.6 % of the parameters, learns to place another view of the identity
 above near-identity distractors, and these above the other identities of the batch (Eq. 1-3).
 
-    idmetric-train nearid --data nearid.parquet --out run/
+    idmetric train nearid --data nearid.parquet --out run/
     NearID("run/")
 
 Paper: 11 epochs of 128 tuples a batch, about 3,350 steps, 6.5 hours on one A100 (appendix 0.D); SSR 30.7 % -> 99.2 %

@@ -61,7 +61,7 @@ def groups_of(data: Manifest, views: int) -> Groups:
     if not found:
         raise ManifestError(
             f"no identity has {views} views with a distractor each (role distractor, parent = the view): "
-            "`idmetric-data world` renders such data"
+            "`idmetric data world` renders such data"
         )
     return np.asarray(found, dtype=np.int64)
 

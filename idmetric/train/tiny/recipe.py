@@ -1,8 +1,8 @@
 """IDSim("tiny"), the embedded model: a small ResNet trained from scratch on rendered identities.
 
-    idmetric-data world --out world --identities 7000 --size 144 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed \\
+    idmetric data world --out world --identities 7000 --size 144 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed \\
         --assets DATA/train --workers 0
-    idmetric-train tiny --data world/manifest.parquet --out run/ \\
+    idmetric train tiny --data world/manifest.parquet --out run/ \\
         --photos DATA/train/produce DATA/train/backgrounds DATA/train/textures
 
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made

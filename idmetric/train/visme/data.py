@@ -11,7 +11,7 @@ Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names
 | without identity and group, with text: captions | the image | its text alone (or the other way round) |
 
 Hard negatives are designated by groups: rows of slot negative (or candidates of label 0 or less) for their query or
-anchor, and the pairs of `idmetric-data mine pairs` for each other; and distractors and identity-edits are for their
+anchor, and the pairs of `idmetric data mine pairs` for each other; and distractors and identity-edits are for their
 parent. Rows of groups that name a row in x_source stand for that row.
 """
 

@@ -4,7 +4,7 @@ Qwen2.5-VL or Qwen2-VL with LoRA learns to embed images and texts so that a quer
 for identities and for general (semantic) data, over batches that are drawn before training, in which no identity occurs
 twice (section 4.2).
 
-    idmetric-train visme --data mveb.parquet --out run/
+    idmetric train visme --data mveb.parquet --out run/
     VisIDEmbed("run/")
 
 Paper: 3,000 steps of 1,024 samples on 8 A800 GPUs (section 5.1); Table 2 tells what each part of the sampling gives:

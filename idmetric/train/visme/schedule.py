@@ -102,7 +102,7 @@ class Schedule:
             raise ScheduleError(f"{self.path}: not readable as Parquet: {error}") from error
         noted = (found.metadata or {}).get(b"idmetric.schedule")
         if noted is None:
-            raise ScheduleError(f"{self.path}: no schedule: it was not written by idmetric-train visme")
+            raise ScheduleError(f"{self.path}: no schedule: it was not written by idmetric train visme")
         try:
             record = json_file.parse(noted)
             self.plan, self.data = (
