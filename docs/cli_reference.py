@@ -1,6 +1,6 @@
 """The command line reference: every parser of `idmetric.cli` as Markdown, a page for each command.
 
-    python docs/cli_reference.py FOLDER      writes FOLDER/idmetric-score.md, ...
+    python docs/cli_reference.py FOLDER      writes FOLDER/NAME.md for each command
 
 MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. Recipes and protocols
 import torch; here they get stand-ins for it, since their options do not need it. The pages take a second or two, with
