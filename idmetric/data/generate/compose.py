@@ -35,7 +35,7 @@ FIT_LONGEST, FIT_MULTIPLE = 720, 8  # ID-Sim, A.2.2
 REMOVED = (0.4, 0.6)  # share of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
 PADDING = 0.5  # largest padding as a share of the image's sides (ILGen, section 4.1)
 NEARID_SIDE = 512  # NearID, appendix 0.B.1
-_HALF = 0.5 - 1e-6  # coverage is rounded to float32
+HALF = 0.5 - 1e-6  # coverage is rounded to float32
 
 
 class ComposeError(ValueError):
@@ -93,7 +93,7 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
     """
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    photo, bits = _read(image, mask)
+    photo, bits = read_pair(image, mask)
     box = _box(bits)
     width, height = box[2] - box[0], box[3] - box[1]
     crop = _crop(photo.size, (width, height))
@@ -134,7 +134,7 @@ def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mo
     """
     if not (most >= 0 and math.isfinite(most)):
         raise ValueError(f"most must be at least 0, got {most}")
-    photo, bits = _read(image, mask)
+    photo, bits = read_pair(image, mask)
     padding = float(rng.uniform(0, most))
     scale = 1 / (1 + padding)
     size = (_whole(photo.width * scale, photo.width), _whole(photo.height * scale, photo.height))
@@ -158,7 +158,7 @@ def fit(
     """
     if multiple < 1 or longest < multiple:
         raise ValueError(f"longest must be at least multiple, and multiple at least 1; got {longest} and {multiple}")
-    photo, bits = _read(image, mask, check=False)
+    photo, bits = read_pair(image, mask, check=False)
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
     steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
@@ -174,7 +174,7 @@ def fit(
     scaled = _scaled(bits, whole, size)
     if bits.any() and not scaled.any():
         raise ComposeError(_vanished(describe(mask), size))
-    return photo.resize(size, Image.Resampling.LANCZOS), _to_image(scaled)
+    return photo.resize(size, Image.Resampling.LANCZOS), mask_image(scaled)
 
 
 def partial_mask(
@@ -202,7 +202,7 @@ def partial_mask(
     if not 0 < low <= high < 1:
         raise ValueError(f"removed must be two ascending shares within (0, 1), got {removed}")
 
-    bits = np.array(read_mask(mask).numpy() >= _HALF)
+    bits = np.array(read_mask(mask).numpy() >= HALF)
     area = int(bits.sum())
     if not area:
         raise ComposeError(f"{describe(mask)}: the mask is empty, so no part of a foreground can be removed")
@@ -221,7 +221,7 @@ def partial_mask(
         side = (("left", "right") if axis == 0 else ("top", "bottom"))[from_end]
         name = "horizontal" if axis == 0 else "vertical"
         parameters = {"axis": name, "side": side, "cut": cut, "share": share, "removed": int(gone[count - 1]) / area}
-        return _to_image(kept), parameters
+        return mask_image(kept), parameters
 
     raise ComposeError(
         f"{describe(mask)}: no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; "
@@ -229,9 +229,15 @@ def partial_mask(
     )
 
 
-def _read(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
+def read_pair(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
+    """A photo, RGB, and its mask (H, W).
+
+    Raises:
+        ImageReadError: if one of them cannot be read.
+        ComposeError: if their sizes differ or, with `check`, the mask is empty or covers everything.
+    """
     photo = read_image(image)
-    bits = np.array(read_mask(mask, image=photo).numpy() >= _HALF)
+    bits = np.array(read_mask(mask, image=photo).numpy() >= HALF)
     if bits.shape != (photo.height, photo.width):
         raise ComposeError(
             f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
@@ -284,18 +290,19 @@ def _place(
         raise ComposeError(_vanished(name, size))
     resized = photo.resize(size, Image.Resampling.LANCZOS, box=box)
     image = Image.new("RGB", canvas, (255, 255, 255))
-    image.paste(resized, (left, top), _to_image(scaled))
+    image.paste(resized, (left, top), mask_image(scaled))
     mask = Image.new("L", canvas)
-    mask.paste(_to_image(scaled), (left, top))
+    mask.paste(mask_image(scaled), (left, top))
     return (image, mask), {"left": left, "top": top, "covered": int(scaled.sum()) / (canvas[0] * canvas[1])}
 
 
 def _scaled(bits: Bits, box: Box, size: tuple[int, int]) -> Bits:
     part = np.ascontiguousarray(bits[box[1] : box[3], box[0] : box[2]])
-    return np.array(read_mask(part, (size[1], size[0])).numpy() >= _HALF)
+    return np.array(read_mask(part, (size[1], size[0])).numpy() >= HALF)
 
 
-def _to_image(bits: Bits) -> Image.Image:
+def mask_image(bits: Bits) -> Image.Image:
+    """A mask as an image, "L", 0 or 255."""
     return Image.fromarray(bits.astype(np.uint8) * 255)
 
 

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.compose import ComposeError
+from idmetric.data.generate.compose import HALF, ComposeError, mask_image, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.errors import GenerateError
 from idmetric.images.masks import read_mask
-from idmetric.images.read import describe, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest, Row
 
 _SHOWN = 10  # rows that an error lists
-_HALF = 0.5 - 1e-6
 
 
 @dataclass(frozen=True)
@@ -113,17 +111,8 @@ def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Imag
         ImageReadError: if one of them cannot be read.
         ComposeError: if their sizes differ, or the mask selects nothing or everything.
     """
-    image = read_image(cast("str | bytes", manifest.source(index)))
-    source = cast("str | bytes", manifest.source(index, "mask"))
-    bits = read_mask(source, image=image).numpy() >= _HALF
-    if bits.shape != (image.height, image.width):
-        raise ComposeError(
-            f"{describe(source)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
-            f"{image.width}x{image.height}: scale the mask to the image if they show the same picture"
-        )
-    if bits.all() or not bits.any():
-        raise ComposeError(f"{describe(source)}: the mask selects {'everything' if bits.all() else 'nothing'}")
-    return image, Image.fromarray(bits.astype(np.uint8) * 255)
+    image, bits = read_pair(*(cast("str | bytes", manifest.source(index, column)) for column in ("path", "mask")))
+    return image, mask_image(bits)
 
 
 def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
@@ -199,10 +188,10 @@ def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
     Raises:
         ComposeError: if the masked part is so thin that it vanishes.
     """
-    bits = read_mask(mask, (size[1], size[0])).numpy() >= _HALF
+    bits = read_mask(mask, (size[1], size[0])).numpy() >= HALF
     if not bits.any():
         raise ComposeError(f"the masked part is so thin that it vanishes at {size[0]}x{size[1]} pixels")
-    return Image.fromarray(bits.astype(np.uint8) * 255)
+    return mask_image(np.array(bits))
 
 
 def provenance(engine: Engine) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,7 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
 
     owed = np.zeros(len(parts) + 1)
     for pool in pools:
-        order = rng.permutation(pool)
-        sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
-        start = 0
-        for name, size in zip(parts, sizes, strict=True):
-            out[order[start : start + size]] = name
-            start += size
+        _assign(out, rng.permutation(pool), parts, owed if fractions else None)
 
     _warn_of_empty(parts, out.tolist(), "identities (joined ones count as one)")
     return manifest.replace(split=list(out[block]) if count else [])
@@ -63,14 +59,20 @@ def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) ->
     _check_seed(seed)
     order = np.random.default_rng(seed).permutation(len(manifest))
     out = np.full(len(manifest), None, dtype=object)
-    owed = np.zeros(len(parts) + 1)
-    sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
+    _assign(out, order, parts, np.zeros(len(parts) + 1) if fractions else None)
+    _warn_of_empty(parts, out.tolist(), "rows")
+    return manifest.replace(split=list(out))
+
+
+def _assign(
+    out: NDArray[Any], order: NDArray[np.int64], parts: Mapping[str, float], owed: NDArray[np.float64] | None
+) -> None:
+    """Write the names of the parts to `out` for the places in `order`; parts are numbers if `owed` is None."""
+    sizes = _numbers(parts, len(order)) if owed is None else _shared_out(parts, len(order), owed)
     start = 0
     for name, size in zip(parts, sizes, strict=True):
         out[order[start : start + size]] = name
         start += size
-    _warn_of_empty(parts, out.tolist(), "rows")
-    return manifest.replace(split=list(out))
 
 
 def _check_seed(seed: int) -> None:
