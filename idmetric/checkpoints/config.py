@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal, Union
+from typing import Any
+
+from idmetric.io.settings import accept, shown
 
 MOST = 2**16  # of a whole number: no layer is wider, none deeper, no image larger
 SIDE = 8192  # pixels
@@ -33,8 +34,7 @@ def check(kind: type, values: Mapping[str, Any], numbers: bool = True) -> None:
     hints = typing.get_type_hints(kind)
     for name in (field.name for field in fields(kind) if field.name in values):
         value = values[name]
-        if not _is(value, hints[name]):
-            raise ValueError(f"{name} = {shown(value)}: {_wanted(hints[name])} is needed")
+        accept(name, value, hints[name], finite=True)
         if isinstance(value, Mapping):
             _plain(value, name)
         elif isinstance(value, str) and len(value) > _LONGEST:
@@ -79,50 +79,6 @@ def check_arguments(args: Mapping[str, Any]) -> None:
         raise ValueError(f"backbone_args may not hold {found[0]!r}: a checkpoint's weights are in its own folder")
 
 
-def shown(value: Any) -> str:
-    """A value for messages."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _is(value: Any, hint: Any) -> bool:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_is(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str) and value in parts
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        if len(parts) == 2 and parts[1] is Ellipsis:
-            return all(_is(v, parts[0]) for v in value)
-        return len(value) == len(parts) and all(_is(v, part) for v, part in zip(value, parts, strict=True))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and _is_float(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, origin or hint)
-
-
-def _is_float(value: float) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:  # a whole number beyond all floats
-        return False
-
-
-def _wanted(hint: Any) -> str:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join("nothing" if part is type(None) else _wanted(part) for part in parts)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin is tuple:
-        return "a list of values" if Ellipsis in parts else f"a list of {len(parts)} numbers"
-    names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
-    return names.get(hint, "an object")
-
-
 def _plain(value: Any, name: str, depth: int = 0) -> None:
     """Check what stands in an object of free names: numbers, texts, and short lists and objects of them."""
     if depth > _DEEPEST:
@@ -135,5 +91,5 @@ def _plain(value: Any, name: str, depth: int = 0) -> None:
     elif isinstance(value, str):
         if len(value) > _LONGEST:
             raise ValueError(f"{name} has {len(value)} letters, more than {_LONGEST}")
-    elif isinstance(value, int | float) and not (_is_float(value) and abs(value) <= MOST):
+    elif isinstance(value, int | float) and not abs(value) <= MOST:
         raise ValueError(f"{name} = {shown(value)}: numbers from -{MOST} to {MOST} are possible")

@@ -13,13 +13,13 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from idmetric.checkpoints import config as configs
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub, fetch
 from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
+from idmetric.io.settings import shown
 from idmetric.models import dinov3
 from idmetric.models.embedder import Embedder
 
@@ -73,7 +73,7 @@ def build(
 
 def _refused(name: str, options: Mapping[str, Any], error: Exception) -> CheckpointError:
     reason = str(error) or type(error).__name__
-    return CheckpointError(f"timm cannot build {name!r} with {configs.shown(options)}: {reason}")
+    return CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}")
 
 
 def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size: int, args: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite
 from idmetric.io.hints import install
 from idmetric.io.quiet import quiet
+from idmetric.io.settings import shown
 from idmetric.models.visid_config import VisIDConfig
 
 SETTINGS = "visid.json"
@@ -72,7 +73,7 @@ def check_sizes(config: Any, name: str) -> None:
         if isinstance(value, dict):
             check_sizes(value, name)
         elif key in _BOUNDS and not (isinstance(value, int) and 1 <= value <= _BOUNDS[key]):
-            raise CheckpointError(f"{name!r}: {key} = {configs.shown(value)}: 1 to {_BOUNDS[key]} are possible")
+            raise CheckpointError(f"{name!r}: {key} = {shown(value)}: 1 to {_BOUNDS[key]} are possible")
 
 
 def read_normalization(folder: Path) -> tuple[list[float], list[float]]:

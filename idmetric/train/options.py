@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from idmetric.io import json_file, text_file, toml_file
+from idmetric.io.settings import accept, from_text, length, unwrapped
 
 # names of version 0.1, which its run folders and configuration files hold; as options they work without being listed
 RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
-_TEXT = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def option(default: Any, text: str) -> Any:
@@ -72,7 +71,7 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
             continue
         default = default_of(entry)
         text = entry.metadata.get("help", "").replace("%", "%%")
-        kind, optional = _unwrapped(hints[entry.name])
+        kind, optional = unwrapped(hints[entry.name])
         told = "" if default is None and not optional else _shown(default)  # where other settings decide, the text says
         shown = f"{text} (default: {told})".replace("(default: )", "").strip()
         if kind is bool and not optional:
@@ -82,7 +81,7 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
             continue
         many: dict[str, Any] = {"metavar": _metavar(hints[entry.name])}
         if typing.get_origin(kind) is tuple:
-            many["nargs"] = _length(kind) or "*"
+            many["nargs"] = length(kind) or "*"
         many |= {"type": _reader(entry.name, hints[entry.name]), "default": argparse.SUPPRESS}
         parser.add_argument(flag(entry.name), help=shown, **many)
         for old in (old for old, new in RENAMED.items() if new == entry.name):
@@ -125,98 +124,27 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     return values
 
 
-def accept(name: str, value: Any, hint: Any) -> Any:
-    """A value of a type hint from what JSON, TOML or the command line holds: lists become tuples, 1 becomes 1.0.
-
-    Raises:
-        ValueError: naming the option, what it takes and what it was given.
-    """
-    kind, optional = _unwrapped(hint)
-    if value is None and optional:
-        return None
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        if value in typing.get_args(kind) and not isinstance(value, bool):
-            return value
-        raise ValueError(f"{name} = {value!r}: choose one of {', '.join(map(str, typing.get_args(kind)))}")
-    if origin is tuple and isinstance(value, list | tuple):
-        length = _length(kind)
-        if length is not None and len(value) != length:
-            raise ValueError(f"{name} = {value!r}: {length} values are needed")
-        parts = typing.get_args(kind)
-        return tuple(accept(name, v, parts[0] if length is None else parts[i]) for i, v in enumerate(value))
-    if _is_mapping(kind) and isinstance(value, Mapping):
-        return dict(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind in _TEXT and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise ValueError(f"{name} = {value!r}: it must be {_wanted(kind)}")
-
-
-def _wanted(kind: Any) -> str:
-    if typing.get_origin(kind) is tuple:
-        return "a list of values"
-    return "a JSON object" if _is_mapping(kind) else _TEXT.get(kind, str(kind))
-
-
 def _reader(name: str, hint: Any) -> Callable[[str], Any]:
-    """Text of the command line to a value; for tuples, to one of their values."""
-    kind, optional = _unwrapped(hint)
+    """A function that reads a value of the command line; for tuples, one of their values."""
+    kind, _ = unwrapped(hint)
     if typing.get_origin(kind) is tuple:
-        kind, optional = _unwrapped(typing.get_args(kind)[0])
+        hint = typing.get_args(kind)[0]
 
     def read(text: str) -> Any:
-        if optional and text.lower() == "none":
-            return None
         try:
-            return accept(name, _from_text(text, kind), kind)
+            return accept(name, from_text(text, hint), hint)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return read
 
 
-def _from_text(text: str, kind: Any) -> Any:
-    if kind is str:
-        return text
-    if typing.get_origin(kind) is Literal:
-        return next((v for v in typing.get_args(kind) if str(v) == text), text)
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            return text
-    return json_file.parse(text)
-
-
-def _unwrapped(hint: Any) -> tuple[Any, bool]:
-    """`X | None` as (X, True), others as (hint, False)."""
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        if len(kinds) == 1:
-            return kinds[0], True
-    return hint, False
-
-
-def _length(kind: Any) -> int | None:
-    """How many values a tuple has; None for any number."""
-    parts = typing.get_args(kind)
-    return None if len(parts) == 2 and parts[1] is Ellipsis else len(parts)
-
-
-def _is_mapping(kind: Any) -> bool:
-    return (typing.get_origin(kind) or kind) in (dict, Mapping)
-
-
 def _metavar(hint: Any) -> str:
-    kind, _ = _unwrapped(hint)
+    kind, _ = unwrapped(hint)
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
     if typing.get_origin(kind) is tuple:
-        kind, _ = _unwrapped(typing.get_args(kind)[0])
+        kind, _ = unwrapped(typing.get_args(kind)[0])
     return {int: "N", float: "X", str: "TEXT"}.get(kind, "JSON")
 
 

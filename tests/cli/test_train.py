@@ -112,10 +112,10 @@ def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: 
     ("text", "message"),
     [
         ('{"rates": 1}', "there is no option 'rates'; there are batch_size, "),
-        ('{"steps": 1.5}', "steps = 1.5: it must be a whole number"),
-        ('{"steps": true}', "steps = True: it must be a whole number"),
-        ('{"optimizer": "lion"}', "optimizer = 'lion': choose one of adamw, sgd"),
-        ('{"sizes": 3}', "sizes = 3: it must be a list of values"),
+        ('{"steps": 1.5}', "steps = 1.5: a whole number is needed"),
+        ('{"steps": true}', "steps = True: a whole number is needed"),
+        ('{"optimizer": "lion"}', "optimizer = 'lion': one of adamw, sgd is needed"),
+        ('{"sizes": 3}', "sizes = 3: a list of numbers is needed"),
         ('{"save-every": 1, "save_every": 2}', "'save_every' is given twice"),
         ("[1]", "an object of names and values is needed"),
         ("{", "not readable as json"),
@@ -134,9 +134,9 @@ def test_what_is_wrong_in_a_file_is_named(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--steps", "many"], "argument --steps: steps = 'many': it must be a whole number"),
-        (["--optimizer", "lion"], "argument --optimizer: optimizer = 'lion': choose one of adamw, sgd"),
-        (["--precision", "fp8"], "choose one of no, bf16, fp16"),
+        (["--steps", "many"], "argument --steps: steps = 'many': a whole number is needed"),
+        (["--optimizer", "lion"], "argument --optimizer: optimizer = 'lion': one of adamw, sgd is needed"),
+        (["--precision", "fp8"], "one of no, bf16, fp16 is needed"),
         (["--sizes", "1", "x"], "argument --sizes: sizes = 'x'"),
         (["--stepz", "1"], "unrecognized arguments: --stepz"),
         (["--step", "1"], "unrecognized arguments: --step"),  # no abbreviations: later options may share them

@@ -434,13 +434,13 @@ def test_settings_have_types_and_ranges() -> None:
         assert repr(open_engine("sdxl_inpaint", guidance=given).settings["guidance"]) == "30.0"
         assert repr(open_engine("sdxl_inpaint", steps=given).settings["steps"]) == "30" if given != "30.0" else True
     wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("sdxl_inpaint", {"steps": "many"}, "sdxl_inpaint.steps must be a whole number, not 'many'"),
-        ("sdxl_inpaint", {"steps": 2.5}, "steps must be a whole number"),
-        ("sdxl_inpaint", {"steps": True}, "steps must be a whole number"),
+        ("sdxl_inpaint", {"steps": "many"}, "sdxl_inpaint.steps = 'many': a whole number is needed"),
+        ("sdxl_inpaint", {"steps": 2.5}, "steps = 2.5: a whole number is needed"),
+        ("sdxl_inpaint", {"steps": True}, "steps = True: a whole number is needed"),
         ("sdxl_inpaint", {"steps": "0"}, "steps must be within 1..1000"),
         ("sdxl_inpaint", {"strength": 1.5}, "strength must be within 0.01..1"),
-        ("sdxl_inpaint", {"guidance": "nan"}, "guidance must be a number"),
-        ("iclight", {"added": 3}, "added must be text"),
+        ("sdxl_inpaint", {"guidance": "nan"}, "guidance = nan: a finite number is needed"),
+        ("iclight", {"added": 3}, "added = 3: text is needed"),
         ("sd_turbo", {"side": 513}, "side must be divisible by 8"),
         ("flux_canny", {"low": 201}, "low must not exceed"),
         ("qwen_edit", {"positions": "line"}, "no setting 'positions'; it has guidance, steps"),

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from idmetric.data.generate.errors import GenerateError
+from idmetric.io.settings import accept, from_text
 
 # setting -> smallest and largest value
 RANGES: dict[str, tuple[float, float]] = {
@@ -15,7 +16,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "highres_scale": (1, 4), "highres_strength": (0.01, 1), "low": (0, 10_000), "high": (0, 10_000),
     "tolerance": (0, 442), "border": (0, 0.5), "clean": (0, 1), "threshold": (0, 1), "least": (0, 1), "most": (0, 1),
 }  # fmt: skip
-_WORDS = {"int": "a whole number", "float": "a number", "str": "text"}
+_KINDS = {"int": int, "float": float, "str": str}
 
 
 def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,31 +29,21 @@ def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         GenerateError: for an unknown setting, a value of another type, or one out of range.
     """
-    types = {f.name: str(f.type) for f in fields(owner) if str(f.type) in _WORDS}
-    if unknown := sorted(given.keys() - types.keys()):
-        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(types)) or 'none'}")
+    kinds = {f.name: _KINDS[str(f.type)] for f in fields(owner) if str(f.type) in _KINDS}
+    if unknown := sorted(given.keys() - kinds.keys()):
+        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(kinds)) or 'none'}")
     found = {}
     for setting, value in given.items():
+        kind = kinds[setting]
+        if isinstance(value, str):
+            value = from_text(value, kind)
+        elif kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
         try:
-            found[setting] = converted = _converted(value, types[setting])
-        except (TypeError, ValueError, OverflowError):
-            raise GenerateError(f"{name}.{setting} must be {_WORDS[types[setting]]}, not {value!r}") from None
+            found[setting] = converted = accept(f"{name}.{setting}", value, kind, finite=True)
+        except ValueError as error:
+            raise GenerateError(str(error)) from None
         low, high = RANGES.get(setting, (-math.inf, math.inf))
         if not isinstance(converted, str) and not low <= converted <= high:
             raise GenerateError(f"{name}.{setting} must be within {low:g}..{high:g}, not {value!r}")
     return found
-
-
-def _converted(value: Any, kind: str) -> int | float | str:
-    if kind == "str":
-        if isinstance(value, str):
-            return value
-    elif isinstance(value, bool):
-        raise TypeError
-    elif kind == "int":
-        whole = int(value)
-        if isinstance(value, str) or whole == value:
-            return whole
-    elif math.isfinite(number := float(value)):
-        return number
-    raise TypeError
