@@ -45,7 +45,9 @@ def _need(good: bool, says: str) -> None:
 
 
 def _need_range(given: Range, name: str, most: float = math.inf) -> None:
-    _need(0 < given[0] <= given[1] <= most, f"{name} {given} is no range above 0" + f" to {most:g}" * (most < math.inf))
+    _need(
+        0 < given[0] <= given[1] <= most, f"{name} {given} is not a range above 0" + f" to {most:g}" * (most < math.inf)
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Sometimes:
     p: float
 
     def __post_init__(self) -> None:
-        _need(0 <= self.p <= 1, f"{self.p} is no probability in [0, 1]")
+        _need(0 <= self.p <= 1, f"{self.p} is not a probability in [0, 1]")
 
     def __call__(self, view: View, rng: Generator) -> View:
         return self.step(view, rng) if rng.random() < self.p else view
@@ -160,7 +162,7 @@ class ShiftScale:
     scale: Range = (0.9, 1.1)
 
     def __post_init__(self) -> None:
-        _need(0 <= self.shift <= 1, f"shift {self.shift} is no share in [0, 1]")
+        _need(0 <= self.shift <= 1, f"shift {self.shift} is not a share in [0, 1]")
         _need_range(self.scale, "scale")
 
     def __call__(self, view: View, rng: Generator) -> View:
@@ -242,7 +244,7 @@ class Blur:
     sigma: Range = (0.05, 0.6)
 
     def __post_init__(self) -> None:
-        _need(self.kernel > 0 and self.kernel % 2 == 1, f"blur's kernel {self.kernel} is no odd number of pixels")
+        _need(self.kernel > 0 and self.kernel % 2 == 1, f"blur's kernel {self.kernel} is not an odd number of pixels")
         _need_range(self.sigma, "blur's sigma")
 
     def __call__(self, view: View, rng: Generator) -> View:

@@ -74,7 +74,7 @@ def steps_per_epoch(count: int, size: int) -> int:
     """Whole batches in an epoch.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the items do not fill one batch.
     """
     if size < 1:
         raise ValueError(f"a batch has at least 1 item, not {size}")
@@ -125,7 +125,7 @@ class Pictures:
         """The pixels (3, H, W) of a row, float32 in [0, 1].
 
         Args:
-            rng: what augmentation and noise draw from; not needed without them.
+            rng: random generator of augmentation and noise; not needed without them.
             foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
             noise: standard deviation of Gaussian noise, added last (see `idmetric.train.augment.add_noise`).
 
@@ -136,7 +136,7 @@ class Pictures:
         return self._read(row, rng, foreground, noise, masked=False)[0]
 
     def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
-        """As `read`, 8-bit (uint8): a quarter of the memory, and exactly what an 8-bit image of that size holds."""
+        """As `read`, 8-bit (uint8): a quarter of the memory, and exactly the values of an 8-bit image of that size."""
         return (self.read(row, rng, foreground=foreground) * 255).round().byte()
 
     def read_masked(
@@ -183,7 +183,7 @@ class Pictures:
             image, cover = view if self.augment is None else self.augment(view, cast(Generator, rng))
         try:
             pixels = to_pixels(image, self.size, background=self.background, interpolation=self.interpolation)
-        except ImageReadError as error:  # what was made of it has no name
+        except ImageReadError as error:  # an augmented image has no name
             raise ImageReadError(describe(source), error.reason) from error
         if noise:
             pixels = add_noise(pixels, noise, cast(Generator, rng))
@@ -197,7 +197,7 @@ class Pictures:
         if mask is None:
             if foreground:
                 raise ManifestError(
-                    f"row {row + 1} ({self.data[row].id}) has no mask, so that what is outside cannot be painted "
+                    f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted "
                     "black: fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
                 )
             return View(read_image(source, background=self.background))
@@ -224,7 +224,7 @@ def check(
 
     Args:
         rows: numbers of the rows that training will use; default all.
-        on_error: "fail", or "skip": leave out the rows whose images cannot be read, and what is nothing without them
+        on_error: "fail", or "skip": leave out rows with unreadable images, and rows that depend on them
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: check the masks as well, that they are there where named, and select something.
         decode: read the images whole; False only looks for the files, which is quicker.
@@ -252,7 +252,7 @@ def check(
                             "mend or remove them, or train without them by --on-error skip")  # fmt: skip
     kept = without(data, lost)
     if not len(kept):
-        raise ManifestError(f"no row is left without those that cannot be used:{listed}")
+        raise ManifestError(f"no usable row is left:{listed}")
     warnings.warn(f"{len(lost)} rows cannot be used; they and what depends on them are left out, {len(kept)} of "
                   f"{len(data)} rows stay:{listed}", stacklevel=2)  # fmt: skip
     return kept

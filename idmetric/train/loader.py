@@ -59,7 +59,7 @@ class Steps(Dataset[Any]):
         seed_all(self.seed, step, self.rank, 1)
         try:
             return self.recipe.load(step)
-        except Exception as error:  # told to all processes, which stop together
+        except Exception as error:  # all processes learn of it and stop together
             expected = isinstance(error, OSError | ValueError)
             return Failure(str(error) if expected else traceback.format_exc())
 

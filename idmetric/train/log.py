@@ -1,4 +1,4 @@
-"""What a run tells while it trains: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
+"""The log of a training run: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
 
 log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means since the line before, and
 {"step": 100, "validation": {"map": ...}}. A resumed run takes away the lines after its checkpoint, so that no step
@@ -34,7 +34,7 @@ class Log:
 
     Args:
         out: folder of the run. done: steps that its checkpoint holds. steps: of the whole run.
-        wandb: project of Weights & Biases; "" for none. settings: what it shows beside.
+        wandb: project of Weights & Biases; "" for none. settings: the configuration shown there.
     """
 
     def __init__(

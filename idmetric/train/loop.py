@@ -44,18 +44,18 @@ _SMALLEST_SCALE = 2.0**-10  # of the fp16 loss; where 26 steps in a row overflow
 
 @dataclass(frozen=True)
 class Settings:
-    """How any recipe is run. What a recipe's Config names too (seed, clip, ...) is taken from there."""
+    """How any recipe is run. Fields that a recipe's Config has too, such as seed, come from there."""
 
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("no", "mixed precision")
     max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
     save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
-    keep: int = option(2, "last checkpoints to keep, besides the best one; 0 = all")
+    keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
     validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
     log_every: int = option(10, "steps between lines of the log")
     workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
     wandb: str = option("", "project of Weights & Biases to log to as well")
-    resume: bool = option(True, "go on with the run in the folder, if there is one; otherwise refuse it")
+    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("max_grad_norm", 0), ("save_every", 0), ("keep", 0), ("validate_every", 0),
@@ -65,15 +65,15 @@ class Settings:
 
 
 class Recipe(Protocol):
-    """What `fit` needs of a recipe. Random choices follow from seed and step alone, so that resuming needs only these.
+    """The interface of a recipe for `fit`. Random choices follow from seed and step alone: resuming needs only these.
 
     Attributes:
         name: such as "nearid".
-        settings: JSON values: the recipe's config, and whatever else a resumed run must agree with, such as a
-            fingerprint of the data.
+        settings: JSON values: the recipe's config, and everything else that must be the same in a resumed run,
+            such as a fingerprint of the data.
         model: on `processes.device`, in train mode where it trains; parameters that train require grad.
         steps: optimiser steps of the whole run.
-        best: key of `validate()` whose highest value marks the best checkpoint; "" = none.
+        best: key of `validate()`; its highest value marks the best checkpoint; "" = keep no best one.
 
     A recipe that makes files of its own may have `prepare(out: Path)` as well: called in every process before the first
     step, also when a run resumes. A recipe with large batches may set `prefetch: int`, the number of batches
@@ -123,7 +123,7 @@ def fit(
     *,
     progress: Progress | None = None,
 ) -> None:
-    """Train a recipe to its end and write the result, or go on with a run that was stopped.
+    """Train a recipe to its end and write the result, or resume a run that was stopped.
 
     Args:
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
@@ -132,7 +132,7 @@ def fit(
         progress: called with (steps done, steps) between the lines of the log.
 
     Raises:
-        TrainError: if the folder holds something else, a run with other settings, or one that is going on; if a batch
+        TrainError: if the folder holds something else, a run with other settings, or a running one; if a batch
             cannot be loaded; if a checkpoint cannot be written.
         NotFinite: at the first NaN or infinite loss or gradient, whose batch is saved; the weights stay clean.
         Stopped: after SIGTERM or Ctrl-C, once a checkpoint is written.
@@ -162,7 +162,7 @@ def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes, pr
 
 
 class _Run:
-    """A run between start and end: what is trained, how far it is, what was best."""
+    """A run between start and end: its modules, its optimizer, its progress and its best validation."""
 
     def __init__(self, recipe: Recipe, out: Path, settings: Settings, processes: Processes) -> None:
         self.recipe, self.out, self.settings, self.processes = recipe, out, settings, processes
@@ -224,10 +224,10 @@ class _Run:
         if (failed or stopped) and self.saved < self.done:
             self._save()
         if failed:
-            told = [
+            reasons = [
                 text for text in self.processes.all_values(str(batch) if isinstance(batch, Failure) else "") if text
             ]
-            raise TrainError(f"the batch of step {step + 1} cannot be loaded: {told[0]}")
+            raise TrainError(f"the batch of step {step + 1} cannot be loaded: {reasons[0]}")
         if stopped:
             raise Stopped(self.done, interrupts.number or signal.SIGTERM)
 
@@ -267,7 +267,7 @@ class _Run:
         try:
             dump(batch, place, {"step": step + 1, "loss": str(loss), "gradient_norm": str(norm)})
             kept = f"the batch is in {place}.safetensors and .json"
-        except Exception as error:  # such as a full disk: what went wrong first is told all the same
+        except Exception as error:  # such as a full disk: the first error must still be reported
             kept = f"the batch cannot be saved ({error})"
         self.processes.wait()  # a launcher ends all processes as soon as one has failed
         raise NotFinite(
@@ -276,7 +276,7 @@ class _Run:
         )
 
     def _validation(self, log: Log | Silence) -> bool:
-        """Validate if it is time; where that fails, what was trained is kept, and a resumed run validates first."""
+        """Validate if it is due; if it fails, the run is saved, and a resumed run validates first."""
         if self.validated == self.done or not _due(self.done, self.settings.validate_every, self.recipe.steps):
             return False
         try:
@@ -323,7 +323,7 @@ class _Run:
         return cast("dict[str, float]", found[0])
 
     def _save(self) -> None:
-        """Write the checkpoint of this step, then delete those that need not stay."""
+        """Write the checkpoint of this step, then delete those beyond `keep`."""
         self._share_buffers()
         best = self.best
         more = {"best": best, "validated": self.validated}
@@ -368,7 +368,7 @@ def _due(done: int, every: int, steps: int) -> bool:
 
 
 def _decisive(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
-    """What the weights follow from."""
+    """Settings that decide the weights."""
     own = {
         "seed": settings.seed,
         "max_grad_norm": settings.max_grad_norm,
@@ -379,7 +379,7 @@ def _decisive(recipe: Recipe, settings: Settings, processes: Processes) -> dict[
 
 
 def _incidental(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
-    """What a resumed run may change."""
+    """Settings that a resumed run may change."""
     return {
         "run": dataclasses.asdict(settings),
         "device": str(processes.device.type),

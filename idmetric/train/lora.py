@@ -24,7 +24,7 @@ _NAME = "default"  # of the adapter, within PEFT
 # Names of linear layers, as patterns of the whole path.
 TARGETS = MappingProxyType({
     # "attention and feedforward MLP layers" (ID-Sim, section 4.1) of timm's transformers; heads, the patch embedding
-    # and attention pooling, whose layers share these names, are no blocks and stay as they are
+    # and attention pooling, whose layers share these names, are not blocks and stay as they are
     "vit": r"(?:.*\.)?blocks\.\d+\."
            r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
     # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
@@ -94,7 +94,7 @@ def target_names(module: nn.Module, targets: str | Sequence[str]) -> list[str]:
     """Names of the linear layers that `attach` would change.
 
     Raises:
-        ValueError: if there are none, with those that there are.
+        ValueError: if no name fits, listing the linear layers of the module.
     """
     patterns = [targets] if isinstance(targets, str) else list(targets)
     patterns = [TARGETS.get(pattern, pattern) for pattern in patterns]

@@ -27,7 +27,7 @@ RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_siz
 
 
 def option(default: Any, text: str) -> Any:
-    """A field of a settings dataclass: its default, and a line for --help that says what it is and where it stands."""
+    """A field of a settings dataclass: its default, and a line for --help with its meaning and its source."""
     if isinstance(default, list | dict | set):
         return field(default_factory=lambda: type(default)(default), metadata={"help": text})
     return field(default=default, metadata={"help": text})
@@ -72,8 +72,10 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
         default = default_of(entry)
         text = entry.metadata.get("help", "").replace("%", "%%")
         kind, optional = unwrapped(hints[entry.name])
-        told = "" if default is None and not optional else _shown(default)  # where other settings decide, the text says
-        shown = f"{text} (default: {told})".replace("(default: )", "").strip()
+        value = (
+            "" if default is None and not optional else _shown(default)
+        )  # where other settings decide, the text says
+        shown = f"{text} (default: {value})".replace("(default: )", "").strip()
         if kind is bool and not optional:
             parser.add_argument(
                 flag(entry.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown

@@ -10,7 +10,7 @@ from idmetric.checkpoints.hub import Hub
 from idmetric.models import backbone as backbones
 
 RANDOM = "random"
-HELP = "its weights: a local file or folder instead of the Hub's; random = new ones, to try things out"
+HELP = "its weights: a local file or folder instead of the Hub's; random = new ones, for experiments"
 
 
 def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
@@ -34,7 +34,5 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
             raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
     path = Path(given, checkpoint.WEIGHTS) if Path(given).is_dir() else Path(given)
     if not path.is_file():
-        raise CheckpointError(
-            f"--backbone-weights {given}: no such file, {path} (random = new ones, to try things out)"
-        )
+        raise CheckpointError(f"--backbone-weights {given}: no such file, {path} (random = new ones, for experiments)")
     return str(path)

@@ -32,11 +32,11 @@ _PATIENCE = timedelta(hours=6)
 
 
 class OtherFailed(RuntimeError):
-    """What a process raises where another one failed, which tells why itself."""
+    """Raised in a process when another one failed; that one reports the reason."""
 
 
 class MainFailed(OtherFailed):
-    """What the other processes raise where the main one failed, which tells why itself."""
+    """Raised in the other processes when the main one failed; it reports the reason."""
 
 
 class Processes:
@@ -140,14 +140,14 @@ class Processes:
         if self.main:
             try:
                 result = run()
-            except Exception as caught:  # told to the others, then raised
+            except Exception as caught:  # the others learn of it, then it is raised
                 error = caught
-        told, text = self.all_values((result, None if error is None else f"{type(error).__name__}: {error}"))[0]
+        value, text = self.all_values((result, None if error is None else f"{type(error).__name__}: {error}"))[0]
         if error is not None:
             raise error
         if text is not None:
             raise MainFailed(f"the main process failed: {text}")
-        return cast(T, told)
+        return cast(T, value)
 
     def together(self, run: Callable[[], T]) -> T:
         """What `run` gives in this process; where it fails in one, it fails in all, so that none waits on.
@@ -160,7 +160,7 @@ class Processes:
         result, error = None, None
         try:
             result = run()
-        except Exception as caught:  # told to the others, then raised
+        except Exception as caught:  # the others learn of it, then it is raised
             error = caught
         texts = self.all_values(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:

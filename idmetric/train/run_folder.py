@@ -1,4 +1,4 @@
-"""The folder of a training run: what makes it that run (recipe.json), and whether it may be used or gone on with."""
+"""The folder of a training run: its record (recipe.json), its lock, and whether a run may start or resume in it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dic
     """What recipe.json holds: the recipe and all that decides its weights, and what else ought to be known.
 
     Args:
-        settings: what a resumed run must agree with. more: what it may change.
+        settings: values that must be the same in a resumed run. more: values that may differ.
 
     Raises:
-        TrainError: if a setting is no JSON value.
+        TrainError: if a setting is not a JSON value.
     """
     try:
         plain = json.loads(json.dumps(settings))
@@ -54,7 +54,7 @@ def own_folder(out: Path) -> Iterator[None]:
     """Keep other runs out of the folder; where the file system has no locks, none is kept out.
 
     Raises:
-        TrainError: if another run is using it, or it holds something that is no run.
+        TrainError: if another run is using it, or it holds something other than a run.
     """
     read(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -73,11 +73,11 @@ def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
     old = read(out)
     if old is not None:
         if not resume:
-            raise TrainError(f"{out} holds a run already: go on with it, name another --out, or move it by --fresh")
+            raise TrainError(f"{out} holds a run already: resume it, name another --out, or move it by --fresh")
         if changes := differences(old, record):
             listed = "\n  ".join(changes)
             raise TrainError(
-                f"{out} holds a run with other settings; start it as it was, name another --out, or begin anew by "
+                f"{out} holds a run with other settings; start it as it was, name another --out, or start over with "
                 f"--fresh:\n  {listed}"
             )
         if old.get("finished"):
@@ -88,10 +88,10 @@ def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
 
 
 def read(out: Path) -> dict[str, Any] | None:
-    """The recipe.json of a run; None where there is no folder or an empty one.
+    """The recipe.json of a run; None if the folder is absent or empty.
 
     Raises:
-        TrainError: if the path is a file, or the folder holds something that is no run.
+        TrainError: if the path is a file, or the folder holds something other than a run.
     """
     if out.exists() and not out.is_dir():
         raise TrainError(f"--out {out} is a file: name a folder")
@@ -100,7 +100,7 @@ def read(out: Path) -> dict[str, Any] | None:
         ours = (SMOKE_DATA, _LOCK)
         others = sorted(p.name for p in out.iterdir() if p.name not in ours) if out.is_dir() else []
         if others:
-            raise TrainError(f"--out {out} holds other things ({', '.join(others[:3])}): name a new folder")
+            raise TrainError(f"--out {out} holds other files ({', '.join(others[:3])}): name a new folder")
         return None
     try:
         found = json_file.read(path)
@@ -112,7 +112,7 @@ def read(out: Path) -> dict[str, Any] | None:
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
-    """Write recipe.json, whole or not at all."""
+    """Write recipe.json atomically."""
     replace_text(out / FILE, json.dumps(record, indent=2) + "\n")
 
 
@@ -142,7 +142,7 @@ def move_aside(out: Path) -> Path | None:
     """Rename the folder of a run to the first free of out.1, out.2, ...; None if there was no run.
 
     Raises:
-        TrainError: if the folder holds something that is no run, or one that is going on.
+        TrainError: if the folder holds something other than a run, or a running one.
     """
     if read(out) is None:
         return None

@@ -1,4 +1,4 @@
-"""Which rows train and which validate, and that none does both, by image or by identity."""
+"""Rows that train and rows that validate, and the check that they share no image and no identity."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
         listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:_SHOWN])
         raise ManifestError(
             f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
-            "would not tell what is learnt; `idmetric data split` makes splits that no identity crosses"
+            "would not measure generalization; `idmetric data split` makes splits that no identity crosses"
         )

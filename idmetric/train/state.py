@@ -1,10 +1,10 @@
-"""The state of a training run on disk: what a resumed run needs to go on as if nothing had happened.
+"""The state of a training run on disk: everything that a resumed run needs for the same result.
 
     out/checkpoints/step-000100/state.safetensors   trainable weights, buffers, the optimiser's tensors
     out/checkpoints/step-000100/state.json          the step, the optimiser's numbers, the loss scale, the best step
 
-A checkpoint is written to a hidden folder, flushed, and renamed: it is there whole or not at all. Random numbers need
-no place in it, for they follow from seed and step.
+A checkpoint is written to a hidden folder, flushed, and renamed: it appears atomically. Random numbers
+are not stored, for they follow from seed and step.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TENSORS, _RECORD = "state.safetensors", "state.json"
 
 
 class TrainError(RuntimeError):
-    """Training that cannot start or go on; the message says why, and the way out."""
+    """Training cannot start or continue; the message says why, and how to fix it."""
 
 
 def trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What training changes: parameters that require grad, and buffers of the state dict."""
+    """Tensors that training changes: parameters that require grad, and buffers of the state dict."""
     stored = module.state_dict(keep_vars=True).keys()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -89,7 +89,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> None:
-    """Put what `save` wrote back in place, exactly.
+    """Restore exactly the state that `save` wrote.
 
     Raises:
         TrainError: if it cannot be read, or does not fit.
@@ -156,7 +156,7 @@ def folders(out: Path) -> dict[int, Path]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What a checkpoint's state.json says.
+    """Read the state.json of a checkpoint.
 
     Raises:
         TrainError: if it cannot be read or is of a later version.
@@ -184,7 +184,7 @@ def prune(out: Path, keep: int, best: int | None) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; OutputError if it cannot be written."""
+    """Write a text file atomically; OutputError if it cannot be written."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -1,4 +1,4 @@
-"""Why a run stops before its end: a signal, or a batch whose loss is no number."""
+"""Why a run stops before its end: a signal, or a batch with a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Stopped(Exception):
     """Training that was asked to stop (SIGTERM, Ctrl-C), after a checkpoint.
 
     Attributes:
-        step: steps done. signal: what asked for it.
+        step: steps done. signal: number of the signal that stopped it.
     """
 
     def __init__(self, step: int, number: int) -> None:
-        super().__init__(f"stopped after step {step}, which is saved: the same command goes on from there")
+        super().__init__(f"stopped after step {step}, which is saved: the same command resumes from there")
         self.step, self.signal = step, number
 
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.data.manifest.lineage import lineages, parent_rows
+from idmetric.data.manifest.lineage import VIEW_ROLES, lineages, matched_sets, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
@@ -31,7 +31,6 @@ from idmetric.train.processes import Processes
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 _CHUNK = 256  # queries whose similarities are in memory at once
 
 
@@ -58,7 +57,7 @@ def validation(
         "map": mean average precision, each image of known identity a query against all others
             (edits and distractors among them), over the queries with a positive.
         "auc": area under the ROC curve of same identity or not, over pairs of a view with another image of its
-            family: an identity and what was made of it by edits of identity (ID-Sim's Identity Validation, B.1).
+            family: an identity and its identity-edits (ID-Sim's Identity Validation, B.1).
         "triplet": share of triplets (slots anchor, positive, negative) whose positive is nearer than the negative
             (ID-Sim's Real Instance Validation, B.1); a tie counts as wrong.
         "ssr", "pa": success of views against their distractors and identity-edits (NearID, section 3.4).
@@ -85,7 +84,7 @@ def validation(
 
 
 def measurable(data: Manifest) -> list[str]:
-    """What `validation` would return numbers for; to be asked before training starts. Reads no images."""
+    """Names of the measures that `validation` would return, without reading images; for use before training."""
     return _measurable(_Rows.of(data))
 
 
@@ -201,7 +200,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What the measures need of a manifest of N rows.
+    """The columns of a manifest of N rows that the measures need.
 
     Attributes:
         images: first row of each different image, (M,). image: which of them a row shows, (N,).
@@ -239,7 +238,7 @@ class _Rows:
 
 
 def _key(source: str | bytes | None, identity: str | None) -> tuple[Any, ...]:
-    """Equal for rows of one image; one that is said to show two things counts as two."""
+    """Equal for rows of one image; an image with two identities counts as two."""
     return (hashlib.sha256(source).digest() if isinstance(source, bytes) else source, identity)
 
 
@@ -247,7 +246,7 @@ def _key(source: str | bytes | None, identity: str | None) -> tuple[Any, ...]:
 
 
 def _queries(rows: _Rows) -> tuple[Rows, Rows]:
-    """Images of known identity, and the places in them of those that have a positive."""
+    """Images of known identity, and the places among them of the images that have a positive."""
     named = rows.images[rows.identity[rows.images] >= 0]
     _, inverse, counts = np.unique(rows.identity[named], return_inverse=True, return_counts=True)
     return named, np.flatnonzero(counts[inverse] > 1)
@@ -272,8 +271,8 @@ def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
         chosen = named[members]
         if len(np.unique(rows.identity[chosen])) == 1:
             continue
-        view = np.isin(rows.role[chosen].astype(str), VIEWS)
-        # two edits may look alike, and nobody says whether they show one thing
+        view = np.isin(rows.role[chosen].astype(str), VIEW_ROLES)
+        # two edits may look alike, and whether they show one identity is unknown
         pairs = np.triu(view[:, None] | view, 1)
         scores.append((vectors[chosen] @ vectors[chosen].T)[pairs])
         same.append((rows.identity[chosen][:, None] == rows.identity[chosen])[pairs])
@@ -312,23 +311,22 @@ def _parts(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 def _margins(vectors: Array, rows: _Rows, roles: Sequence[str]) -> tuple[float, float] | None:
     """SSR and PA; a sample is an identity's views, each with its distractor by one engine (the first, second, ...)."""
-    own = _made_from(rows, roles)
+    made, views = _made_from(rows, roles), list(_views(rows))
+    samples = matched_sets(
+        (owner, place, rows.engine[row], row)
+        for owner, own in enumerate(views)
+        for place, view in enumerate(own)
+        for row in made.get(int(rows.image[view]), ())
+    )
     margins = []
-    for views in _views(rows):
-        samples: dict[tuple[Any, int], dict[int, int]] = defaultdict(dict)
-        for place, view in enumerate(views):
-            nth: dict[Any, int] = defaultdict(int)
-            for row in own.get(int(rows.image[view]), ()):
-                engine = rows.engine[row]
-                samples[engine, nth[engine]][place] = row
-                nth[engine] += 1
-        x = vectors[views]
-        for distractor in samples.values():
-            against = np.full(len(views), np.nan)
-            for place, row in distractor.items():
-                against[place] = x[place] @ vectors[row]
-            if len(views) > 1:
-                margins.append(directed_margins(x @ x.T, against))
+    for (owner, _, _), distractors in samples.items():
+        x = vectors[views[owner]]
+        if len(x) < 2:
+            continue
+        against = np.full(len(x), np.nan)
+        for place, row in distractors.items():
+            against[place] = x[place] @ vectors[row]
+        margins.append(directed_margins(x @ x.T, against))
     if not margins:
         return None
     rates = margin_rates(margins)
@@ -357,7 +355,7 @@ def _oracle(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 def _views(rows: _Rows) -> Iterator[Rows]:
     """The views of each identity, one row for each image, in the manifest's order."""
-    chosen = np.isin(rows.role.astype(str), VIEWS) & (rows.identity >= 0)
+    chosen = np.isin(rows.role.astype(str), VIEW_ROLES) & (rows.identity >= 0)
     shown = rows.images[chosen[rows.images]]
     return (shown[members] for members in _groups(rows.identity[shown]))
 

@@ -90,7 +90,7 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "mine"), *QUICK, "--fresh"]) == 1
-    assert "holds other things (thesis.tex)" in capsys.readouterr().err
+    assert "holds other files (thesis.tex)" in capsys.readouterr().err
     assert (tmp_path / "mine/thesis.tex").exists()
 
 

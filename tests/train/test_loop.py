@@ -643,7 +643,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(TrainError, match=r"holds other things \(thesis\.tex\): name a new folder"):
+    with pytest.raises(TrainError, match=r"holds other files \(thesis\.tex\): name a new folder"):
         train(tmp_path)
     (tmp_path / "recipe.json").write_text('{"flour": 500}')
     with pytest.raises(TrainError, match="does not describe a training run"):

@@ -216,7 +216,7 @@ def together(data: Manifest, out: Path, photos: Path, rank: int, port: str) -> N
         {
             **found,
             "shown": torch.stack([batch["images"] for batch in shown]),
-            "things": torch.stack([batch["things"] for batch in shown]),
+            "identities": torch.stack([batch["identities"] for batch in shown]),
         },
         out / f"process-{rank}.safetensors",
     )
@@ -241,14 +241,14 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
         process.join(120)
         assert process.exitcode == 0
     one, two = (load_file(out / f"process-{rank}.safetensors") for rank in range(2))
-    shown, things = ([found.pop(name) for found in (one, two)] for name in ("shown", "things"))
+    shown, things = ([found.pop(name) for found in (one, two)] for name in ("shown", "identities"))
     assert all(one[name].equal(two[name]) for name in one)  # BatchNorm's statistics among them: the main process's
     whole = tiny.build(settings(photos), data, Processes("no", cpu=True))
     whole.prepare(out)
     for step in range(5):
         batch = whole.load(step)
         assert torch.cat([part[step] for part in shown]).equal(batch["images"])
-        assert all(part[step].equal(batch["things"]) for part in things)
+        assert all(part[step].equal(batch["identities"]) for part in things)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "ssr" in lines[-1]["validation"]
     measured = validation(load(out, device="cpu"), data.filter(split="val"))
@@ -298,15 +298,15 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     assert photo_places(config).tolist() == places
     for step in range(3):
         found = recipe.load(step)
-        images, things = found["images"].numpy(), found["things"].numpy()
+        images, things = found["images"].numpy(), found["identities"].numpy()
         cuts = recipe.cuts(step)
         np.testing.assert_array_equal(images[places], cut(stored, cuts, 48))
         first = things[places][0, 0] - cuts.photos[0, 0]
         np.testing.assert_array_equal(things[places], first + cuts.photos)
-        assert first > recipe.things.max()  # no photo has the number of an identity
+        assert first > recipe.identities.max()  # no photo has the number of an identity
         rows = drawn(7, step, config)
         others = [k for k in range(8) if k not in places]
-        np.testing.assert_array_equal(things[others], recipe.things[rows])
+        np.testing.assert_array_equal(things[others], recipe.identities[rows])
         for place, row in zip(others, rows, strict=True):
             views = [[(groups[row, 0, k] == view).all() for k in range(3)].index(True) for view in images[place, 0]]
             np.testing.assert_array_equal(images[place], groups[row][:, views])
@@ -332,9 +332,9 @@ def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeyp
     monkeypatch.setattr(tiny, "patch_loss", lambda *given: seen.append(given[3]) or given[0].sum())
     batch = recipe.load(0)
     recipe.step(batch)
-    photos = (seen[0] > recipe.things.max()).all(1).tolist()
+    photos = (seen[0] > recipe.identities.max()).all(1).tolist()
     assert photos == [False] * 4 + [True] * 4
-    assert sorted(seen[0].tolist()) == sorted(batch["things"].tolist())
+    assert sorted(seen[0].tolist()) == sorted(batch["identities"].tolist())
 
 
 def test_a_cache_of_other_photos_is_refused(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> 
     again = [replace(r, id=f"{r.id}-2", identity=f"{r.identity}-2") for r in twins]
     several = Manifest.from_rows([*data, *again], tmp_path)
     recipe = tiny.build(Config(**SMALL), several, Processes("no", cpu=True))
-    things = recipe.things
+    things = recipe.identities
     assert things.shape == (6, 2)
     assert [len(set(things[:, k].tolist())) for k in (0, 1)] == [3, 6]  # each thing with two twins
     x = torch.nn.functional.normalize(torch.randn(3, 2, 2, 5, generator=torch.Generator().manual_seed(0)), dim=-1)
@@ -456,7 +456,7 @@ def test_one_thing_in_several_groups_is_not_its_own_negative(tmp_path: Path) -> 
     recipe.prepare(tmp_path / "run")
     batch = recipe.load(0)
     rows = drawn(6, 0, Config(**SMALL))
-    assert batch["things"].tolist() == things[rows].tolist()
+    assert batch["identities"].tolist() == things[rows].tolist()
 
 
 def test_the_best_is_chosen_by_what_can_be_measured(tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_a_batch_can_be_kept_where_it_gave_nan(tmp_path: Path) -> None:
     recipe.prepare(tmp_path / "run")
     batch = recipe.load(1)
     tensors = kept(batch)
-    assert all(tensors[f"batch.{name}"].equal(batch[name]) for name in ("images", "things"))
+    assert all(tensors[f"batch.{name}"].equal(batch[name]) for name in ("images", "identities"))
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
@@ -526,7 +526,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
                 Config(**{name: share})
     with pytest.raises(ValueError, match=r"photo_share = 1.0: rendered groups are needed too"):
         Config(photo_share=1.0, photos=("photos",))
-    with pytest.raises(ValueError, match=r"photo_share = 0.1 of a batch of 4 is no group"):
+    with pytest.raises(ValueError, match=r"photo_share = 0.1 of a batch of 4 holds no group"):
         Config(photo_share=0.1, batch_size=4, photos=("photos",))
     with pytest.raises(ValueError, match="photo_size = 0"):
         Config(photo_size=0)

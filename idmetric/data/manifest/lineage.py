@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
+
+Owner = TypeVar("Owner", bound=Hashable)
+Source = TypeVar("Source", bound=Hashable)
+VIEW_ROLES = ("real", "context-edit")  # roles of images that show the identity they are named after
+
+
+def matched_sets(
+    made: Iterable[tuple[Owner, int, Source, int]],
+) -> dict[tuple[Owner, Source, int], dict[int, int]]:
+    """Group the images made from an identity's views into samples of one image per view (NearID, section 3.4).
+
+    Args:
+        made: for each image, the identity, the number of the view that it was made from, its source (such as the
+            engine) and its row.
+
+    Returns:
+        (identity, source, n) -> view -> row: the n-th image by that source of each view, n from 0.
+    """
+    found: dict[tuple[Owner, Source, int], dict[int, int]] = {}
+    nth: Counter[tuple[Owner, int, Source]] = Counter()
+    for owner, view, source, row in made:
+        found.setdefault((owner, source, nth[owner, view, source]), {})[view] = row
+        nth[owner, view, source] += 1
+    return found
 
 
 def parent_rows(manifest: Manifest) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import parent_rows
+from idmetric.data.manifest.lineage import VIEW_ROLES, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
@@ -21,7 +20,6 @@ from idmetric.protocols.common.scorers import Scorer, Settings
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
-VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 _MANY = 64  # views of an identity beyond which a table of all of them is unlikely to be meant
 
 
@@ -67,17 +65,11 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
     places = _places(data)
     view_of = {(name, key): (name, at) for name, own in places.items() for at, (_, key) in own.items()}
     keys, names, parent = image_keys(data), data.column("identity"), parent_rows(data)
-    made: dict[tuple[str, str, int], dict[int, int]] = {}
-    nth: dict[tuple[str, int, str], int] = defaultdict(int)
-
-    for row, role in enumerate(data.column("role")):
-        if role not in roles or parent[row] < 0 or (names[parent[row]], keys[parent[row]]) not in view_of:
-            continue
-        name, at = view_of[names[parent[row]], keys[parent[row]]]
-        label = source(row)
-        made.setdefault((name, label, nth[name, at, label]), {})[at] = row
-        nth[name, at, label] += 1
-
+    made = matched_sets(
+        (*view_of[names[parent[row]], keys[parent[row]]], source(row), row)
+        for row, role in enumerate(data.column("role"))
+        if role in roles and parent[row] >= 0 and (names[parent[row]], keys[parent[row]]) in view_of
+    )
     width = 1 + max((max(own) for own in places.values()), default=0)
     views, rows = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
     for k, ((name, _, _), own) in enumerate(made.items()):
@@ -98,7 +90,7 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
     seen: set[tuple[str, str]] = set()
 
     for row, (name, role, key) in enumerate(zip(names, roles, keys, strict=True)):
-        if name is None or role not in VIEWS or (name, key) in seen:
+        if name is None or role not in VIEW_ROLES or (name, key) in seen:
             continue
         seen.add((name, key))
         own = found.setdefault(name, {})

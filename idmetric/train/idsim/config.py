@@ -18,7 +18,7 @@ from idmetric.train.processes import Precision
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's settings; those that it does not tell say whose they are."""
+    """The paper's settings; settings that it does not state name their source."""
 
     # the model
     backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
@@ -45,14 +45,14 @@ class Config:
         "batch",
         "an anchor's own hard negative and others of its micro-batch (3.3), or the hard one alone: single (C.3)",
     )
-    temperature: float = option(0.07, "tau of Eq. 2, class features (not told; the usual one of InfoNCE)")
-    patch_temperature: float = option(0.07, "tau of the patches (not told; the same)")
+    temperature: float = option(0.07, "tau of Eq. 2, class features (not stated; the usual one of InfoNCE)")
+    patch_temperature: float = option(0.07, "tau of the patches (not stated; the same)")
     margin: float = option(
         0.0, "taken from a positive's similarity in InfoNCE: none in Eq. 2; C.3 lists a margin of 0.1"
     )
     hinge_margin: float = option(0.1, "of hinge (C.3)")
-    threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not told)")
-    patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not told)")
+    threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not stated)")
+    patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not stated)")
     blur: float = option(0.05, "square root of the last temperature of Sinkhorn (C.5)")
     scaling: float = option(0.05, "ratio of its annealing: 'Regularization: 0.05' (C.5) by the release's code")
     debias: bool = option(True, "subtract the self terms, as geomloss does by itself; the release's code does not")
@@ -66,7 +66,7 @@ class Config:
     blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
     noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
     augment: bool = option(True, "crops, jitter and blur; without them images are seen as in use")
-    # the optimiser: AdamW without weight decay, constant rate (no schedule is told)
+    # the optimiser: AdamW without weight decay, constant rate (no schedule is stated)
     lr: float = option(3e-4, "learning rate (C.2)")
     batch_size: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
     accumulation: int = option(4, "micro-batches of a step (C.2)")

@@ -18,7 +18,7 @@ from idmetric.train.batches import Pictures, batch_rows, generator, share
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another thing in a real one's place
+EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another identity in a real one's place
 _SHOWN = 5
 _MAKE = "`idmetric data mine triplets` makes them"
 
@@ -32,8 +32,7 @@ class Triplets:
         rows: (T, 3) rows of anchor, positive and negative where each group has one of each, as the paper's; otherwise
             the first of several.
         others: triplet -> its positives and negatives, where it has several: one of each is drawn each time.
-        identity: number of each row's identity (N,), equal exactly for rows of one thing. A row of unknown identity has
-            a number of its own.
+        identity: number of each row's identity (N,). A row of unknown identity has a number of its own.
         edited: whether a row is an edit of identity (N,).
         mixtures: how many triplets x_mixture names real, context, identity; empty without that column.
         fingerprint: of the triplets, in words and roles, not in pixels.
@@ -69,7 +68,7 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
     """The triplets in the rows of these splits: groups with slots anchor, positive and negative.
 
     Raises:
-        ManifestError: if there are none, or a group is incomplete or contradicts its identities; with the way out.
+        ManifestError: if there are none, or a group is incomplete or contradicts its identities; saying how to fix it.
     """
     split = [(s or "").casefold() for s in data.column("split")]
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -122,7 +121,7 @@ def _check_identities(groups: dict[str, dict[str, list[int]]], identities: Seque
             wrong["have a negative of their anchor's identity"].append(name)
     for text, names in wrong.items():
         raise ManifestError(f"{len(names)} of {len(groups)} triplets {text}, such as {_some(names)}: mend column "
-                            f"'identity', or make the triplets anew ({_MAKE})")  # fmt: skip
+                            f"'identity', or make new triplets ({_MAKE})")  # fmt: skip
 
 
 def _some(names: Sequence[str]) -> str:
@@ -140,8 +139,8 @@ def _digest(data: Manifest, sets: Sequence[tuple[Rows, ...]]) -> str:
     columns = [data.column(name) for name in ("id", "identity", "role")]
     digest = blake2b(digest_size=8)
     for parts in sets:
-        told = [[[column[row] for column in columns] for row in part] for part in parts]
-        digest.update(json.dumps(told).encode())
+        values = [[[column[row] for column in columns] for row in part] for part in parts]
+        digest.update(json.dumps(values).encode())
     return digest.hexdigest()
 
 
@@ -209,7 +208,7 @@ class Loader:
     seed: int
 
     def load(self, step: int, rank: int, count: int) -> list[Part]:
-        """A process's share of a step: each epoch shows each triplet once, less those that fill no batch."""
+        """A process's share of a step: each epoch shows each triplet once, except those left over by the last batch."""
         mine = Share.of(self.batch_size, self.accumulation, rank, count)
         chosen = batch_rows(step, len(self.triplets), self.batch_size * self.accumulation, self.seed)
         return [self._part(step, micro, chosen, mine.own) for micro in mine.micro]

@@ -116,6 +116,6 @@ def loss_of(
 
 @torch.no_grad()
 def accuracy(found: Similarities) -> Tensor:
-    """Share of anchors whose positive is nearer than all their negatives; a tie counts as wrong."""
+    """Share of anchors that are nearer to their positive than to all their negatives; a tie counts as wrong."""
     positive = found.values.gather(1, found.positive[:, None])[:, 0]
     return (positive > found.values.masked_fill(~found.negative, -torch.inf).amax(1)).float().mean()

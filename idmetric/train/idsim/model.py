@@ -16,7 +16,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 
     Args:
         weights: from `train.pretrained.weights_file`; "" leaves the backbone random as well.
-        seed: of what is random; torch's own random numbers are left as they are.
+        seed: of random weights; torch's own random state does not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -7,7 +7,7 @@ of the class features, plus InfoNCE on minus the Sinkhorn distance of the patch 
     IDSim("run/")
 
 `idmetric data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
-are any, are validated on. Paper: 10,000 triplets, 3 epochs (C.2); it does not tell the hardware. Its ablations are
+are any, are validated on. Paper: 10,000 triplets, 3 epochs (C.2); the hardware is not stated. Its ablations are
 switches: `--backbone`, `--image-size` (Table 7), `--terms` (Table 8), `--objective`, `--patch-metric` (Table 9).
 """
 
@@ -165,8 +165,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     triplets = read_triplets(data, TRAINING)
     Share.of(config.batch_size, config.accumulation, processes.rank, processes.count)
     steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
-    things = set(triplets.identity[triplets.rows[:, 0]].tolist())
-    if config.negatives == "batch" and len(things) == 1:
+    identities = set(triplets.identity[triplets.rows[:, 0]].tolist())
+    if config.negatives == "batch" and len(identities) == 1:
         raise ManifestError(
             f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so that "
             "batches hold no negatives but each triplet's own: add triplets of others (`idmetric data mine triplets`), "

@@ -27,7 +27,7 @@ def scores(
     by_patches: bool,
     batch_size: int,
 ) -> dict[str, float]:
-    """What `validation` measures on the triplets' rows, patches' accuracy, and "selection", higher = better.
+    """The measures of `validation` on the triplets' rows, the accuracy by patches, and "selection", higher = better.
 
     "triplet" is the accuracy of the paper's Real Instance Validation, "auc" the ROC AUC of its Identity Validation;
     selection is their mean ("we use them jointly", B.1), or "triplet" where no edits of identity allow "auc".
@@ -50,7 +50,7 @@ def scores(
 def patch_accuracy(
     model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch_size: int
 ) -> dict[str, float]:
-    """Share of triplets whose positive is nearer than the negative; a tie counts as wrong.
+    """Share of triplets with a positive nearer than the negative; a tie counts as wrong.
 
     Args:
         pictures: without augmentation. limit: most triplets, always the same. batch_size: triplets embedded at once.

@@ -11,7 +11,7 @@ from idmetric.train import pretrained
 from idmetric.train.options import option
 
 # What differs between the losses (section 4.1 and supplement B). How long contrastive and softmax-margin train is not
-# told; one pass of the whole encoder is what recall@k has. The last three only say how often a run tells and saves.
+# stated; one pass of the whole encoder is what recall@k has. The last three only say how often a run logs and saves.
 PAPER: Mapping[str, Mapping[str, Any]] = {
     "recall@k": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
     "infonce": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
@@ -29,7 +29,7 @@ CLASS_BATCHES = ("recall@k", "infonce")  # losses whose batches are whole classe
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's settings; those that it does not tell say so. What is None becomes the loss's own, of `PAPER`."""
+    """The paper's settings; those not stated there are marked. None stands for the loss's own value in `PAPER`."""
 
     backbone: str = option(
         "vit_large_patch16_siglip_384.webli",
@@ -64,7 +64,7 @@ class Config:
     temperature: float = option(0.05, "of infonce (supplement B)")
     siblings: bool = option(False, "infonce: other positives stay in the denominator (the paper is silent)")
     contrastive_margin: float = option(1.0, "distance beyond which a negative no longer counts (supplement B)")
-    mine_every: int = option(0, "contrastive: steps between minings; 0 = at the start of each pass (not told)")
+    mine_every: int = option(0, "contrastive: steps between minings; 0 = at the start of each pass (not stated)")
     softmax_scale: float = option(16.0, "of softmax-margin (supplement B)")
     softmax_margin: float = option(0.0, "of softmax-margin (supplement B)")
     frozen_epochs: int = option(2, "softmax-margin: first passes, which train the classifier alone (supplement B)")

@@ -16,7 +16,7 @@ from idmetric.train.processes import Precision
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's settings; those that it does not tell say whose they are."""
+    """The paper's settings; settings that it does not state name their source."""
 
     backbone: str = option(
         siglip.SIGLIP2,
@@ -29,7 +29,7 @@ class Config:
     image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
     # the tuples
     positives: int = option(2, "other views in a tuple, P: identities have up to three views (section 3.3)")
-    distractors: int = option(3, "distractors in a tuple, K (not told; released code: 3)")
+    distractors: int = option(3, "distractors in a tuple, K (not stated; released code: 3)")
     near: Literal["anchor", "views"] = option(
         "anchor", "distractors in the anchor's background (section 3.1), or one of each view (released code)"
     )
@@ -43,12 +43,12 @@ class Config:
         (0.5, 0.2, 0.6), "black background for anchors, positives, distractors, in these tuples"
     )
     augment: bool = option(True, "flip, colour jitter, shift and scale (section 4.1; released code: none)")
-    flip: float = option(0.5, "how often to flip (not told)")
+    flip: float = option(0.5, "how often to flip (not stated)")
     jitter: tuple[float, float, float, float] = option(
-        (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not told; released code's, which is off)"
+        (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not stated; released code's, which is off)"
     )
-    shift: float = option(0.1, "largest shift, share of the side (not told; released code's, which is off)")
-    scale: tuple[float, float] = option((0.9, 1.1), "range of scaling (not told; released code's, which is off)")
+    shift: float = option(0.1, "largest shift, share of the side (not stated; released code's, which is off)")
+    scale: tuple[float, float] = option((0.9, 1.1), "range of scaling (not stated; released code's, which is off)")
     # the loss
     objective: Objective = option("nearid", "the loss: Eq. 3, or another row of Table 3")
     temperature: float = option(0.07, "tau (section 3.2)")
@@ -68,7 +68,7 @@ class Config:
     batch_size: int = option(128, "tuples in a batch, over all processes (section 4.1)")
     epochs: int = option(11, "epochs (section 4.1)")
     steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
-    max_grad_norm: float = option(1.0, "largest norm of the gradient (released code; not told)")
+    max_grad_norm: float = option(1.0, "largest norm of the gradient (released code; not stated)")
     precision: Precision = option("fp16", "mixed precision (section 4.1)")
     seed: int = option(0, "of tuples, masking and augmentation")
     # speed and memory; these change nothing else

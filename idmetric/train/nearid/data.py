@@ -18,12 +18,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking
-from idmetric.data.manifest.lineage import parent_rows
+from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.splits import TRAINING
 
-VIEWS = ("real", "context-edit")  # roles of images that show the identity they are named after
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of those that show another one in a view's place
 PARTS = "part-edit"
 MISSING = -1  # row of a slot that is empty
@@ -117,7 +116,7 @@ class _Table:
         """Rows of each identity's different images."""
         found: dict[str, dict[int, int]] = defaultdict(dict)
         for row, identity in enumerate(self.identity):
-            if identity is not None and self.usable[row] and self.role[row] in VIEWS:
+            if identity is not None and self.usable[row] and self.role[row] in VIEW_ROLES:
                 found[identity].setdefault(self.shown[row], row)
         return {identity: list(rows.values()) for identity, rows in found.items()}
 
@@ -127,7 +126,7 @@ class _Table:
         wrong = []
         for row in np.flatnonzero(np.isin(self.role, NEAR) & np.array(self.usable, bool)).tolist():
             parent = int(self.parent[row])
-            if parent < 0 or self.role[parent] not in VIEWS or not self.usable[parent]:
+            if parent < 0 or self.role[parent] not in VIEW_ROLES or not self.usable[parent]:
                 left["distractors whose view is not there"] += 1
             elif self.role[row] != PARTS and self.engines and self.engine[row] not in self.engines:
                 left["distractors by other engines"] += 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Mirror left and right in a share of the groups, which shows other things: in one group all images or none.
+    """Mirror left and right in a share of the groups, all images of a group or none: they then show other identities.
 
     Args:
         images: (B, 2, V, H, W, 3).

@@ -33,7 +33,9 @@ class Config:
     """Settings of the recipe."""
 
     photos: tuple[str, ...] = option((), "folders of photos, or photos, from which further groups are cut")
-    cache: str = option("", "file of all groups' images, and of photos beside it, made if not there; default: in --out")
+    cache: str = option(
+        "", "file of all groups' images, and of photos next to it, made if not there; default: in --out"
+    )
     photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
     pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
     photo_size: int = option(256, "side in pixels at which photos are kept")
@@ -49,8 +51,8 @@ class Config:
     temperature: float = option(0.07, "of the global term")
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
-    patch_negatives: int = option(2, "other identities per anchor in the patch term, besides the twin")
-    mirrored: float = option(0.5, "share of groups shown mirrored: thing, twin and all contexts alike")
+    patch_negatives: int = option(2, "other identities per anchor in the patch term, in addition to the twin")
+    mirrored: float = option(0.5, "share of groups shown mirrored: identity, twin and all contexts alike")
     large_size: int = option(128, "pixels in training")
     small_size: int = option(96, "pixels in its first part, which is cheaper so")
     small_part: float = option(0.7, "that part of the steps")
@@ -58,7 +60,7 @@ class Config:
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
     image_size: int = option(176, "side of the trained model's input")
-    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it sees the mirrored image besides")
+    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it additionally sees the mirrored image")
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("bf16", "mixed precision")
     save_every: int = option(100, "steps between checkpoints")
@@ -84,7 +86,7 @@ class Config:
             if len(photo_places(self)) == self.batch_size:
                 raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
             if not len(photo_places(self)):
-                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} is no group")
+                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} holds no group")
 
 
 SMOKE: Mapping[str, Any] = {

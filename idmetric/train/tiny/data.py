@@ -23,13 +23,13 @@ from idmetric.train.tiny.config import Config, rendered_places
 from idmetric.train.tiny.photos import photo_files
 
 Images = NDArray[np.uint8]
-Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of a thing, and of its twin in the same contexts
+Groups = NDArray[np.int64]  # (G, 2, V) rows of the manifest: views of an identity, and of its twin in the same contexts
 
 CACHE = "groups.npy"
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """A few rendered things with their twins, some of them to validate."""
+    """A few rendered identities with their twins, some of them to validate."""
     from idmetric.data.world.write import Plan, write_world
 
     found = write_world(folder, Plan(size=48, strengths=(0.5, 1.0), mixed=True), 10)
@@ -47,11 +47,11 @@ def groups_of(data: Manifest, views: int) -> Groups:
     """
     place = {name: row for row, name in enumerate(data.column("id"))}
     identity, role, parent = (data.column(name) for name in ("identity", "role", "parent"))
-    twins: dict[str, dict[str, list[int]]] = {}  # thing -> twin -> its rows
+    twins: dict[str, dict[str, list[int]]] = {}  # identity -> twin -> its rows
     for row in range(len(data)):
         if role[row] == "distractor" and parent[row] in place:
-            thing = identity[place[parent[row]]]
-            twins.setdefault(thing, {}).setdefault(identity[row], []).append(row)
+            owner = identity[place[parent[row]]]
+            twins.setdefault(owner, {}).setdefault(identity[row], []).append(row)
     found = []
     for alike in twins.values():
         for rows in alike.values():
@@ -76,7 +76,7 @@ def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
 
 
 def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
-    """Write all groups' images, (G, 2, V, size, size, 3) uint8, thing and twin; whole or not at all."""
+    """Write all groups' images, (G, 2, V, size, size, 3) uint8, identity and twin, atomically."""
     with replacing(path) as part:
         _fill(part, data, groups, config)
 
@@ -118,10 +118,10 @@ def identity_numbers(data: Manifest, groups: Groups) -> NDArray[np.int64]:
 
 def photo_digest(files: Sequence[Path], families: Sequence[Sequence[int]]) -> str:
     """Of the photos' contents, and of which are in a folder together."""
-    told = [
+    lines = [
         f"{family[0]} {blake2b(file.read_bytes()).hexdigest()}" for file, family in zip(files, families, strict=True)
     ]
-    return digest(told)
+    return digest(lines)
 
 
 def digest(names: Sequence[str]) -> str:

@@ -9,43 +9,43 @@ from idmetric.distance.sinkhorn import sinkhorn_distance
 from idmetric.losses.info_nce import info_nce
 
 
-def global_loss(features: Tensor, temperature: float, things: Tensor | None = None) -> Tensor:
+def global_loss(features: Tensor, temperature: float, identities: Tensor | None = None) -> Tensor:
     """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
 
     Args:
-        features: (B, 2, V, D), unit length: thing and twin of each group. An anchor's negatives are all images of other
-            things, its own twin's included.
-        things: (B, 2), which thing each shows, where one may be in several groups; default: each is another.
+        features: (B, 2, V, D), unit length: identity and twin of each group. An anchor's negatives are all images of
+            other identities, its own twin's included.
+        identities: (B, 2), which identity each shows, where one may be in several groups; default: each is another.
     """
     views = features.shape[2]
     flat = features.flatten(0, 2)
-    thing = torch.arange(len(flat), device=flat.device) // views
+    identity = torch.arange(len(flat), device=flat.device) // views
     similarity = flat @ flat.T
-    shown = thing if things is None else things.flatten().to(flat.device).repeat_interleave(views)
+    shown = identity if identities is None else identities.flatten().to(flat.device).repeat_interleave(views)
     negative = shown[:, None] != shown[None]
     place = torch.arange(len(flat), device=flat.device)
     losses = []
-    for step in range(1, views):  # the positives of each view: the others of its thing, one after another
-        positive = thing * views + (place + step) % views
+    for step in range(1, views):  # the positives of each view: the others of its identity, one after another
+        positive = identity * views + (place + step) % views
         losses.append(info_nce(similarity[place, positive], similarity, temperature=temperature, valid=negative))
     return torch.stack(losses).mean()
 
 
-def patch_loss(patches: Tensor, temperature: float, others: int, things: Tensor | None = None) -> Tensor:
+def patch_loss(patches: Tensor, temperature: float, others: int, identities: Tensor | None = None) -> Tensor:
     """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
 
     Args:
-        patches: (B, 2, V, P, D), unit length. Anchor: the thing's first view; positive: its second; negatives: the twin
-            in the anchor's context, and the second view of the next `others` groups' things.
-        things: as for `global_loss`.
+        patches: (B, 2, V, P, D), unit length. Anchor: the identity's first view; positive: its second; negatives: the
+            twin in the anchor's context, and the second view of the next `others` groups' identities.
+        identities: as for `global_loss`.
     """
     anchor, positive = patches[:, 0, 0], patches[:, 0, 1]
     candidates = [positive, patches[:, 1, 0], *(positive.roll(-k, 0) for k in range(1, others + 1))]
     distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
     similarity = -distance.view(len(candidates), len(anchor)).T
     valid = None
-    if things is not None:
-        shown = things.to(patches.device)[:, 0]
-        valid = torch.stack([things.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
+    if identities is not None:
+        shown = identities.to(patches.device)[:, 0]
+        valid = torch.stack([identities.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
         valid = valid != shown[:, None]
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature, valid=valid)

@@ -6,7 +6,7 @@ images = cut(photos, cuts, 144)                             # (32, 2, 2, 144, 14
 
 A photo is a thing, and another photo of its folder the twin that looks much like it. Views of a group are either crops,
 anywhere in the photo and of 20 % to 100 % of its area, as instance discrimination takes them (SimCLR: 8 % to 100 %), or
-a part of the photo pasted onto crops of other photos, drawn anew for each view: there only what was pasted tells the
+a part of the photo pasted onto crops of other photos, drawn for each view: there only what was pasted tells the
 thing. The twin has the same crops, and its part the same outline, places and surroundings.
 """
 
@@ -63,7 +63,7 @@ def families(files: Sequence[Path]) -> list[list[int]]:
         ValueError: if there is but one photo.
     """
     if len(files) == 1:
-        raise ValueError("--photos: 1 photo has no other to be told from: give at least two")
+        raise ValueError("--photos: 1 photo has no other to differ from: give at least two")
     members: dict[Path, list[int]] = {}
     for place, file in enumerate(files):
         members.setdefault(file.parent, []).append(place)
@@ -78,7 +78,7 @@ def spread(count: int, part: float) -> NDArray[np.bool_]:
 
 
 def store_photos(path: Path, files: Sequence[Path], size: int) -> None:
-    """Write the photos as squares, (N, size, size, 3) uint8, as models see them; whole or not at all."""
+    """Write the photos as squares, (N, size, size, 3) uint8, as models see them, atomically."""
     with replacing(path) as part:
         out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(files), size, size, 3))
         take_space(part)
@@ -142,7 +142,7 @@ def _another(family: Sequence[int], own: int, rng: Generator) -> int:
 
 
 def _between(rng: Generator, ratio: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Numbers from 1 / ratio to ratio, whose logarithms are uniform."""
+    """Numbers from 1 / ratio to ratio with uniform logarithms."""
     return np.asarray(np.exp(rng.uniform(-1, 1, shape) * np.log(ratio)))
 
 

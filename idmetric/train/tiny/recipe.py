@@ -75,8 +75,8 @@ def _keep_memory() -> None:
 def take_over(model: IDSim, source: str) -> str:
     """Give the model the weights of another of its layout, at any input sizes; returns the other's revision.
 
-    Blocks that the model has besides, at the end of a stage, keep theirs: new, they pass on what they get, as the scale
-    of their last norm is 0 (Goyal et al. 2017, Sec. 5.1; timm starts so), and the model gives what the other gives.
+    Additional blocks of the model, at the end of a stage, keep their weights: new ones pass their input on, as the
+    scale of their last norm is 0 (Goyal et al. 2017, Sec. 5.1; timm starts so), and both models give the same features.
 
     Raises:
         TrainError: if its layout differs otherwise.
@@ -84,16 +84,16 @@ def take_over(model: IDSim, source: str) -> str:
     """
     other = IDSim(source, device="cpu")
     own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
-    besides = own.keys() - given.keys()
+    extra = own.keys() - given.keys()
     starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
-    if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in besides):
+    if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in extra):
         raise TrainError(f"--init {source}: its layers are not those of this run (--channels, --layers)")
     model.load_state_dict({k: v.float() for k, v in other.state_dict().items()}, strict=False)
     return other.revision
 
 
 def _blocks(names: Iterable[str]) -> set[tuple[int, int]]:
-    """Stage and number of each block that the names of weights tell of."""
+    """Stage and number of each block among the names of weights."""
     found = (re.match(r"backbone\.layer(\d+)\.(\d+)\.", name) for name in names)
     return {(int(m[1]), int(m[2])) for m in found if m}
 
@@ -110,7 +110,7 @@ class Tiny:
         self.config, self.processes = config, processes
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
-        self.things = identity_numbers(self.data, self.groups)
+        self.identities = identity_numbers(self.data, self.groups)
         self.files = photo_files(config.photos) if len(photo_places(config)) else []
         self.families = families(self.files)
         measures = measurable(held_out) if len(held_out) else []
@@ -123,21 +123,21 @@ class Tiny:
             args["layers"] = config.layers
         made = replace(MODEL, image_size=config.image_size, backbone_args=args, mirror_sizes=config.mirror_sizes)
         self.model = IDSim(made, device=processes.device)
-        begun = take_over(self.model, config.init) if config.init else ""
+        start = take_over(self.model, config.init) if config.init else ""
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         every = self.data.column("id")
         names = [every[row] for row in self.groups.ravel()]
-        told = {
+        settings = {
             k: v
             for k, v in asdict(config).items()
             if k not in ("cache", "photos", "init", "save_every", "validate_every", "log_every")
         }
         if "layers" not in args:
-            del told["layers"]
-        if begun:
-            told["init"] = begun  # by content: a folder may change
+            del settings["layers"]
+        if start:
+            settings["init"] = start  # by content: a folder may change
         self.settings: dict[str, Any] = {
-            **told,
+            **settings,
             "groups": len(self.groups),
             "data": digest(names),
             "photos": photo_digest(self.files, self.families),
@@ -151,8 +151,8 @@ class Tiny:
         count = len(np.load(self.cache, mmap_mode="r"))
         cut_out = len(photo_places(self.config))
         if count + cut_out < self.config.batch_size:
-            besides = f" beside {cut_out} from photos" if cut_out else ""
-            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch_size}{besides}: give more data")
+            more = f" with {cut_out} from photos" if cut_out else ""
+            raise TrainError(f"{count} groups do not fill a batch of {self.config.batch_size}{more}: give more data")
 
     @property
     def photo_cache(self) -> Path:
@@ -168,7 +168,7 @@ class Tiny:
             self._keep(self.photo_cache, ("photos", "photo_size"), made)
 
     def _keep(self, path: Path, decisive: Sequence[str], make: Callable[[Path], None]) -> None:
-        """Make a file, unless it is there; the note beside it tells what it holds."""
+        """Make a file, unless it is there; the note next to it names its data and settings."""
         note = path.with_name(f"{path.name}.json")
         wanted = {name: self.settings[name] for name in decisive}
         if not path.is_file():
@@ -201,26 +201,26 @@ class Tiny:
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
     def load(self, step: int) -> dict[str, Any]:
-        """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8, and what all of them show, (B, 2)."""
+        """This process's share of a step's images, (b, 2, shown, H, W, 3) uint8, and all their identities, (B, 2)."""
         config, size = self.config, self.config.stored_size
         own = share(config.batch_size, self.rank, self.count)
         images = np.empty((len(own), 2, config.shown, size, size, 3), np.uint8)
-        things = np.empty((config.batch_size, 2), np.int64)
+        identities = np.empty((config.batch_size, 2), np.int64)
 
         photos, rendered = photo_places(config), rendered_places(config)
         groups = np.load(self.cache, mmap_mode="r")
         rows = drawn(len(groups), step, config)
-        things[rendered] = self.things[rows]
+        identities[rendered] = self.identities[rows]
         for place, row, contexts in zip(rendered, rows, contexts_drawn(rows, step, config), strict=True):
             if place in own:
                 images[place - own.start] = groups[row][:, contexts]
 
         if len(photos):
             cuts = self.cuts(step)
-            things[photos] = self.things.max() + 1 + cuts.photos
+            identities[photos] = self.identities.max() + 1 + cuts.photos
             mine = slice(*np.searchsorted(photos, (own.start, own.stop)))
             images[photos[mine] - own.start] = cut(np.load(self.photo_cache, mmap_mode="r"), cuts[mine], size)
-        return {"images": torch.from_numpy(images), "things": torch.from_numpy(things), "step": step}
+        return {"images": torch.from_numpy(images), "identities": torch.from_numpy(identities), "step": step}
 
     def cuts(self, step: int) -> Cuts:
         """What a step's groups from photos show."""
@@ -243,11 +243,11 @@ class Tiny:
         assert out.patches is not None
         features = self.processes.gather(out.cls.float().view(*images.shape[:3], -1))
         tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))
-        things = self.processes.place(batch["things"])  # of all processes
-        first = global_loss(features, config.temperature, things)
-        # photos beside photos, for the next groups' things are the negatives: those of its own kind are harder
+        identities = self.processes.place(batch["identities"])  # of all processes
+        first = global_loss(features, config.temperature, identities)
+        # photos beside photos, for the next groups' identities are the negatives: those of its own kind are harder
         order = torch.from_numpy(np.append(rendered_places(config), photo_places(config))).to(tokens.device)
-        second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, things[order])
+        second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, identities[order])
         loss = first + config.patch_weight * second
         self.processes.backward(loss)
         return {"loss": loss.detach(), "cls": first.detach(), "patch": second.detach(), "images": float(len(pixels))}

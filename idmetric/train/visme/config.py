@@ -15,7 +15,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's settings; those that it does not tell say whose they are."""
+    """The paper's settings; settings that it does not state name their source."""
 
     model: str = option(
         "Qwen/Qwen2.5-VL-3B-Instruct",
@@ -32,7 +32,7 @@ class Config:
         "candidates", "hard negatives are further candidates, or samples of the batch (section 4.2.1 allows both)"
     )
     mixing: Literal["size", "equal"] = option(
-        "size", "how often a dataset gives samples: by its size, or all equally (not told)"
+        "size", "how often a dataset gives samples: by its size, or all equally (not stated)"
     )
     small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
     schedule: str = option("", "file of batches that were drawn before; default: drawn into the run's schedule.parquet")
@@ -55,7 +55,7 @@ class Config:
     rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
     alpha: float = option(32.0, "of LoRA (section 5.1)")
     dropout: float = option(0.1, "of LoRA (the paper is silent; VLM2Vec's)")
-    targets: str = option("qwen", "layers with LoRA: qwen, qwen-vision, vlm2vec, or a regular expression (not told)")
+    targets: str = option("qwen", "layers with LoRA: qwen, qwen-vision, vlm2vec, or a regular expression (not stated)")
     prompt_style: Literal["vlm2vec", "chat"] = option("vlm2vec", "see VisIDEmbed (the paper is silent)")
     max_pixels: int = option(200_704, "of an image: 256 visual tokens (section 5.1)")
     max_length: int = option(768, "tokens of an item, image included (section 5.1)")
