@@ -20,7 +20,8 @@ class Bin:
     """Pairs of similar probability.
 
     Attributes:
-        probability: their mean probability. share: of these pairs, those of one identity. count: number of pairs.
+        probability: their mean probability. share: the share of these pairs that show one identity. count: number of
+            pairs.
     """
 
     probability: float
@@ -35,7 +36,7 @@ def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> li
         probabilities: (N,), in [0, 1]. same: bool (N,), whether a pair shows one identity.
 
     Raises:
-        ValueError: if a probability is outside [0, 1], shapes differ, or there are none.
+        ValueError: if a probability is outside [0, 1], shapes differ, or there are no pairs.
     """
     p, r, place = _binned(probabilities, same, bins)
     return [Bin(float(p[place == k].mean()), float(r[place == k].mean()), int((place == k).sum())) for k in

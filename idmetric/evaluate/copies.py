@@ -32,7 +32,7 @@ _GATE = 0.7  # coarse correlation below which nothing is compared further
 _BAND = (0.8, 3.0)  # Gaussian widths in pixels of SIZE; between them lies the detail that survives JPEG
 _STRUCTURE = 0.014  # root mean square of a window's detail that counts
 _LEAST = 0.05  # share of windows with structure that a comparison needs
-_COLOR = 0.3  # difference of colors, 0..1, at which there is no agreement left
+_COLOR = 0.3  # difference of colors, 0..1, at which agreement is 0
 _SATURATED = 0.97
 
 

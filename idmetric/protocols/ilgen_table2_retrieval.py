@@ -119,7 +119,7 @@ def run(
     return results
 
 
-# Who searches what
+# Searches
 
 
 def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:

@@ -111,7 +111,7 @@ class Ssim:
         self._window = _gaussian_window(SSIM_SIDE, 1.5, 11).to(self.device, dtype)
 
     def signature(self) -> dict[str, str]:
-        """What to report beside a score."""
+        """Facts about the metric to report with a score."""
         return _signature("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
@@ -162,7 +162,7 @@ class Lpips:
         self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
 
     def signature(self) -> dict[str, str]:
-        """What to report beside a score."""
+        """Facts about the metric to report with a score."""
         about = _signature("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
         return {**about, "weights": self.weights}
 
@@ -213,7 +213,7 @@ class DreamSim:
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
-        model, transform: what their `dreamsim(...)` returns, for other variants than the ensemble.
+        model, transform: the pair returned by their `dreamsim(...)`, for other variants than the ensemble.
     """
 
     background = WHITE
@@ -261,7 +261,7 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
     """The baseline of that name, see this module's table.
 
     Raises:
-        ImportError: naming what to install.
+        ImportError: if a package is missing; the message says how to install it.
     """
     return VectorBaseline(name, VECTORS[name]) if name in VECTORS else OPENED[name](device)
 
@@ -287,7 +287,7 @@ def _small(image: Image.Image, side: int) -> Tensor:
 
 
 def _subject(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
-    """The image, or what its mask leaves of it."""
+    """The image, or the part of it inside its mask."""
     if mask is None:
         return image
     subject, _ = cut_out(image, mask, outside)

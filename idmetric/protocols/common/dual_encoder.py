@@ -47,7 +47,7 @@ class DualEncoder:
 
     background = (255, 255, 255)
     reads_words = True
-    averages_words = True  # its words are those of Identity Editing alone
+    averages_words = True  # words only for queries of Identity Editing
     has_patches = False
 
     def __init__(

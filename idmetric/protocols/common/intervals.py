@@ -48,7 +48,7 @@ def ratio(
 ) -> Value:
     """sum(parts) / sum(wholes), such as margins won over all margins; support is sum(wholes).
 
-    There is no interval for fewer than two identities, or if settings ask for none.
+    The interval is None for fewer than two identities, or if settings ask for none.
 
     Raises:
         ValueError: if the wholes sum to 0.
@@ -98,7 +98,7 @@ def any_statistic(
 ) -> Value:
     """Any statistic of item numbers, see `evaluate.bootstrap`.
 
-    There is no interval for too few identities, or if settings ask for none.
+    The interval is None for too few identities, or if settings ask for none.
 
     Raises:
         ValueError: if the statistic is undefined on the data itself.

@@ -1,8 +1,7 @@
 """Numbers printed in the papers, to stand next to measured ones.
 
 A model is matched with a paper's row by its label (`Embedder.label`; baselines have their names). A number that a paper
-does not print is None. Units are the paper's own (shares or percent) in the tables, and shares in what the functions
-return.
+does not print is None. Tables keep the paper's units (shares or percent); functions return shares.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ Pair = tuple[float | None, float | None]
 
 
 def row_of(label: str, rows: Mapping[str, str]) -> str | None:
-    """The row of the first key that the label starts with; None if there is none."""
+    """The row of the first key that the label starts with, or None."""
     return next((row for start, row in rows.items() if label.startswith(start)), None)
 
 

@@ -107,7 +107,7 @@ def bind(
     """Read and embed the images of a manifest (or of some rows) for all models.
 
     Args:
-        models: name -> an `Embedder`, or what `models.open_model` returns.
+        models: name -> an `Embedder`, or a result of `models.open_model`.
         words: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:

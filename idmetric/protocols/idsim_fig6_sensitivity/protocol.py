@@ -22,17 +22,17 @@ It prints no numbers (Fig. 6 is bars); in words: ID-Sim is the most sensitive to
 OpenCLIP and LPIPS are the least sensitive to identity; DINOv3 is a little less sensitive to light than ID-Sim.
 
 Without --data the procedural world's grids are rendered, of 100 objects (`--identities`): six identity strengths x five
-levels of background, viewpoint and light, all in 0..1. They lie in `OUT/world/grids`, as those of the protocol `world`
-do, which takes the first 30.
+levels of background, viewpoint and light, all in 0..1. They lie in `OUT/world/grids`, which the protocol `world`
+shares; it takes the first 30.
 
 Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md): `group` is the instance, slot
 `anchor` the unchanged image, slot `candidate` an edit; `x_factor`, `x_factor_change` and `x_identity_change` (or these
-names without x_ in `parameters`) say what was changed and how much. Rows of factor "none" have no change of context and
+names without x_ in `parameters`) name the change and its size. Rows of factor "none" have no change of context and
 count for every factor. The anchor is a point of the grid too, without a change: the fit takes "all points in the joint
 edit grid" (F), but it is unclear whether the paper's grids contain theirs. `--no-anchor` leaves it out.
 
-Units are those of the columns, which the paper leaves open: `--rescale` divides each change by its largest, so that
-slopes of factors in different units (degrees, strengths) compare.
+Units are those of the columns, which the paper leaves open: `--rescale` divides each change by its largest, which makes
+slopes of factors in different units (degrees, strengths) comparable.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 ALL = "all"
-OPTIONAL = ("data",)  # what `idmetric eval` need not be given
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
 
 
@@ -220,7 +220,7 @@ def measured(
 
 
 def _mean(values: Array, settings: Settings, items: dict[str, dict[str, list[Any]]], factor: str, name: str) -> Value:
-    """The mean over instances; what supplement F reports of its bootstrap is kept among the items."""
+    """The mean over instances; the bootstrap statistics of supplement F go to the items."""
     count, center = len(values), float(values.mean())
     if settings.bootstrap < 2 or count < 2:
         return Value(center, None, None, count)

@@ -34,7 +34,7 @@ def draw(data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: 
 
     Args:
         data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
-        rows: those of CUTE.
+        rows: the rows of CUTE.
     """
     objects, category = _objects(data, rows)
     friends: dict[str | None, list[str]] = defaultdict(list)

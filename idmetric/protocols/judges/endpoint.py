@@ -64,7 +64,7 @@ class Endpoint:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise ValueError(f"{self.url!r} is no address of an API: give https://HOST/v1")
+            raise ValueError(f"{self.url!r} is not the address of an API: give https://HOST/v1")
         if self.key is not None and parts.scheme == "http" and not self.is_local:
             raise ValueError(f"{self.url!r}: the key of ${self.key} would be sent unencrypted: use https")
         if not 0 < self.timeout < float("inf"):

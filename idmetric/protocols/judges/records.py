@@ -37,7 +37,7 @@ class Report:
 
     Attributes:
         pairs: how many were asked for. stored: answered from disk. failed: without an answer.
-        requests: how many were sent. unmetered: those of them without a count of tokens in the reply.
+        requests: how many were sent. unmetered: how many replies lack a count of tokens.
         tokens_in, tokens_out: as the server counts them, including failed tries.
         waiting: seconds until replies, summed over requests. seconds: wall-clock time.
         cost: tokens x prices; None without prices.

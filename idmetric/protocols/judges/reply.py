@@ -57,7 +57,7 @@ def reply_of(found: Any, asked: str) -> Reply:
     """The answer in the JSON of a chat completion; `asked` is the model's name if the server gives none.
 
     Raises:
-        CallError: if there is no answer in it, or an incomplete one.
+        CallError: if it has no answer, or an incomplete one.
     """
     usage = _usage(found)
     try:
