@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from idmetric.models.load import load
     from idmetric.models.nearid import NearID
     from idmetric.models.visid import VisIDEmbed
+    from idmetric.scoring.compare import score, score_pairs
 
 _LAZY = {
     "Backbone": "idmetric.models.backbone",
@@ -41,6 +42,8 @@ _LAZY = {
     "NonFiniteError": "idmetric.distance.finite",
     "VisIDEmbed": "idmetric.models.visid",
     "load": "idmetric.models.load",
+    "score": "idmetric.scoring.compare",
+    "score_pairs": "idmetric.scoring.compare",
 }
 
 __all__ = [
@@ -56,6 +59,8 @@ __all__ = [
     "VisIDEmbed",
     "__version__",
     "load",
+    "score",
+    "score_pairs",
 ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from idmetric.cli.score_format import LostOutputError, UsageError
+from idmetric.cli.output import LostOutputError, UsageError
 from idmetric.io.hints import MissingExtraError
 
 CODES = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.exits import CommandError, codes, ended, failed, say
-from idmetric.cli.score_format import UsageError, check_not_read, check_output, check_stdout, write
+from idmetric.cli.output import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import InputError, is_image, listed, matches, walk

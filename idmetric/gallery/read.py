@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.gallery.index import Item
 from idmetric.images.masks import MaskId
-from idmetric.images.opening import open_file
+from idmetric.images.opening import Named, open_file
 from idmetric.images.read import ImageReadError, Outside
 from idmetric.store.fingerprint import content_key
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
 _EMPTY = "the file is empty: fetch or write it again"
 _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
-
-
-class Named(io.BytesIO):
-    """A file in memory with the name that messages use."""
-
-    def __init__(self, data: bytes, name: str) -> None:
-        super().__init__(data)
-        self.name = name
 
 
 @dataclass(frozen=True)

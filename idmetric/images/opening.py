@@ -23,6 +23,14 @@ _COUNTED = 1000  # pages of a TIFF
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
 
+class Named(io.BytesIO):
+    """A file in memory that messages call by its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+
 def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 

@@ -117,6 +117,11 @@ def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
     return (found.st_dev, found.st_ino) if found.st_ino else os.path.normcase(os.path.realpath(path))
 
 
+def is_same_file(a: str, b: str) -> bool:
+    """Whether two paths lead to one file."""
+    return os.path.realpath(a) == os.path.realpath(b) or (file_id(a) is not None and file_id(a) == file_id(b))
+
+
 def refuse_inputs(
     outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]]
 ) -> None:

@@ -19,8 +19,8 @@ from idmetric.models.embedding import Embedding
 from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.report.pictures import data_uri, room
 from idmetric.scoring.heatmaps import layout
+from idmetric.scoring.scores import File
 
-File = tuple[str, str | None]  # an image and its mask
 _MATCHES = 3_500_000  # bytes for all matches of a page
 
 

@@ -22,6 +22,7 @@ from idmetric.report.page import render
 
 if TYPE_CHECKING:
     from idmetric.report.album import Album, Entry
+    from idmetric.scoring.scores import Scores
 
 _BINS = 100  # of the strip of distances
 _DOT = 9.0  # from one to the next above it, in pixels, where there is room
@@ -37,26 +38,18 @@ class Offer:
     firm: bool = True
 
 
-def score_page(
-    found: Mapping[str, Any],
-    entries: Sequence[Entry],
-    album: Album,
-    *,
-    thresholds: Sequence[Offer] = (),
-    messages: Sequence[str] = (),
-) -> str:
-    """The page of scores.
+def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) -> str:
+    """The page of scores; it starts at the first threshold: the given one, or that of the references.
 
     Args:
-        found: what `idmetric score --format json` prints: signature, rows, baseline, skipped.
-        entries: of the rows, in their order; see `Album.finish`.
-        album: the pictures.
-        thresholds: those to offer; the page starts at the first.
+        album: the pictures and matches of the rows; it has watched the scoring.
         messages: warnings to show.
 
     Raises:
         ImportError: without jinja2.
     """
+    entries = album.finish(sorted(scores.rows, key=lambda row: row["rank"]))
+    thresholds, found = _offers(scores), scores.to_dict()
     references = list(album.references)
     names = _short([file[0] for file in references] + [entry.image[0] for entry in entries])
     finite = [e.row["distance"] for e in entries if math.isfinite(e.row["distance"])] or [math.nan]
@@ -93,6 +86,19 @@ def score_page(
              "percentile": any("real_percentile" in row for row in rows),
              "matches": sum(entry.matches is not None for entry in entries)},
     )  # fmt: skip
+
+
+def _offers(scores: Scores) -> list[Offer]:
+    """The thresholds that the page offers."""
+    offered = [] if scores.threshold is None else [Offer("given", scores.threshold)]
+    if scores.baseline is not None:
+        firm = len(scores.baseline.distances) >= ENOUGH
+        offered.append(Offer("farthest real photo", scores.baseline.max, firm))
+    if (curve := scores.calibration) is not None:
+        for one in curve.thresholds:
+            label = f"false accepts {100 * one['false_accept_rate']:g} %"
+            offered.append(Offer(label, float(one["distance"]), curve.rests_on_photos))
+    return offered
 
 
 def _is_itself(entry: Entry) -> bool:

@@ -1,1 +1,1 @@
-"""Scores of images against references, as rows: what `idmetric score` prints."""
+"""Scores of images against references, or of pairs, as rows: shared by `idmetric.score`, the command and the report."""

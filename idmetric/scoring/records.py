@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Records(Sequence[Record]):
-    """A table: a dict of plain values for each row, all with the same keys.
+    """A table: a dict of plain values for each row.
 
     >>> table.to_pandas().groupby("group")["image"].count()  # doctest: +SKIP
 
@@ -57,9 +57,9 @@ class Records(Sequence[Record]):
     def to_csv(self) -> str:
         """CSV text with a header, for spreadsheets (see `idmetric.io.csv_text`), numbers with four decimals.
 
-        The field of a missing or undefined value is empty.
+        A missing or undefined value is an empty field.
         """
-        return csv_text(self.columns, [[row[name] for name in self.columns] for row in map(in_csv, self.rows)])
+        return csv_text(self.columns, [[row.get(name) for name in self.columns] for row in map(in_csv, self.rows)])
 
     def to_json(self) -> str:
         """A JSON list; numbers with nine significant digits."""
@@ -70,7 +70,7 @@ class Records(Sequence[Record]):
         return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a .csv, .json or .jsonl file, whole or not at all.
+        """Write a .csv, .json or .jsonl file, atomically.
 
         Raises:
             ValueError: for another ending.
@@ -81,5 +81,5 @@ class Records(Sequence[Record]):
             raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}")
         text = forms[target.suffix]()
         with replacing(target) as temporary:
-            # names of files may be no UTF-8
+            # file names may not be UTF-8
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

@@ -19,6 +19,10 @@ from idmetric.models.embedding import Embedding
 from idmetric.scale import embed_dataset
 from idmetric.scale.parts import Layout, held
 from idmetric.scale.places import place
+from idmetric.scoring.encoder import Encoder
+from idmetric.scoring.memory import Seen
+from idmetric.scoring.reader import Loaded
+from idmetric.scoring.scores import File
 from idmetric.store.store import DamagedShardError, Store
 from tests.embed_parts import pictures, rows_of, same_rows, stored
 
@@ -135,14 +139,14 @@ def test_a_prune_while_images_are_scored_costs_no_score(
     metric = load(tmp_path / "run", device="cpu")
     gallery = Gallery(tmp_path / "cache", metric)  # the cache is a gallery, of one of the images
     gallery.update(tmp_path / "photos" / "0002.png")
-    original, pruned = score.Scorer._see, []
+    original, pruned = Encoder.see, []
 
-    def see(self: score.Scorer, loaded: list[score.Loaded]) -> list[tuple[score.File, score.Seen]]:
+    def see(self: Encoder, loaded: list[Loaded]) -> list[tuple[File, Seen]]:
         if not pruned:  # they are known to be in the cache, and gone when they are wanted
             pruned.append(gallery.prune())
         return original(self, loaded)
 
-    monkeypatch.setattr(score.Scorer, "_see", see)
+    monkeypatch.setattr(Encoder, "see", see)
     assert score.main(words) == 0
     out, err = capsys.readouterr()
     assert pruned[0].embeddings == 3

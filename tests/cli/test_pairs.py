@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from idmetric import Embedding, IDSim, load
-from idmetric.cli.pairs import Pair, Pairs
 from idmetric.cli.score import main
-from idmetric.cli.score_cache import Memory, Seen
-from idmetric.cli.score_format import UsageError
 from idmetric.gallery import Gallery
 from idmetric.io.progress import Progress
 from idmetric.models import embedder
+from idmetric.scoring.memory import Memory, Seen
+from idmetric.scoring.pairs import Pair, PairsFile
+from idmetric.scoring.scores import RequestError
 from idmetric.store.store import Store
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures, stored
@@ -91,7 +91,7 @@ def test_each_file_is_decoded_and_embedded_once_where_memory_permits(
     live = Live(embedder.Embedder, monkeypatch)
     status, out, _ = run("--distance", distance)
     assert status == 0
-    assert counted.images == live.made == len({f for p in Pairs(folder / "pairs.csv") for f in p.files}) == 20
+    assert counted.images == live.made == len({f for p in PairsFile(folder / "pairs.csv") for f in p.files}) == 20
     monkeypatch.undo()
     model = load(saved, device="cpu")
     for (a, b), found in distances(out).items():
@@ -182,7 +182,7 @@ def test_a_killed_run_goes_on_to_the_same_output(
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert (folder / "mark").exists()
-    assert not (folder / "scores.csv").exists()  # a file of scores is whole or not there
+    assert not (folder / "scores.csv").exists()  # a file of scores is written atomically
     counted.images, counted.batches = 0, []
     assert run(*options, "--cache", "kept") == whole
     assert counted.batches == uninterrupted[3:]  # what was embedded before the kill is not again
@@ -290,7 +290,7 @@ def test_shards_give_global_features_by_row(metric: IDSim, tmp_path: Path) -> No
 def test_pairs_are_read_a_line_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("".join(f"{k % 7}.png,{k}.png\n" for k in range(1000)))
-    pairs = Pairs(path)
+    pairs = PairsFile(path)
     assert len(pairs) == 1000
     stream = iter(pairs)
     assert next(stream) == Pair(str(tmp_path / "0.png"), str(tmp_path / "0.png"))
@@ -299,8 +299,8 @@ def test_pairs_are_read_a_line_at_a_time(tmp_path: Path) -> None:
     assert max(len({f for p in w for f in p.files}) for w in windows) <= 8
     assert len(windows) < 1000  # neighbours that share images stand together
     path.write_text(path.read_text() + "alone.png\n")
-    with pytest.raises(UsageError, match="pair 1001: two image paths are needed"):
-        Pairs(path)
+    with pytest.raises(RequestError, match="pair 1001: two image paths are needed"):
+        PairsFile(path)
 
 
 def test_pairs_from_a_pipe_are_read_once(run: Run, folder: Path) -> None:
@@ -316,7 +316,7 @@ def test_pairs_from_a_pipe_are_read_once(run: Run, folder: Path) -> None:
 def test_what_may_have_no_end_is_not_waited_for(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("idmetric.cli.pairs.MOST", 50)
+    monkeypatch.setattr("idmetric.scoring.pairs.MOST", 50)
     os.mkfifo(folder / "pipe")
     writer = threading.Thread(target=lambda: (folder / "pipe").write_text("0000.png,0001.png\n" * 10))
     writer.start()

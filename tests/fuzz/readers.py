@@ -101,15 +101,17 @@ def _cut(pair: tuple[bytes, bytes]) -> None:
 
 
 def _tables() -> dict[str, Reader]:
-    from idmetric.cli.pairs import Pairs
-    from idmetric.cli.score_format import UsageError
     from idmetric.data.manifest.table import ManifestError
+    from idmetric.scoring.pairs import PairsFile
+    from idmetric.scoring.scores import RequestError
 
     return {
         "manifest CSV": Reader(_file("m.csv", tables.csv_file), _manifest, (ManifestError,), 14),
         "manifest JSON lines": Reader(_file("m.jsonl", tables.lines_file), _manifest, (ManifestError,), 14),
         "manifest Parquet": Reader(_file("m.parquet", tables.parquet_file), _manifest, (ManifestError,), 14),
-        "pairs CSV": Reader(_file("pairs.csv", tables.pairs_file), lambda path: list(Pairs(path)), (UsageError,), 8),
+        "pairs CSV": Reader(
+            _file("pairs.csv", tables.pairs_file), lambda path: list(PairsFile(path)), (RequestError,), 8
+        ),
     }
 
 

@@ -25,8 +25,6 @@ from idmetric.cli.data import main as data_main
 from idmetric.cli.embed import main as embed_main
 from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
-from idmetric.cli.pairs import Pairs
-from idmetric.cli.score_format import COLUMNS, UsageError
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.errors import GalleryError
@@ -36,6 +34,8 @@ from idmetric.images.read import ImageReadError
 from idmetric.io.decimals import four, rounded
 from idmetric.io.output import OutputError, file_id, refuse_inputs
 from idmetric.scale.chunks import chunks
+from idmetric.scoring.pairs import PairsFile
+from idmetric.scoring.scores import COLUMNS, RequestError
 from idmetric.train.tiny.photos import photo_files
 from tests.embed_parts import pictures
 
@@ -292,7 +292,7 @@ def lines(run: Run, folder: Path, text: str, *argv: str) -> list[dict[str, str]]
 )
 def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: str) -> None:
     (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png,mx.png,my.png\n")
-    [pair] = Pairs(tmp_path / "p.csv")
+    [pair] = PairsFile(tmp_path / "p.csv")
     assert [Path(file).name for side in pair.files for file in side if file] == ["x.png", "mx.png", "y.png", "my.png"]
     assert pair.other == ()
 
@@ -312,8 +312,8 @@ def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: st
 def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, named: list[str]) -> None:
     count = header.count(",") + 1
     (tmp_path / "p.csv").write_text(f"{header}\n{','.join(f'{k}.png' for k in range(count))}\n")
-    with pytest.raises(UsageError) as error:
-        Pairs(tmp_path / "p.csv")
+    with pytest.raises(RequestError) as error:
+        PairsFile(tmp_path / "p.csv")
     for part in named:
         assert part in str(error.value)
 
@@ -358,8 +358,8 @@ def test_columns_without_a_name_are_called_by_their_place(run: Run, folder: Path
 )
 def test_files_of_other_programs_are_refused_with_the_remedy(tmp_path: Path, text: bytes, says: str) -> None:
     (tmp_path / "p.csv").write_bytes(text)
-    with pytest.raises(UsageError, match=says):
-        Pairs(tmp_path / "p.csv")
+    with pytest.raises(RequestError, match=says):
+        PairsFile(tmp_path / "p.csv")
 
 
 def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:

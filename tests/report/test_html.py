@@ -32,6 +32,7 @@ from idmetric.report.html import _axis, score_page
 from idmetric.report.matches import NOBODY, matches_of, tokens_of
 from idmetric.report.pictures import compressed, room
 from idmetric.scoring.heatmaps import coverage
+from idmetric.scoring.scores import Scores, columns_of
 from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, picture, score
 
 pytest.importorskip("jinja2")
@@ -428,8 +429,7 @@ def test_five_hundred_noisy_images_are_less_than_25_megabytes(metric: IDSim, cou
                "probability": 1 - k / 2000, "real_percentile": 50.0, "copy": False, "copy_agreement": 0.25}  # fmt: skip
         rows.append(row)
         album.add(row, name, ("ref0.png", None), ends[0], ends[1] if k < 500 else None)
-    found = {"signature": metric.signature(), "rows": rows, "baseline": None, "skipped": []}
-    page = score_page(found, album.finish(rows), album)
+    page = score_page(Scores(rows, columns_of(rows), metric.signature()), album)
     sizes = [len(uri) for uri in album.pictures.values()]
     assert min(sizes) > 4_000_000 / count  # they are pictures, not stamps
     assert len(page.encode()) < 25_000_000

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric import __version__
 from idmetric.cli import options
 from idmetric.cli.exits import codes, ended, failed
-from idmetric.cli.score_format import UsageError
+from idmetric.cli.output import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.io.progress import Progress

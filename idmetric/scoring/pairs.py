@@ -1,17 +1,18 @@
-"""The pairs of a CSV file, read a line at a time, however many there are."""
+"""Pairs of images: in memory, or in a CSV file that is read a line at a time, however many there are."""
 
 from __future__ import annotations
 
 import csv
+import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.cli.score_format import COLUMNS, File, UsageError
 from idmetric.io.text_file import MOST
+from idmetric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 _CANDIDATES = ("gen", "image")  # only these headers say which of the two images a column `mask` belongs to
@@ -46,6 +47,63 @@ class Pair:
 
 
 class Pairs:
+    """Pairs in memory: `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths.
+
+    Attributes:
+        masked: whether there are images with a mask (True), and images without one (False).
+        other: names of the columns that are carried through to the scores.
+
+    Raises:
+        RequestError: if there are no pairs.
+    """
+
+    def __init__(self, pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) -> None:
+        self._pairs = [pair if isinstance(pair, Pair) else _pair_of(pair) for pair in pairs]
+        if not self._pairs:
+            raise RequestError("there are no pairs")
+        self.masked = {mask is not None for pair in self._pairs for _, mask in pair.files}
+        self.other = tuple(dict.fromkeys(name for pair in self._pairs for name, _ in pair.other))
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._pairs)
+
+    @property
+    def files(self) -> Iterator[File]:
+        """The images of all pairs, with their masks; images of several pairs come again."""
+        return (file for pair in self for file in pair.files)
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures a page of the scores shows: each reference once."""
+        return len({pair.files[0] for pair in self}) + len(self)
+
+    def windows(self, files: int) -> Iterator[list[Pair]]:
+        """The pairs in runs of neighbors that name at most `files` different images (a pair may name two)."""
+        part: list[Pair] = []
+        named: set[File] = set()
+        for pair in self:
+            more = named | set(pair.files)
+            if part and len(more) > files:
+                yield part
+                part, more = [], set(pair.files)
+            part.append(pair)
+            named = more
+        if part:
+            yield part
+
+
+def _pair_of(paths: Sequence[str | os.PathLike[str] | None]) -> Pair:
+    names = [None if path is None else os.fspath(path) for path in paths]
+    if len(names) not in (2, 4) or names[0] is None or names[1] is None:
+        raise RequestError(f"a pair is (a, b) or (a, b, mask_a, mask_b), got {tuple(paths)!r}")
+    mask_a, mask_b = names[2:] or (None, None)
+    return Pair(names[0], names[1], mask_a, mask_b)
+
+
+class PairsFile(Pairs):
     """The pairs of a file, in its order; it is read once to check it, and again at each iteration.
 
     Args:
@@ -53,23 +111,23 @@ class Pairs:
             relative to its folder. What can be read only once (a pipe) is copied to a temporary file.
 
     Attributes:
-        masked: which there are: images with a mask (True), images without one (False).
+        masked: whether there are images with a mask (True), and images without one (False).
         other: names of the columns that are carried through to the scores. One that has the name of a column of scores
             is called `input_NAME`.
 
     Raises:
-        UsageError: naming the file, and the pair that lacks an image, or two columns that mean the same.
+        RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._file, self._copy = path, path, None
         try:
             if path.is_char_device() or path.is_block_device():
-                raise UsageError(f"cannot read {str(path)!r}: a device may have no end: give a file or a pipe")
+                raise RequestError(f"cannot read {str(path)!r}: a device may have no end: give a file or a pipe")
             if path.exists() and not path.is_file():
                 self._file, self._copy = _copied(path)
         except OSError as error:
-            raise UsageError(f"cannot read {str(path)!r}: {error}") from error
+            raise RequestError(f"cannot read {str(path)!r}: {error}") from error
         self._count, self.masked = 0, set[bool]()
         self.other: tuple[str, ...] = ()
         for pair in self:
@@ -78,7 +136,7 @@ class Pairs:
             if len(pair.other) > len(self.other):
                 self.other = tuple(name for name, _ in pair.other)
         if not self._count:
-            raise UsageError(f"{str(path)!r} holds no pairs")
+            raise RequestError(f"{str(path)!r} holds no pairs")
 
     def __len__(self) -> int:
         return self._count
@@ -89,9 +147,11 @@ class Pairs:
                 lines = (line for line in csv.reader(file) if any(cell.strip() for cell in line))
                 yield from self._of(lines)
         except UnicodeDecodeError as error:
-            raise UsageError(f"cannot read {str(self._path)!r}: it is not UTF-8 ({error}): save it as UTF-8") from error
+            raise RequestError(
+                f"cannot read {str(self._path)!r}: it is not UTF-8 ({error}): save it as UTF-8"
+            ) from error
         except (OSError, csv.Error) as error:
-            raise UsageError(f"cannot read {str(self._path)!r}: {error}") from error
+            raise RequestError(f"cannot read {str(self._path)!r}: {error}") from error
 
     def _of(self, lines: Iterator[list[str]]) -> Iterator[Pair]:
         number, header = 0, None
@@ -104,7 +164,7 @@ class Pairs:
 
     def _pair(self, number: int, names: Sequence[str], line: list[str]) -> Pair:
         if any(cell.strip() for cell in line[len(names) :]):
-            raise UsageError(
+            raise RequestError(
                 f"{str(self._path)!r}, pair {number} has {len(line)} cells, the header {len(names)}: quote cells that "
                 "hold commas"
             )
@@ -113,7 +173,7 @@ class Pairs:
               for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
         if not {"a", "b"} <= at.keys():
             hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
-            raise UsageError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}{hint}")
+            raise RequestError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}{hint}")
         other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
         return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
 
@@ -125,7 +185,7 @@ class Pairs:
             self._refuse_half_a_header(line, names)
             return None
         if "mask" in plain:
-            own_mask = self._whose_mask(plain)
+            own_mask = self._owner_of_mask(plain)
             names = [own_mask if name == "mask" else name for name in names]
         own: dict[str, str] = {}
         for cell, name in zip(line, names, strict=True):
@@ -146,14 +206,14 @@ class Pairs:
                 continue
             cell = line[names.index(side)]
             if not (self._path.parent / cell.strip()).exists():
-                raise UsageError(
+                raise RequestError(
                     f"{str(self._path)!r}: the header names the column {cell!r}, but none for the other image: call it "
                     f"{' or '.join(_SIDES[other])}"
                 )
 
-    def _whose_mask(self, plain: list[str]) -> str:
+    def _owner_of_mask(self, plain: list[str]) -> str:
         if not set(plain) & set(_CANDIDATES):
-            raise UsageError(
+            raise RequestError(
                 f"{str(self._path)!r}: the column 'mask' may belong to either image: call it mask_a or mask_b, and "
                 "name both if there are two"
             )
@@ -161,24 +221,10 @@ class Pairs:
 
     def _refuse_twice(self, own: dict[str, str], name: str, cell: str) -> None:
         if name in own:
-            raise UsageError(
+            raise RequestError(
                 f"{str(self._path)!r}: the columns {own[name]!r} and {cell!r} mean the same: rename or remove one"
             )
         own[name] = cell
-
-    def windows(self, files: int) -> Iterator[list[Pair]]:
-        """The pairs in runs of neighbours that name at most `files` different images (a pair may name two)."""
-        part: list[Pair] = []
-        named: set[File] = set()
-        for pair in self:
-            more = named | set(pair.files)
-            if part and len(more) > files:
-                yield part
-                part, more = [], set(pair.files)
-            part.append(pair)
-            named = more
-        if part:
-            yield part
 
 
 def _free(name: str) -> str:
@@ -189,13 +235,13 @@ def _free(name: str) -> str:
 
 
 def _copied(path: Path) -> tuple[Path, Any]:
-    """A copy of what can be read once, and what deletes it."""
+    """A copy of a pipe's content, and the temporary folder that holds it."""
     folder = tempfile.TemporaryDirectory(prefix="idmetric-")
     copy, left = Path(folder.name) / "pairs.csv", MOST
     with path.open("rb") as source, copy.open("wb") as target:
         while data := source.read(min(left + 1, 2**20)):
             left -= len(data)
             if left < 0:  # a pipe may have no end either
-                raise UsageError(f"{str(path)!r} has more than {MOST} bytes: give a file")
+                raise RequestError(f"{str(path)!r} has more than {MOST} bytes: give a file")
             target.write(data)
     return copy, folder

@@ -1,0 +1,128 @@
+"""Embeddings and small pictures of scored images, kept in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from idmetric.evaluate.copies import SIZE
+from idmetric.images.masks import MaskId
+from idmetric.images.read import Outside
+from idmetric.io.output import writing
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+from idmetric.store.fingerprint import folder_in
+from idmetric.store.store import DamagedShardError, Store
+
+Key = tuple[bool, str]  # whether there is a mask, and the content
+
+
+class Cache:
+    """Embeddings and small pictures in a folder, by the content of image and mask.
+
+    The folder has the layout of a gallery (`idmetric.gallery`), and may be one: a `Store` for each model, with exactly
+    its weights and settings. A damaged shard is deleted, and its images are embedded again. If the disk is full,
+    nothing more is kept; scores do not depend on the cache.
+
+    Args:
+        copies: keep the small pictures from which copies are found.
+        say: called with a line for each damaged shard, and if the disk is full.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        metric: Embedder,
+        outside: Outside,
+        patches: bool,
+        copies: bool,
+        say: Callable[[str], None],
+        mask_id: MaskId | None = None,
+    ) -> None:
+        def damaged(error: DamagedShardError) -> None:
+            error.path.unlink(missing_ok=True)
+            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): what it held is made again")
+
+        with writing(folder):  # or all would be embedded first
+            folder.mkdir(parents=True, exist_ok=True)
+
+        stores = {False: metric.about(), True: metric.about(outside, mask_id)}
+        made_by = metric.model_id
+        self._of = {
+            m: Store(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)
+            for m, facts in stores.items()
+        }
+
+        color = "".join(f"{x:02x}" for x in metric.background)
+        read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
+        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}", damaged=damaged) if copies else None
+        self._say, self._full = say, False
+
+    def __contains__(self, key: Key) -> bool:
+        masked, name = key
+        return name in self._of[masked] and (self._small is None or name in self._small)
+
+    def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None] | None]:
+        """The embedding and small picture of each key, in order; None if its shard is damaged or gone."""
+        if any(name in store.unsaved for store in self._stores() for _, name in keys):
+            self.save()
+
+        found: dict[Key, Embedding] = {}
+        for masked, store in self._of.items():
+            own = store.readable([name for m, name in keys if m == masked])
+            found |= {(masked, name): one for name, one in own.items()}
+        small = {} if self._small is None else self._small.readable([name for _, name in keys])
+
+        kept: list[tuple[Embedding, NDArray[np.uint8] | None] | None] = []
+        for key in keys:
+            whole = key in found and (self._small is None or key[1] in small)
+            kept.append((found[key], _picture(small.get(key[1]))) if whole else None)
+        return kept
+
+    def add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
+        """Keep images, with their small pictures if copies are looked for; they are written after half a minute."""
+        if not self._full:
+            self._writing(lambda: self._add(keys, embedding, small))
+
+    def _add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
+
+        for masked, store in self._of.items():
+            at = [k for k, (m, _) in enumerate(keys) if m == masked]
+            if at:
+                store.add([keys[k][1] for k in at], embedding[at])
+        if self._small is not None and keys:
+            flat = np.stack([x for x in small if x is not None]).reshape(len(keys), -1)
+            self._small.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
+
+    def save(self) -> None:
+        """Write whatever is not in a file yet."""
+        if not self._full:
+            self._writing(self._save)
+
+    def _save(self) -> None:
+        for store in self._stores():
+            store.save()
+
+    def _stores(self) -> list[Store]:
+        return [store for store in (*self._of.values(), self._small) if store is not None]
+
+    def _writing(self, write: Callable[[], object]) -> None:
+        """Write; if that fails, nothing more is kept: scores matter more than their cache."""
+        try:
+            write()
+        except OSError as error:
+            self._full = True
+            for store in self._stores():
+                store.drop()
+            self._say(f"the cache is not complete ({error}); the scores are")
+
+
+def _picture(small: Embedding | None) -> NDArray[np.uint8] | None:
+    if small is None:
+        return None
+    picture: NDArray[np.uint8] = small.cls[0].numpy().reshape(SIZE, SIZE, 3)
+    return picture

@@ -1,0 +1,79 @@
+"""Images that repeat the pixels of a reference."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.io.output import is_same_file
+from idmetric.scoring.records import Record
+
+_PRINTS = 256  # images compared last: a print is 30 times as large as the picture that it is made from
+
+
+class CopyWarning(UserWarning):
+    """An image repeats another's pixels."""
+
+
+def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
+    """The picture (SIZE, SIZE, 3) from which copies are found."""
+    return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
+
+
+class Prints:
+    """The prints of the images compared last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Print] = OrderedDict()
+
+    def of(self, name: str, small: NDArray[np.uint8] | None) -> Print | None:
+        """The print of an image; None without its small picture."""
+        if small is None:
+            return None
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = take_print(small)
+            if len(self._kept) > _PRINTS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return found
+
+
+def mark_copy(row: Record, path: str, own: Print | None, references: Mapping[str, Print | None]) -> None:
+    """Add `copy` and `copy_agreement` to a row, if prints were taken; a `CopyWarning` names an image that is a copy."""
+    found = _closest(own, references)
+    if found is None:
+        return
+    name, copy = found
+    row |= {"copy": copy.found, "copy_agreement": copy.agreement}
+    if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
+        warnings.warn(
+            f"{path} repeats the pixels of {name}{', mirrored' if copy.mirrored else ''} (agreement "
+            f"{copy.agreement:.2f}): a copy, not a new picture of the subject", CopyWarning, stacklevel=2,
+        )  # fmt: skip
+
+
+def warn_of_repeated_references(prints: Mapping[str, Print | None]) -> None:
+    """Give a `CopyWarning` for each reference that is a copy of one before it."""
+    names = list(prints)
+    for k, name in enumerate(names):
+        found = _closest(prints[name], {earlier: prints[earlier] for earlier in names[:k]})
+        if found is not None and found[1].found:
+            warnings.warn(
+                f"the references {found[0]} and {name} are one picture: the distances between real ones are too "
+                "small", CopyWarning, stacklevel=2,
+            )  # fmt: skip
+
+
+def _closest(own: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy] | None:
+    """The reference with the highest agreement; None without references or prints."""
+    if own is None:
+        return None
+    looks = [(name, compare(other, own)) for name, other in references.items() if other is not None]
+    return max(looks, key=lambda look: look[1].agreement, default=None)

@@ -1,0 +1,145 @@
+"""The result of `idmetric.score`: rows, and everything that the rows share."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from idmetric.io import json_file
+from idmetric.io.decimals import rounded
+from idmetric.scoring.records import Record, Records
+
+if TYPE_CHECKING:
+    from idmetric.calibration.apply import Calibration
+
+File = tuple[str, str | None]  # an image and its mask
+# columns of scores, whatever the options; other columns of a file of pairs may not have these names
+COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
+           "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
+           "copy_agreement")  # fmt: skip
+NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
+
+
+class RequestError(ValueError):
+    """The images, pairs, masks or options of a request do not fit; the message says how to fix them."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How far genuine photos of the subject are from each other: leave-one-out, see `idmetric.evaluate.references`.
+
+    Attributes:
+        distances: the distance of each reference to the others. aggregate: to the nearest ("best") or their mean.
+    """
+
+    distances: dict[str, float]
+    aggregate: str
+
+    @property
+    def mean(self) -> float:
+        """The mean of the references' distances."""
+        return sum(self.distances.values()) / len(self.distances)
+
+    @property
+    def max(self) -> float:
+        """The largest of the references' distances."""
+        return max(self.distances.values())
+
+
+@dataclass(frozen=True)
+class Scores(Records):
+    """Scored images: a row for each, with the fields that `idmetric-score --format json` prints.
+
+    Rows are sorted by distance; those of pairs have the order of the pairs. `to_pandas` and `to_records` give the rows;
+    `to_csv`, `to_json`, `to_jsonl` and `to_table` give the command's four formats.
+
+    Attributes:
+        signature: model, revision, distance, resolution, dtype and version, to report with the scores.
+        skipped: `image` and `reason` of each unreadable image, with on_error="skip".
+        baseline: how far the references are from each other; None for pairs and a single reference.
+        references: number of references; 0 for pairs.
+        threshold: the largest distance that passes.
+        left_out: references among the images, which have no row.
+        other: columns of a file of pairs that are carried through.
+        calibration: the source of the probabilities.
+    """
+
+    signature: dict[str, str] = field(default_factory=dict)
+    skipped: Sequence[Record] = ()
+    baseline: Baseline | None = None
+    references: int = 0
+    threshold: float | None = None
+    left_out: Sequence[str] = ()
+    other: Sequence[str] = ()
+    calibration: Calibration | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Count, mean and sample standard deviation of the distances, and how many of them pass the threshold.
+
+        Returns:
+            n, mean (None without rows), std (n - 1; None for fewer than two rows); with a threshold also threshold,
+            passing (how many are not above it) and share_passing in [0, 1].
+        """
+        distances = [row["distance"] for row in self.rows]
+        found: dict[str, Any] = {
+            "n": len(distances),
+            "mean": statistics.fmean(distances) if distances else None,
+            "std": statistics.stdev(distances) if len(distances) > 1 else None,
+        }
+        if self.threshold is not None:
+            passing = len(distances) - len(self.failing)
+            share = passing / len(distances) if distances else None
+            found |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+        return found
+
+    @property
+    def failing(self) -> list[Record]:
+        """The rows with a distance above the threshold."""
+        if self.threshold is None:
+            return []
+        return [row for row in self.rows if not row["distance"] <= self.threshold]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--format json` prints; numbers with nine significant digits."""
+        about = self.baseline
+        found: dict[str, Any] = {"signature": self.signature, "rows": self.rows, "baseline": None}
+        if about is not None:
+            found["baseline"] = {**asdict(about), "mean": about.mean, "max": about.max}
+        if self.references == 1:
+            found["baseline_note"] = NEEDS_TWO
+        found["skipped"] = list(self.skipped)
+        if self.left_out:
+            found["references_left_out"] = list(self.left_out)
+        found["summary"] = self.summary
+        answer: dict[str, Any] = rounded(found)
+        return answer
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json_file.text(self.to_dict(), indent=2) + "\n"
+
+    def to_jsonl(self) -> str:
+        """A JSON object for each row, with the mean and maximum of the baseline."""
+        return self._with_baseline().to_jsonl()
+
+    def to_csv(self) -> str:
+        """CSV text with the baseline's mean and maximum in each row; numbers with four decimals."""
+        return self._with_baseline().to_csv()
+
+    def to_table(self) -> str:
+        """Aligned columns for reading, and below them whatever all rows share."""
+        from idmetric.scoring.table import table
+
+        return table(self)
+
+    def _with_baseline(self) -> Records:
+        about = {} if self.baseline is None else {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
+        return Records([{**row, **about} for row in self.rows], (*self.columns, *about))
+
+
+def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
+    """The keys of all rows, in the order in which they come."""
+    return tuple(dict.fromkeys(name for row in rows for name in row))

@@ -1,0 +1,84 @@
+"""The settings of a run of scoring, and whoever watches it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from idmetric.scoring.files import PathLike
+from idmetric.scoring.records import Record
+from idmetric.scoring.scores import File
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from idmetric.calibration.apply import Calibration
+    from idmetric.images.masks import MaskId, MaskLike
+    from idmetric.images.read import Outside
+    from idmetric.models.embedding import Embedding
+
+Progress = Callable[[int, int], object]  # called with the number of images or pairs that are done, and of all
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of `idmetric.score`, which has their meanings.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    distance: str = "cls"
+    aggregate: Literal["best", "mean"] = "best"
+    mask_dir: PathLike | None = None
+    mask_id: MaskId | None = None
+    outside: Outside = "black"
+    on_error: Literal["fail", "skip"] = "fail"
+    cache: PathLike | None = None
+    calibration: Calibration | None = None
+    prior: float | None = None
+    copies: bool = True
+    threshold: float | None = None
+    batch_size: int = 32
+    workers: int | None = None
+    memory: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.aggregate not in ("best", "mean"):
+            raise ValueError(f"unknown aggregate {self.aggregate!r}: choose best or mean")
+        if self.on_error not in ("fail", "skip"):
+            raise ValueError(f"unknown on_error {self.on_error!r}: choose fail or skip")
+        if self.batch_size < 1 or (self.workers is not None and self.workers < 1) or not self.memory >= 0:
+            raise ValueError("batch_size and workers must be at least 1, memory at least 0")
+        if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
+            raise ValueError("prior lies between 0 and 1, and needs a calibration")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise ValueError("threshold must be a number")
+
+    @property
+    def threads(self) -> int:
+        """Threads that read images."""
+        return self.workers or min(8, os.cpu_count() or 1)
+
+
+class Watcher(Protocol):
+    """Sees images, embeddings and rows as they come; `idmetric.report.album.Album` makes a page of them.
+
+    Attributes:
+        details: of how many images patch tokens are wanted; 0 = none. references: in the order in which they came.
+    """
+
+    details: int
+    references: dict[File, None]
+
+    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
+        """Take an image and its mask; called from several threads."""
+
+    def tokens(self, file: File, masked: bool, embedding: Embedding) -> Any:
+        """Data of an embedded image to be given back with its rows; None for nothing."""
+
+    def add(self, row: Record, image: File, reference: File, own: Any, other: Any) -> None:
+        """Take a row, and the data of its image and its reference."""
