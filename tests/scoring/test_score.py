@@ -1,0 +1,170 @@
+"""`idmetric.score` and `score_pairs` give Python what the command prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import idmetric
+from idmetric import IDSim, ImageReadError, score, score_pairs
+from idmetric.calibration.apply import Calibration
+from idmetric.calibration.curves import Platt
+from idmetric.cli.score import main
+from idmetric.scoring.scores import RequestError, Scores
+
+Print = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    """A model, two references, three candidates, their masks, pairs, and a file that is not an image."""
+    root = tmp_path_factory.mktemp("score")
+    metric.save_pretrained(root / "model")
+    rng = np.random.default_rng(7)
+    (root / "gen").mkdir()
+    (root / "masks").mkdir()
+    for k, name in enumerate(("a", "b", "gen/c", "gen/d", "gen/e")):
+        Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((50, 40)).save(root / f"{name}.png")
+        mask = np.zeros((40, 50), np.uint8)
+        mask[5 + k : 30, 10:40] = 255
+        Image.fromarray(mask).save(root / "masks" / f"{Path(name).name}.png")
+    (root / "pairs.csv").write_text(
+        "ref,gen,mask_ref,mask_gen,prompt\na.png,gen/d.png,,,red\na.png,gen/c.png,masks/a.png,masks/c.png,blue\n"
+    )
+    (root / "bad.png").write_bytes(b"no image")
+    return root
+
+
+@pytest.fixture
+def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(folder)
+    return idmetric.load("model", device="cpu")
+
+
+@pytest.fixture
+def printed(model: Any, capsys: pytest.CaptureFixture[str]) -> Print:
+    """The command's stdout, in the folder."""
+
+    def call(*argv: str) -> str:
+        capsys.readouterr()
+        main(["--model", "model", "--device", "cpu", "--quiet", *argv])
+        return capsys.readouterr().out
+
+    return call
+
+
+CASES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    ((), {}),
+    (("--distance", "joint", "--batch-size", "2"), {"distance": "joint", "batch_size": 2}),
+    (("--aggregate", "mean"), {"aggregate": "mean"}),
+    (("--mask-dir", "masks", "--outside", "crop"), {"mask_dir": "masks", "outside": "crop"}),
+    (("--threshold", "0.1", "--no-copies"), {"threshold": 0.1, "copies": False}),
+    (("bad.png", "--on-error", "skip"), {"images": ["gen", "a.png", "bad.png"], "on_error": "skip"}),
+    (("--include-refs", "--workers", "1"), {"include_references": True, "workers": 1}),
+]
+
+
+@pytest.mark.parametrize(("options", "arguments"), CASES)
+def test_scores_are_those_that_the_command_prints(
+    model: Any, printed: Print, options: tuple[str, ...], arguments: dict[str, Any]
+) -> None:
+    words = ("--ref", "a.png", "--ref", "b.png", "gen", "a.png", *options)
+    found = score(model, ["a.png", Path("b.png")], **{"images": ["gen", "a.png"], **arguments})
+    assert found.to_dict() == json.loads(printed(*words, "--format", "json"))
+    assert list(found) == found.to_dict()["rows"]
+    for form, text in (("table", found.to_table()), ("csv", found.to_csv()), ("jsonl", found.to_jsonl())):
+        assert text == printed(*words, "--format", form)
+
+
+def test_pairs_are_those_that_the_command_prints(model: Any, printed: Print) -> None:
+    found = score_pairs(model, "pairs.csv", distance="patch")
+    assert found.to_dict() == json.loads(printed("--pairs", "pairs.csv", "--distance", "patch", "--format", "json"))
+    assert [row["prompt"] for row in found] == ["red", "blue"]
+    listed = score_pairs(
+        model, [("a.png", "gen/d.png"), ("a.png", "gen/c.png", "masks/a.png", Path("masks/c.png"))], distance="patch"
+    )
+    assert [row["distance"] for row in listed] == [row["distance"] for row in found]
+    expected = model("a.png", "gen/c.png", "patch", mask_a="masks/a.png", mask_b="masks/c.png")
+    assert listed[1]["distance"] == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_data_frames_have_the_rows(model: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = score(model, "a.png", "gen")
+    frame = found.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.to_dict("records") == found.to_records() == list(found)
+    assert frame["distance"].is_monotonic_increasing
+
+
+def test_unreadable_images_fail_or_are_skipped(model: Any) -> None:
+    with pytest.raises(ImageReadError, match=r"2 of 4 images.*bad\.png.*absent\.png"):
+        score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"])
+    found = score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"], on_error="skip")
+    assert [row["image"] for row in found] == ["gen/c.png"]
+    assert [lost["image"] for lost in found.skipped] == ["absent.png", "bad.png"]
+    nothing = score(model, "a.png", ["bad.png"], on_error="skip", threshold=1.0)
+    assert (len(nothing), nothing.summary["n"], nothing.summary["mean"]) == (0, 0, None)
+    assert nothing.to_csv().strip() == ""
+    assert "summary: n 0" in nothing.to_table()
+
+
+def test_a_cache_and_progress_change_no_score(model: Any, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    plain = score(model, "a.png", "gen", progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 1), (3, 3)]
+    for _ in range(2):
+        assert score(model, "a.png", "gen", cache=tmp_path / "kept") == plain
+
+
+def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:
+    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model")
+    made.write(tmp_path / "c.json")
+    for calibration in (made, tmp_path / "c.json"):
+        found = score(model, "a.png", "gen", calibration=calibration, prior=0.1)
+        for row in found:
+            assert row["probability"] == pytest.approx(made.probability(row["distance"], 0.1).item(), abs=1e-6)
+    assert model.calibration is None
+    with pytest.raises(RequestError, match="no calibration beside its weights"):
+        score(model, "a.png", "gen", calibration="stored")
+    with pytest.raises(ValueError, match="for the distance 'cls', not 'patch'"):
+        score(model, "a.png", "gen", calibration=made, distance="patch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"references": "absent.png"}, "absent.png"),
+        ({"images": []}, "at least one image"),
+        ({"images": "a.png"}, "all candidates are references"),
+        ({"mask_id": 3}, "needs masks"),
+        ({"mask_dir": "nowhere"}, "no folder 'nowhere'"),
+        ({"aggregate": "median"}, "unknown aggregate 'median'"),
+        ({"on_error": "stop"}, "unknown on_error 'stop'"),
+        ({"prior": 0.5}, "needs a calibration"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_requests_that_do_not_fit_are_refused(model: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        score(model, **{"references": "a.png", "images": "gen", **arguments})
+
+
+@pytest.mark.parametrize("pairs", [[], [("a.png",)], [("a.png", "b.png", "masks/a.png")], [("a.png", None)]])
+def test_pairs_need_two_images(model: Any, pairs: list[Any]) -> None:
+    with pytest.raises(RequestError, match="pair"):
+        score_pairs(model, pairs)
+
+
+def test_missing_fields_are_empty_in_csv() -> None:
+    found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
+    assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]
