@@ -27,7 +27,7 @@ OnError = Literal["raise", "none"]
 
 
 class _Columns:
-    """What both do: read columns, and put None where there is nothing."""
+    """Base of both: reads columns, and puts None where a cell is empty."""
 
     def __init__(
         self, metric: Embedder, outside: Outside, mask_id: MaskId | None, batch_size: int, on_error: OnError
@@ -116,7 +116,7 @@ class EmbedColumn(_Columns):
 
 
 class ScoreColumns(_Columns):
-    """Adds the distance of each image to the one beside it; lower = more surely the same identity.
+    """Adds the distance between the images of two columns; lower = more surely the same identity.
 
     Args:
         metric: the model. a, b: the columns compared. distance: see `idmetric.distance`.
@@ -165,7 +165,7 @@ class ScoreColumns(_Columns):
 
 
 def as_image(cell: Any) -> ImageLike | None:
-    """What a cell of a column holds: a PIL image, bytes, a path, an array, or the dict of an undecoded image."""
+    """The content of a cell: a PIL image, bytes, a path, an array, or the dict of an undecoded image."""
     if not isinstance(cell, Mapping):
         image: ImageLike | None = cell
         return image

@@ -54,7 +54,7 @@ class _Shared:
 
 
 class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types here
-    """What both have: a model next to the states."""
+    """Base of both metrics: a model next to the states."""
 
     is_differentiable = False
     full_state_update = False
@@ -137,7 +137,7 @@ class IdentitySimilarity(_WithEmbedder):
         self.outside: Outside = outside
         self.batch_size = batch_size
         # a value is four bytes: all are kept. The name differs by model and settings, for a MetricCollection takes
-        # metrics whose states have one name and are equal after the first batch for the same
+        # metrics with equal states after the first batch for the same
         self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}_{_mark(self.metric)}"
         self._add(self._values, torch.float32)
 
@@ -262,7 +262,7 @@ class IdentityRetrieval(_WithEmbedder):
         masks: Masks = None,
         mask_id: MaskId | None = None,
     ) -> None:
-        """Add images and whose they are.
+        """Add images and their identities.
 
         Args:
             preds, masks, mask_id: as for `IdentitySimilarity.update`.

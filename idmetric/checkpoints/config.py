@@ -29,7 +29,7 @@ def check(kind: type, values: Mapping[str, Any], numbers: bool = True) -> None:
         numbers: whether whole numbers must lie in 1..`MOST`, as those of a model's architecture do.
 
     Raises:
-        ValueError: naming the field, what it takes and what was found.
+        ValueError: naming the field, the values that it takes, and the value found.
     """
     hints = typing.get_type_hints(kind)
     for name in (field.name for field in fields(kind) if field.name in values):
@@ -44,7 +44,7 @@ def check(kind: type, values: Mapping[str, Any], numbers: bool = True) -> None:
 
 
 def check_view(image_size: int, mean: typing.Sequence[float] | None, std: typing.Sequence[float] | None) -> None:
-    """Check how images are seen.
+    """Check the resolution and normalization of images.
 
     Raises:
         ValueError: for a side beyond `SIDE` pixels, or a normalisation that divides by nothing.
@@ -58,7 +58,7 @@ def check_view(image_size: int, mean: typing.Sequence[float] | None, std: typing
 
 
 def check_mirror_sizes(sides: typing.Sequence[int]) -> None:
-    """Check the sizes at which mirrored images are seen besides.
+    """Check the sizes at which mirrored images are additionally embedded.
 
     Raises:
         ValueError: for more than `VIEWS` of them, or a side outside 1..`SIDE` pixels.
@@ -80,7 +80,7 @@ def check_arguments(args: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any, name: str, depth: int = 0) -> None:
-    """Check what stands in an object of free names: numbers, texts, and short lists and objects of them."""
+    """Check the values of an object with free keys: numbers, texts, and short lists and objects of them."""
     if depth > _DEEPEST:
         raise ValueError(f"{name} is nested too deeply")
     if isinstance(value, Mapping | list | tuple):

@@ -1,4 +1,4 @@
-"""CheckpointError, and contexts that make other errors into it."""
+"""CheckpointError, and contexts that turn other errors into it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be found, fetched or understood; the message says which, and the way out."""
+    """A checkpoint that cannot be found, fetched or understood; the message says which, and how to fix it."""
 
 
 @contextlib.contextmanager
 def naming(what: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors about a checkpoint raised inside say which file it is."""
+    """Prefix a CheckpointError raised inside with the name of the file."""
     try:
         yield
     except CheckpointError as error:
@@ -23,7 +23,7 @@ def naming(what: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors that values of an unexpected kind lead to say which files they are in."""
+    """Turn errors caused by unexpected values in a file into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError:

@@ -30,10 +30,10 @@ _SETTINGS = 2**24  # bytes of a JSON file
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model folder holds: `config` (parsed config.json), `state` (name -> tensor) and where it came from.
+    """The content of a model folder: `config` (parsed config.json), `state` (name -> tensor), and their source.
 
     `revision` names the exact weights: a Hub commit, or for a folder the first 12 hex digits of the SHA-256 of its
-    weights and settings. `files` are those that it was read from.
+    weights and settings. `files` is the folder or repository that was read.
     """
 
     config: dict[str, Any]
@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """Write a model folder; `config` must hold `model_type`. Existing files are replaced whole or not at all.
+    """Write a model folder; `config` must hold `model_type`. Existing files are replaced atomically.
 
     Raises:
         OutputError: naming the file that cannot be written.
@@ -64,7 +64,7 @@ def read(files: Files) -> Checkpoint:
     """Read a model folder or Hub repository of our own format.
 
     Raises:
-        CheckpointError: naming what is missing, broken or unreachable.
+        CheckpointError: naming the file that is missing, broken or unreachable.
     """
     settings = read_config(files)
     weights = files[WEIGHTS]

@@ -68,7 +68,7 @@ class Files:
         return path
 
     def optional(self, filename: str) -> Path | None:
-        """The file, or None where there is none (or none in the cache, without a network).
+        """The file, or None if it does not exist (without a network: if it is not in the cache).
 
         Raises:
             CheckpointError: if the repository cannot be reached for another reason.
@@ -92,7 +92,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     A file that the Hub names by its SHA-256 (all weights are) is checked against it after the download.
 
     Raises:
-        CheckpointError: in one line: what failed, why, and the ways out.
+        CheckpointError: one line that says what failed, why, and how to fix it.
     """
     _check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
@@ -125,7 +125,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
     return found
 
 
-_fetched: set[str] = set()  # repositories whose download was announced
+_fetched: set[str] = set()  # repositories for which a download was announced
 
 
 def _reached(repo: str, there: bool, hub: Hub) -> Hub:

@@ -58,7 +58,7 @@ def read_idsim(
     Raises:
         CheckpointError: naming the file that is missing, unreachable or not understood.
     """
-    # the adapter's files first: they are small, and say early that there is no network
+    # the adapter's files first: they are small, and a missing network shows early
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
     adapter = read_finite(files[ADAPTER])
     heads = {name: read_head(files[file], adapter_config) for name, file in HEADS.items()}
@@ -95,7 +95,7 @@ def read_idsim(
 
 
 def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The adapter's tensors for the backbone; those for the heads stand in the heads' own files too, which win."""
+    """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
     found = {}
     for key, value in adapter.items():
         name = key.removeprefix(_PREFIX)
@@ -112,7 +112,7 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
     check_finite(state, path)
-    trained = "modules_to_save.default."  # PEFT's copy of a module that it trains whole, beside the original
+    trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
     if any(key.startswith(trained) for key in state):
         state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}

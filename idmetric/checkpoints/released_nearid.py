@@ -63,7 +63,7 @@ def read_nearid(files: Files) -> Checkpoint:
 
 
 def read_siglip(files: Files) -> Checkpoint:
-    """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: what NearID is before it is trained.
+    """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: NearID before its training.
 
     The tensors of the text tower are not read.
 
@@ -84,7 +84,7 @@ def read_siglip(files: Files) -> Checkpoint:
         config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
     weights = files[checkpoint.WEIGHTS]
     with understanding(weights), naming(weights):
-        tensors = read_tensors(weights)  # mapped: what is left out is not read
+        tensors = read_tensors(weights)  # mapped: tensors that are left out are not read
         tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
         check_finite(tower, weights)
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}

@@ -22,7 +22,7 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _lost(unit: Tensor) -> Tensor:
-    """What a vector of zeros lacks of |a - b|^2 / 2 = 1 - a.b: half of the square that its length should have."""
+    """The share that a vector of zeros is missing in |a - b|^2 / 2 = 1 - a.b: half of its unit length squared."""
     lost = (1 - unit.square().sum(-1)) / 2
     return lost.where(lost > 0.25, 0)  # of all others it is rounding
 

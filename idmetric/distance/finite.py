@@ -38,7 +38,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor with numbers that are not finite; None if there is none."""
+    """The name of the first tensor with numbers that are not finite; None if all are finite."""
     return next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
 
 

@@ -129,7 +129,7 @@ def distance_matrix(
 
 
 def self_terms(embedding: Embedding, name: str) -> Tensor | None:
-    """What debiasing subtracts for each image, (B, P), to compute once for images compared often: `self_b`.
+    """The terms (B, P) that debiasing subtracts for each image; compute them once for images compared often (`self_b`).
 
     None for distances without such a term.
     """

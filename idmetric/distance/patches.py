@@ -1,7 +1,7 @@
-"""Cosine similarity of patch tokens to a subject, and where patches lie in an image.
+"""Cosine similarity of patch tokens to a subject, and the places of patches in an image.
 
-A mask of the reference weights its patches by how much of them it covers. What a patch of the target is compared with
-(`match`), u_i being the reference's tokens at unit length and w_i their weights, summing to 1:
+A mask of the reference weights its patches by how much of them it covers. `match` selects the comparison of a patch of
+the target with the reference, u_i being the reference's tokens at unit length and w_i their weights, summing to 1:
 
 | match | similarity of a token t at unit length | after |
 |---|---|---|
@@ -86,7 +86,7 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
 
 
 def prototypes(subject: Embedding, match: Match = "prototype") -> Tensor:
-    """What tokens are multiplied with, for each image (R, D): see the module. Not for "nearest", which has many."""
+    """The prototype of each image (R, D), by which tokens are multiplied; "nearest" has none: see the module."""
     own = F.normalize(patch_tokens(subject), dim=-1)
     weights = own.new_ones(own.shape[:2]) if subject.weights is None else subject.weights.to(own)
     mean = (own * (weights / weights.sum(1, keepdim=True))[..., None]).sum(1)

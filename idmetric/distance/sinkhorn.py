@@ -198,13 +198,13 @@ def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor |
     if weights is None:
         uniform = x.new_full(x.shape[:2], 1 / x.shape[1])
         return Cloud(x, uniform, uniform.log(), potential)
-    weights = _normalised(weights, x)
+    weights = _normalized(weights, x)
     # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
     x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
     return Cloud(x, weights, weights.detach().log(), potential)
 
 
-def _normalised(weights: Tensor, x: Tensor) -> Tensor:
+def _normalized(weights: Tensor, x: Tensor) -> Tensor:
     if weights.shape != x.shape[:2]:
         raise ValueError(f"weights of shape {tuple(weights.shape)} for tokens of shape {tuple(x.shape)}")
     weights = _saveable(weights.to(x.dtype))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.images.kinds import SLACK, Colour, ImageReadError, describe
+from idmetric.images.kinds import SLACK, Color, ImageReadError, describe
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
@@ -91,7 +91,7 @@ def image_of_pixels(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -> Tensor:
+def float_pixels(source: Tensor | NDArray[Any], name: str, background: Color) -> Tensor:
     """One float image as RGB (3, H, W); a tensor keeps its graph."""
     if isinstance(source, Tensor):
         x = single_image(source, name)
@@ -101,16 +101,16 @@ def float_pixels(source: Tensor | NDArray[Any], name: str, background: Colour) -
     return composite(x, background)
 
 
-def composite(x: Tensor, background: Colour) -> Tensor:
+def composite(x: Tensor, background: Color) -> Tensor:
     """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
     x = x if x.dtype == torch.float64 else x.float()
     channels = x.shape[-3]
-    colour = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)
+    color = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)
     if channels in (1, 3):
-        return colour
+        return color
     alpha = x[..., -1:, :, :]
     behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
-    return colour * alpha + behind * (1 - alpha)
+    return color * alpha + behind * (1 - alpha)
 
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:

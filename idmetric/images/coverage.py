@@ -10,7 +10,7 @@ BLOCK = 1 << 20  # values that are averaged at a time
 
 
 def box_of(cover: Tensor) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom (these two excluded) of what a mask (H, W) covers by half, or of all, if nothing is."""
+    """Left, top, right, bottom (both excluded) of the pixels that a mask (H, W) covers by half, else at all."""
     half = cover >= 0.5  # faint edges, as compression makes them, do not count
     inside = half if half.any() else cover > 0
     rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
@@ -21,7 +21,7 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable.
 
     Args:
-        full: the value of what is wholly covered; the result is divided by it. Integers give float32.
+        full: the value of a wholly covered pixel; the result is divided by it. Integers give float32.
     """
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover

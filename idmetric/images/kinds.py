@@ -15,10 +15,10 @@ from torch import Tensor
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
-WHITE: Colour = (255, 255, 255)
+WHITE: Color = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in

@@ -1,4 +1,4 @@
-"""Values of a mask, however it is encoded: which of them are the subject.
+"""Select the subject among the values of a mask, however it is encoded.
 
 The table in `idmetric.images.masks` lists the encodings. Each function returns the values (H, W), and the value that
 means wholly covered.
@@ -18,10 +18,10 @@ from PIL import Image, ImageChops
 
 from idmetric.images.arrays import check_pixels
 from idmetric.images.coverage import BLOCK
-from idmetric.images.kinds import Colour, ImageReadError
+from idmetric.images.kinds import Color, ImageReadError
 from idmetric.images.modes import convert, eight_bit, has_alpha
 
-MaskId = int | str | Colour  # an index or a value; a colour as (red, green, blue) or "#rrggbb"
+MaskId = int | str | Color  # an index or a value; a colour as (red, green, blue) or "#rrggbb"
 _SHOWN = 8  # labels in a message
 _PICTURE = 64  # colours: an image with more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more grey values than this
@@ -29,7 +29,7 @@ _TINT = 8  # of 255: how far lossy compression may tint grey
 
 
 class MaskWarning(UserWarning):
-    """A mask that can be used, and is probably not what was meant."""
+    """A mask that can be used, but probably selects something else than was meant."""
 
 
 class SeveralLabelsError(ImageReadError):
@@ -42,7 +42,7 @@ def parse_mask_id(text: str) -> MaskId:
     Raises:
         ValueError: for anything else, and for the background, 0.
     """
-    return _colour_of(text) if text.startswith("#") else _number_of(text)
+    return _color_of(text) if text.startswith("#") else _number_of(text)
 
 
 def of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
@@ -95,15 +95,15 @@ def of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDA
         return values, full
     if image.mode.startswith("I"):
         return _of_values(np.asarray(image), 65535, name, mask_id)
-    return _of_colours(convert(image, "RGB", name), name, mask_id)
+    return _of_colors(convert(image, "RGB", name), name, mask_id)
 
 
 def _of_transparent(
     image: Image.Image, alpha: Image.Image, name: str, mask_id: MaskId | None
 ) -> tuple[NDArray[Any], float]:
-    """An image of varying alpha: alpha alone counts where what it shows is one colour, or a picture.
+    """An image of varying alpha: alpha alone counts where the visible part has one colour, or is a picture.
 
-    Else its colours, or indices, are labels, and what is transparent is background like black, or index 0.
+    Otherwise its colours, or indices, are labels, and transparent pixels are background like black, or index 0.
     """
     visible = alpha.point(lambda value: 255 if value else 0)
     front = image if image.mode == "P" else convert(eight_bit(image, name), "RGBA", name).convert("RGB")
@@ -119,11 +119,11 @@ def _of_transparent(
         hidden.paste(front, mask=visible)
         if mask_id is None and hidden.getcolors(_PICTURE) is None:
             return np.asarray(alpha), 255
-        values, full = _of_colours(hidden, name, mask_id)
+        values, full = _of_colors(hidden, name, mask_id)
     return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full
 
 
-def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
+def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
     """An RGB image: grey where its channels agree, else its colours are labels, and black is background."""
     red, green, blue = image.split()
     spread = max(_brightest(ImageChops.difference(a, b)) for a, b in ((red, green), (green, blue), (red, blue)))
@@ -140,9 +140,9 @@ def _of_colours(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[
             "it holds more than 256 colours, as a photo or a lossy file does, which does not show the subject's: "
             "save it as a grey PNG, white = subject",
         )
-    colours = sorted(colour for _, colour in found if any(colour))  # type: ignore[arg-type]  # of RGB
+    colours = sorted(color for _, color in found if any(color))  # type: ignore[arg-type]  # of RGB
     if mask_id is not None:
-        wanted = _label(_colour_of, mask_id, name, "colours", colours)
+        wanted = _label(_color_of, mask_id, name, "colours", colours)
         chosen = [wanted]
     elif len(colours) > 1:
         raise _several(name, "colours", colours)
@@ -236,11 +236,11 @@ def _listed(labels: list[Any]) -> str:
     return f"{', '.join(shown[: _SHOWN - 1])}, ..., {shown[-1]}"
 
 
-def _hex(colour: Colour) -> str:
+def _hex(colour: Color) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def _colour_of(label: MaskId) -> Colour:
+def _color_of(label: MaskId) -> Color:
     if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
         label = (int(label[1:3], 16), int(label[3:5], 16), int(label[5:7], 16))
     if not isinstance(label, tuple) or len(label) != 3 or not any(label) or not all(0 <= v <= 255 for v in label):

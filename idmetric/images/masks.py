@@ -1,6 +1,6 @@
 """Subject masks of any encoding to coverage in [0, 1], and cut-outs by them: the one reader of masks.
 
-What counts as the subject, by how a mask is stored:
+The subject of a mask depends on how the mask is stored:
 
 | mask | subject |
 |---|---|
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from idmetric.images.arrays import channels_last, float_pixels, is_float
 from idmetric.images.coverage import BLOCK, average_to, box_of, same_shape
-from idmetric.images.kinds import MAX_PIXELS, STORED, WHITE, Colour, ImageLike, ImageReadError, Outside, describe
+from idmetric.images.kinds import MAX_PIXELS, STORED, WHITE, Color, ImageLike, ImageReadError, Outside, describe
 from idmetric.images.mask_values import (
     MaskId,
     MaskWarning,
@@ -94,9 +94,9 @@ def read_mask(
     """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
 
     Args:
-        source: as for `read_image`; tensors may also be (H, W). The module's table says what is the subject.
+        source: as for `read_image`; tensors may also be (H, W). The module's table lists what counts as the subject.
         size: (height, width) to average to, so that values are exact fractions of covered area; None keeps its own.
-        image: what the mask belongs to, as `read_image` gives it, or pixels (3, H, W): the mask is turned as it was,
+        image: the mask's image, as `read_image` gives it, or pixels (3, H, W): the mask is turned as the image was,
             and must have its shape; a mask that selects almost nothing or all of it gets a warning.
         mask_id: the label that is the subject, where there are several.
         max_pixels: as for `read_image`.
@@ -139,15 +139,15 @@ def cut_out(
     outside: Outside = "black",
     *,
     mask_id: MaskId | None = None,
-    background: Colour = WHITE,
+    background: Color = WHITE,
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[Image.Image | Tensor, Tensor]:
     """The subject of an image: the pixels outside its mask painted over or cut off, at the image's own size.
 
     Args:
         image, background, max_pixels: as for `read_image`. mask, mask_id: as for `read_mask`.
-        outside: "black" or "white" paints, "crop" paints black and cuts to the box of what the mask covers by half
-            (all it covers, if nothing is), "keep" leaves the image as it is.
+        outside: "black" or "white" paints, "crop" paints black and cuts to the box of the pixels that the mask
+            covers by half (or at all, if none is), "keep" leaves the image as it is.
 
     Returns:
         The image, a float tensor (3, h, w) with its graph for float images, else a PIL image; and the mask's coverage

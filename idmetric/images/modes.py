@@ -14,7 +14,7 @@ def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
     """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
 
     EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colours stored under them show),
-    and 16-bit values become what the installed Pillow makes of them.
+    and the installed Pillow decides how 16-bit values are converted.
 
     Raises:
         ImageReadError: if Pillow cannot convert this mode.

@@ -97,7 +97,7 @@ def _refused(kind: str) -> str:
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
-    """What Pillow can open: an existing file's path, or bytes in memory."""
+    """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if isinstance(source, str) and _ADDRESS.match(source):

@@ -1,7 +1,7 @@
 """Which image files a path, a folder or a pattern names, and which mask belongs to each: the same in every command.
 
 - A file stands for itself, whatever its name.
-- A folder stands for the images in and below it. Links to folders are followed, except those that lead back to a folder
+- A folder stands for the images in and below it. Links to folders are followed, unless they lead back to a folder
   above.
 - A pattern (`gen/*.png`, `gen/**/*.png`) stands for what matches it, as a shell would list it.
 
@@ -112,7 +112,7 @@ def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 
 def natural(path: str) -> tuple[Any, ...]:
-    """What to sort paths by, so that numbers in names count as numbers."""
+    """Sort key of paths, in which numbers in names count as numbers."""
     parts = [[int(x) if k % 2 else x for k, x in enumerate(_NUMBERS.split(part))] for part in Path(path).parts]
     return parts, path
 

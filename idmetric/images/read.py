@@ -33,7 +33,7 @@ from idmetric.images.kinds import (
     MAX_PIXELS,
     STORED,
     WHITE,
-    Colour,
+    Color,
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
@@ -63,7 +63,7 @@ __all__ = [
 def read_image(
     source: ImageLike,
     *,
-    background: Colour = WHITE,
+    background: Color = WHITE,
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
 ) -> Image.Image:
@@ -95,7 +95,7 @@ def to_pixels(
     source: ImageLike,
     size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
     *,
-    background: Colour = WHITE,
+    background: Color = WHITE,
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
@@ -130,7 +130,7 @@ def load_batch(
     images: ImageLike | Iterable[ImageLike],
     size: tuple[int, int],
     *,
-    background: Colour = WHITE,
+    background: Color = WHITE,
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
     device: torch.device | str | None = None,
@@ -218,7 +218,7 @@ def _is_image(x: Any) -> bool:
     return hasattr(x, "read")
 
 
-def _rgb(source: ImageLike, background: Colour, max_pixels: int, preprocessing: Preprocessing) -> Image.Image:
+def _rgb(source: ImageLike, background: Color, max_pixels: int, preprocessing: Preprocessing) -> Image.Image:
     """As `read_image`, but maybe the caller's own object."""
     name = describe(source)
     if isinstance(source, Tensor | np.ndarray) and is_float(source):

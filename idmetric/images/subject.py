@@ -1,4 +1,4 @@
-"""Which part of each image of a batch is the subject: masks and boxes, differentiably.
+"""Select the subject of each image of a batch by masks and boxes, differentiably.
 
 The same as `masks.cut_out` for one image, for pixels (B, 3, H, W) that carry a graph, on their own device.
 """
@@ -21,7 +21,7 @@ Cut = tuple[int, int, int, int]
 def subject_of(
     x: Tensor, masks: Tensor | None, boxes: Boxes | None, outside: Outside = "black"
 ) -> tuple[list[Tensor], list[Tensor] | None]:
-    """What is to be looked at of each image.
+    """The pixels of each image that show the subject.
 
     Args:
         x: pixels (B, 3, H, W) in [0, 1].

@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
     A device or a pipe (/dev/stdout, /dev/null) is written to as it is.
 
     Raises:
-        OutputError: if a file of that name cannot be written there; what was there before is whole.
+        OutputError: if a file of that name cannot be written there; the file that was there is unchanged.
     """
     with writing(path):
         device = _is_device(path)
@@ -55,7 +55,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what `replacing` left beside `path` where its process was killed; for one who alone writes it now.
+    """Remove temporary files that `replacing` left next to `path` when its process was killed.
+
+    Only the sole writer of `path` may call this.
 
     Of names over 40 characters it goes by no more than those, so that nothing is removed.
     """
@@ -106,7 +108,7 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
 def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
     """Equal only for names of the same regular file: links, and other spellings if the disk ignores case.
 
-    None for what is not there, or is a folder, a pipe or a device.
+    None if it does not exist, or is a folder, a pipe or a device.
     """
     try:
         found = os.stat(path)

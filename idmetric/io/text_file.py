@@ -16,9 +16,9 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it has more bytes, is no text, or is a pipe or device, which may be waited for without an end.
+        ValueError: if it has more bytes, is not text, or is a pipe or device, which might never end.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # of a folder, open tells
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # open reports folders
         raise ValueError("it is a pipe or a device: give a file")
     with open(path, "rb") as file:
         data = file.read(most + 1)

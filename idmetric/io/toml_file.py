@@ -12,7 +12,7 @@ def parse(text: str) -> dict[str, Any]:
     """The table of a TOML text.
 
     Raises:
-        ValueError: if it is none, or nested so deeply that Python cannot hold it.
+        ValueError: if it is not TOML, or nested so deeply that Python cannot hold it.
         ImportError: before Python 3.11, which has no parser.
     """
     try:

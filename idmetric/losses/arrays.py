@@ -1,4 +1,4 @@
-"""What the losses share: full precision, cosines, and sums that leave masked entries out without NaN gradients."""
+"""Parts shared by the losses: full precision, cosines, and sums that leave masked entries out without NaN gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, valid: Tensor, dim: int | None = None) -> Tensor:
-    """Mean of the entries where `valid`, over `dim` or all; 0 where there is none, with a graph and zero gradient."""
+    """Mean of the entries where `valid`, over `dim` or all; 0 where no entry is, with a graph and zero gradient."""
     values = values.masked_fill(~valid, 0)
     total = values.sum() if dim is None else values.sum(dim)
     count = valid.sum() if dim is None else valid.sum(dim)
@@ -30,7 +30,7 @@ def masked_mean(values: Tensor, valid: Tensor, dim: int | None = None) -> Tensor
 
 
 def masked_logsumexp(values: Tensor, valid: Tensor, dim: int = -1) -> Tensor:
-    """log of the sum of e^value over the entries where `valid`; -inf where there is none, with zero gradient."""
+    """log of the sum of e^value over the entries where `valid`; -inf where no entry is, with zero gradient."""
     none = ~valid.any(dim, keepdim=True)
     kept = values.masked_fill(~valid, -torch.inf).masked_fill(none, 0)  # a row without entries passes no gradient
     return kept.logsumexp(dim).masked_fill(none.squeeze(dim), -torch.inf)

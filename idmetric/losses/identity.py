@@ -8,7 +8,7 @@ to 1, image i has the loss sum_r w_r d_ir (`aggregate="mean"`) or min_r d_ir ("m
 losses. Lower = more surely the same identity; gradients reach the pixels, never the metric.
 
 Of the metric, the loss keeps a module of its own over the same memory: frozen and in eval mode, whatever the caller
-does with theirs, and no flag of theirs is touched. It is no submodule: state_dict, parameters(), optimisers and
+does with theirs, and changes no flag of the caller's. It is not a submodule: state_dict, parameters(), optimisers and
 DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers and not in state_dict either:
 build the loss again where training resumes. A metric that is trained on leaves the embedded references behind.
 
@@ -72,7 +72,7 @@ class IdentityLoss(nn.Module):
             get no gradient.
         checkpoint: recompute the encoder's blocks in the backward pass instead of keeping their activations (Chen et
             al. 2016): the same gradients, less memory, about a third more computation.
-        autocast: of the encoder: "inherit" what is in force around the call, "off" the weights' own precision even
+        autocast: of the encoder: "inherit" the setting around the call, "off" the weights' own precision even
             there, or a dtype such as torch.bfloat16. References are embedded alike. Distances, and so Sinkhorn, are
             float32 or better in any case.
         batch_size: references per pass.
@@ -133,7 +133,7 @@ class IdentityLoss(nn.Module):
             _checkpoint_blocks(own)
         self.checkpoint = checkpoint
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
-        with torch.inference_mode(False):  # what is made under it could not meet a graph later
+        with torch.inference_mode(False):  # tensors made under it could not join a graph later
             self._embed_references(references, labelled(masks, mask_id), batch_size)
             self._keep("reference_weights", _reference_weights(weights, self._cls))
 
@@ -183,7 +183,7 @@ class IdentityLoss(nn.Module):
         return self._metric
 
     def signature(self) -> dict[str, str]:
-        """What to report with a training run: model, exact weights, distance, and how references are used."""
+        """Model, exact weights, distance and use of references, to report with a training run."""
         own = self._metric.signature(self.distance)
         return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
 
@@ -323,7 +323,7 @@ def _checkpoint_blocks(metric: Embedder) -> None:
         raise ValueError(f"checkpoint=True: {metric.label}'s backbone cannot recompute its blocks; leave it out")
 
 
-# What is given
+# Arguments
 
 
 def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:

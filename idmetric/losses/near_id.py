@@ -12,7 +12,7 @@ The other own positives stay in L_disc's denominator; other anchors' distractors
 direction anchor -> pool alone, though the text of the paper's Table 10 calls it symmetric.
 
 **Masks** ("we average only over valid positives and distractors using masks (omitted for clarity)"): a missing view
-or distractor is no target and appears in no sum. The released code masks targets only. `released=True` follows it:
+or distractor is not a target and appears in no sum. The released code masks targets only. `released=True` follows it:
 
 - missing positives stay in G, with whatever embedding they were given, in both terms;
 - missing distractors stay in L_disc's denominator;
@@ -53,7 +53,7 @@ class Tuples(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """Tuples whose masks are there and whose missing slots hold zeros."""
+    """Tuples with all masks, and zeros in missing slots."""
 
     anchor: Tensor  # (B, D)
     positive: Tensor  # (B, P, D)
@@ -72,7 +72,7 @@ class Terms(NamedTuple):
 
 
 class Cosines(NamedTuple):
-    """What a batch's objective is computed from: cosines and which of them count."""
+    """The terms of a batch's objective: cosines, and which of them count."""
 
     pool: Tensor  # (B, B * P), each anchor with each positive slot of the batch
     near: Tensor  # (B, K), each anchor with its own distractors

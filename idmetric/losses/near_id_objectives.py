@@ -10,7 +10,7 @@
 | Circle (ext., + hard>batch margin rank) | `circle_ranked(tuples)` |
 
 Table 4 is short: where it gives no number or no normalisation, the released code's is taken, and said so. Masks are
-those of `near_id`: what is missing appears in no sum, unless `released=True` follows the released code.
+those of `near_id`: missing entries appear in no sum, unless `released=True` follows the released code.
 """
 
 from __future__ import annotations

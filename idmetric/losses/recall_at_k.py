@@ -94,7 +94,7 @@ def batch_recall_at_k(
         ks, rank_temperature, recall_temperature, max_elements: as in `recall_at_k`.
 
     Returns:
-        A scalar in [0, 1], mean over queries whose class has another image.
+        A scalar in [0, 1], mean over queries with another image of their class.
     """
     if embedding.ndim != 2 or label.shape != embedding.shape[:1]:
         raise ValueError(f"need shapes (N, D) and (N,), got {tuple(embedding.shape)} and {tuple(label.shape)}")

@@ -19,7 +19,7 @@ def softmax_margin(
         weight: one learned prototype per class, (C, D), of any length, such as the weight of `nn.Linear(D, C)`.
         label: int (B,), in [0, C).
         scale: > 0; ILGen has 16, after UnED.
-        margin: what the right class must win by; ILGen has 0.
+        margin: subtracted from the right class's similarity; ILGen has 0.
 
     Returns:
         A scalar >= 0, mean over the batch. In float32 or better.

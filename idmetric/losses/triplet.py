@@ -36,7 +36,7 @@ def binary_cross_entropy(
     """Same or not, each pair on its own: -log sigma(l+) - log(1 - sigma(l-)), halved (ID-Sim Table 9, "BCE").
 
     The logit is l = (similarity - threshold) / temperature. The paper gives no formula. Taken on the difference
-    s+ - s- the loss would equal InfoNCE with a single negative, from which Table 9 tells it apart, so it is read as
+    s+ - s- the loss would equal InfoNCE with a single negative, which Table 9 lists separately, so it is read as
     the classification of pairs.
 
     Args:

@@ -1,1 +1,1 @@
-"""The metrics: `IDSim`, `NearID`, `VisIDEmbed`, `Backbone`, and what they share."""
+"""The metrics `IDSim`, `NearID`, `VisIDEmbed` and `Backbone`, and their base class."""

@@ -41,7 +41,7 @@ def build(
 
     Args:
         name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
-        image_size: input side in pixels; needed by transformers whose position embedding depends on it.
+        image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: leave the parameters without memory (see `init_empty_weights`), where the model can be built so.
@@ -110,7 +110,7 @@ def is_timm(source: str) -> bool:
 
 
 def pretrained_config(name: str) -> Any:
-    """What timm knows of a model's pretrained weights: input size, normalisation, Hub repository.
+    """timm's record of a model's pretrained weights: input size, normalisation, Hub repository.
 
     Raises:
         CheckpointError: if timm has no such model.
@@ -254,7 +254,7 @@ def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """What makes a `Backbone`: saved in config.json."""
+    """Settings of a `Backbone`, saved in config.json."""
 
     backbone: str
     image_size: int

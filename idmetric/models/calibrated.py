@@ -50,25 +50,25 @@ class CalibratedModel(IdentifiedModel):
         Args:
             a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
             distance: default the one that the calibration is for; another is refused.
-            prior: share of pairs of one identity among those that you ask about; default the calibration's.
-            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json beside the
-                model's weights.
+            prior: share of same-identity pairs among your pairs; default the calibration's.
+            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json in
+                the model's folder.
 
         Returns:
             Shape (B,), in (0, 1), without graph.
 
         Raises:
-            CalibrationError: if there is none, or it was made for another model, distance or way of masking.
+            CalibrationError: if there is no calibration, or it was made for another model, distance or way of masking.
         """
         found = self.calibration if calibration is None else self._checked(calibration)
         if found is None:
             raise CalibrationError(
-                f"{self.label} has no calibration beside its weights: make one, `idmetric eval calibrate`, and give it "
-                "by calibrate_with(file) or calibration="
+                f"{self.label} has no calibration in its folder: make one with `idmetric eval calibrate`, and pass it "
+                "to calibrate_with(file) or as calibration="
             )
         found.check_distance(found.distance if distance is None else distance)
         for images, mask in ((a, mask_a), (b, mask_b)):
-            if not isinstance(images, Embedding):  # of these it is not known
+            if not isinstance(images, Embedding):  # how an Embedding was masked is not known
                 found.check_outside("all" if mask is None else outside)
         found.warn()
         with torch.no_grad():
@@ -80,7 +80,7 @@ class CalibratedModel(IdentifiedModel):
 
     @property
     def calibration(self) -> Calibration | None:
-        """What `probability` uses: given by `calibrate_with`, else calibration.json beside the weights, else None.
+        """The calibration that `probability` uses: from `calibrate_with`, else the folder's calibration.json, or None.
 
         Raises:
             CalibrationError: if the file is damaged, or was made for other weights.
@@ -101,7 +101,7 @@ class CalibratedModel(IdentifiedModel):
         return self
 
     def calibrated_model(self, files: bool = True) -> calibrations.Model:
-        """What a calibration of this model is bound to; with `files`, their hash too (a second for each gigabyte).
+        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte).
 
         Changes that training makes in memory are not seen: save the model and load it.
         """

@@ -20,7 +20,7 @@ _BIASES = ("attn.q_bias", "attn.v_bias")
 def timm_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of Meta's DINOv3, or of an adapter to it, under timm's names.
 
-    Left out are those that only pretraining uses, the rotary periods (computed by the model), and the keys' biases.
+    Tensors that only pretraining uses, the rotary periods (computed by the model) and the keys' biases are left out.
 
     Raises:
         CheckpointError: if a mask hides other biases than the keys'.

@@ -53,14 +53,14 @@ class Embedder(CalibratedModel):
     A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
 
     Args:
-        name: what the user calls the model, e.g. "tiny".
+        name: the name by which the user opened it, e.g. "tiny".
         revision: which exact weights (`Checkpoint.revision`).
         image_size: height and width of the encoder's input; images are squashed to it, not cropped.
         mean, std: per-channel normalisation of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.images`).
-        files: what it was loaded from; a calibration may lie among them.
+        files: the folder or repository that it was loaded from, perhaps with a calibration.
 
     Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
     still flow to the pixels.
@@ -91,7 +91,7 @@ class Embedder(CalibratedModel):
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         self._compiled: Callable[..., Any] | None = None
 
-    # What a model defines
+    # Defined by each model
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalised pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
@@ -111,20 +111,20 @@ class Embedder(CalibratedModel):
             pixels: shape (B, 3, H, W), RGB in [0, 1], any size (resized by antialiased bicubic interpolation).
 
         Raises:
-            ImageReadError: if the values leave [0, 1]; the message says what was found.
+            ImageReadError: if the values leave [0, 1]; the message gives the range found.
         """
         if not torch.compiler.is_compiling():
             check_pixels(pixels)
         return self.embed_pixels(resize_pixels(pixels, self.image_size, self.interpolation))
 
-    def normalise(self, pixels: Tensor) -> Tensor:
+    def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
         x = pixels.to(self.device, torch.promote_types(pixels.dtype, torch.promote_types(self.dtype, torch.float32)))
         mean, std = (x.new_tensor(value).view(3, 1, 1) for value in (self.mean, self.std))
         return (x - mean).div_(std)
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
-        x = self.normalise(pixels).to(self.dtype)
+        x = self.normalize(pixels).to(self.dtype)
         features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
 
@@ -146,7 +146,7 @@ class Embedder(CalibratedModel):
             images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `idmetric.images`). A
                 folder or a pattern ("photos/cat", "gen/*.png") is the list of its images, in natural order.
             batch_size: images per pass; results do not depend on it beyond float rounding.
-            masks: subject mask of each image (or None for an image without one), in the same kinds, white = subject. A
+            masks: subject mask of each image (or None for an image without one), of the same kinds, white = subject. A
                 folder holds the masks at the images' paths, whole or without their first folders (`inputs.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
@@ -419,7 +419,7 @@ class Embedder(CalibratedModel):
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-        Each image is embedded once; `mask_id` and the other arguments, and what is raised, are as for a distance.
+        Each image is embedded once; `mask_id`, the other arguments and the errors are those of a distance.
         """
         check_mode(mode)
         patches = needs_patches(distance)

@@ -205,7 +205,7 @@ class Embedding:
         """An Embedding of the tensors and the metadata in a file that `save` wrote.
 
         Raises:
-            ValueError: if they are none of an Embedding.
+            ValueError: if they do not form an Embedding.
         """
         rows, _, columns = header.get("grid", "").partition("x")
         if rows and not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", header["grid"]):

@@ -1,4 +1,4 @@
-"""Which model this is: its name, its exact weights, and everything else that its embeddings depend on."""
+"""The identity of a model: its name, its exact weights, and everything else that its embeddings depend on."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class IdentifiedModel(nn.Module):
     """A frozen model that knows its name and revision, and notices when its weights change.
 
     Args:
-        name: what the user calls the model, e.g. "tiny".
+        name: the name by which the user opened it, e.g. "tiny".
         revision: which exact weights (`Checkpoint.revision`); "" for new ones.
-        files: what it was loaded from.
+        files: the folder or repository that it was loaded from.
     """
 
     # set by `Embedder`
@@ -54,7 +54,7 @@ class IdentifiedModel(nn.Module):
         self._new_digest = ""  # of weights without a revision, when they were first asked for
 
     def config(self) -> dict[str, Any]:
-        """What config.json must say to rebuild this model; plain JSON values."""
+        """The settings that config.json needs to rebuild this model, as plain JSON values."""
         raise NotImplementedError(f"{type(self).__name__} does not define config")
 
     @property
@@ -119,7 +119,7 @@ class IdentifiedModel(nn.Module):
 
     @property
     def label(self) -> str:
-        """Class and name, and whatever else in a model's settings changes its scores."""
+        """Class and name, and every other setting of a model that changes its scores."""
         reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
         return f"{type(self).__name__}:{self.short_name}{reading}"
 
@@ -130,7 +130,7 @@ class IdentifiedModel(nn.Module):
         return f"{height}x{width}"
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
-        """What to report with a score, so that it can be reproduced."""
+        """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
         return {
             "model": self.label,
             "revision": self.revision,
@@ -158,7 +158,7 @@ class IdentifiedModel(nn.Module):
 
     @property
     def spelled_label(self) -> str:
-        """The label with the model's path as it was spelled: what idmetric 0.1 named folders by."""
+        """The label with the model's path as it was spelled; idmetric 0.1 named folders by it."""
         kind = type(self).__name__
         return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
 
@@ -175,7 +175,7 @@ class IdentifiedModel(nn.Module):
         self._loaded = Marks.of(self)
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Weights moved to a device or to a dtype of less precision are still those that were loaded."""
+        """Weights moved to a device or to a dtype of less precision still count as the loaded ones."""
         kept, before = self._as_loaded(values=True), self.dtype
         if kept and not self.revision:
             self._kept_digest()

@@ -42,14 +42,14 @@ _DEFAULT = "dinov3_vitl16"
 
 @dataclass(frozen=True)
 class IDSimConfig:
-    """What makes an `IDSim`: saved in config.json. The defaults are the release's.
+    """Settings of an `IDSim`, saved in config.json. The defaults are those of the release.
 
     `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
-    `residual` and `centre` are what the paper leaves open: whether features are the last block's or the backbone's
+    The paper leaves `features`, `residual` and `centre` open: whether features are the last block's or the backbone's
     final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
-    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is seen besides, in eval mode: the
-    global feature is then the mean of all, scaled to unit length. Neither paper nor release does so; patches stay those
-    of the image itself. Transformers take no side but `image_size`. `preprocessing`: see `IDSim`.
+    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
+    feature is then the mean of all, scaled to unit length. Neither paper nor release does so. Patches are always
+    those of the image itself. Transformers take no side but `image_size`. `preprocessing`: see `IDSim`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -88,7 +88,7 @@ class Head(nn.Module):
         return mixed if self.beta_logit is None else mixed + torch.sigmoid(self.beta_logit) * x
 
 
-def centre_and_normalise(x: Tensor) -> Tensor:
+def center_and_normalize(x: Tensor) -> Tensor:
     """Subtract each vector's own mean over its components, then scale to unit length (the release's normalisation)."""
     return F.normalize(x - x.mean(-1, keepdim=True), dim=-1)
 
@@ -108,9 +108,9 @@ class IDSim(Embedder):
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
-            saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
-        variant: which release a folder of official files belongs to, if its name does not tell.
+            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
+            saved setting, else "standard". Scores of the two never mix: the model's label names "release".
+        variant: which release a folder of official files belongs to, if its name does not show it.
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
@@ -194,7 +194,7 @@ class IDSim(Embedder):
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
         tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
-        unit = centre_and_normalise if self.settings.centre else partial(F.normalize, dim=-1)
+        unit = center_and_normalize if self.settings.centre else partial(F.normalize, dim=-1)
         features, patches, grid = tokens(self.backbone, x)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
 
@@ -211,11 +211,11 @@ class IDSim(Embedder):
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        told = asdict(self.settings)
+        found = asdict(self.settings)
         for later in ("mirror_sizes", "preprocessing"):  # without them, files are as before: their hash stays
-            if told[later] == IDSimConfig.__dataclass_fields__[later].default:
-                del told[later]
-        return told
+            if found[later] == IDSimConfig.__dataclass_fields__[later].default:
+                del found[later]
+        return found
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)
@@ -268,7 +268,7 @@ def _read(
         release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
         if release is None:
             raise CheckpointError(
-                f"{name!r} holds an ID-Sim adapter, but its name does not tell for which backbone: pass variant=, one "
+                f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one "
                 f"of {', '.join(released.IDSIM)}"
             )
     if release is not None:

@@ -28,7 +28,7 @@ from idmetric.models.embedder import Embedder
 
 @dataclass(frozen=True)
 class NearIDConfig:
-    """What makes a `NearID`: saved in config.json. The defaults are the release's; `backbone_args` go to timm."""
+    """Settings of a `NearID`, saved in config.json. The defaults are the release's; `backbone_args` go to timm."""
 
     backbone: str = "vit_so400m_patch14_siglip_384"
     image_size: int = 384
@@ -53,8 +53,8 @@ class NearID(Embedder):
         device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: what was
-            saved with the model, else "standard". Scores of the two never mix: the model's label names "release".
+            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
+            saved setting, else "standard". Scores of the two never mix: the model's label names "release".
         cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     Raises:
@@ -117,7 +117,7 @@ class NearID(Embedder):
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        told = asdict(self.settings)
+        found = asdict(self.settings)
         if self.settings.preprocessing == "standard":  # as files were before there was this field: their hash stays
-            del told["preprocessing"]
-        return told
+            del found["preprocessing"]
+        return found

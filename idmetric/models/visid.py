@@ -1,9 +1,9 @@
 """VisIDEmbed: VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
 
 Qwen2.5-VL as an embedding model: an image, a text, or both go through the language model, and the last layer's hidden
-state at the last token, scaled to unit length, is the embedding. An instruction tells what to compare: a query may ask
-for "the same person", a candidate is only represented. `metric(a, b)` gives both sides the same instruction, so that an
-image is at distance 0 from itself; for instruction-conditioned retrieval embed queries by `embed(..., task=...)` and
+state at the last token, scaled to unit length, is the embedding. Instructions set the kind of comparison: a query may
+ask for "the same person", a candidate is only represented. `metric(a, b)` gives both sides the same instruction, and an
+image is at distance 0 from itself. For instruction-conditioned retrieval, embed queries by `embed(..., task=...)` and
 candidates by `embed(...)`.
 
 From the paper: Qwen2.5-VL, at most 200,704 pixels and 768 tokens, cosine similarity, instructions for queries and a
@@ -70,7 +70,7 @@ class VisIDEmbed(Embedder):
     Args:
         source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
             Qwen2.5-VL or Qwen2-VL in transformers' format.
-        config: see `VisIDConfig`; default what was saved with the model, else the defaults.
+        config: see `VisIDConfig`; default the settings saved with the model, else the defaults.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
         background: RGB colour (0-255) that shows through transparent images.
@@ -322,7 +322,7 @@ class VisIDEmbed(Embedder):
 
         inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
         if shown:
-            inputs["pixel_values"] = torch.cat([patchify(self.normalise(x).to(self.dtype)) for x in shown])
+            inputs["pixel_values"] = torch.cat([patchify(self.normalize(x).to(self.dtype)) for x in shown])
             inputs["image_grid_thw"] = torch.tensor([[1, 2 * g[0], 2 * g[1]] for g in grids if g is not None])
         return {key: value.to(self.device) for key, value in inputs.items()}, last
 

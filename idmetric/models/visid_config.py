@@ -40,7 +40,7 @@ class VisIDConfig:
             like words; "auto": "sequential" for vlm2vec, "vision" for chat. It matters because transformers 4.52,
             which VLM2Vec pins, finds images by the token <|vision_start|>, which the vlm2vec style lacks, and so
             counted them like words, whereas transformers 5 gives the same prompt rows and columns.
-        instruction: what `embed` says of an image where no other instruction is given.
+        instruction: the default instruction of `embed` for images.
         text_instruction: the same for texts alone.
         min_pixels, max_pixels: an image is scaled, keeping its shape, to lie between; sides are multiples of 28.
         max_length: tokens, image included; longer texts are cut, with a warning.

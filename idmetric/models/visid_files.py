@@ -50,7 +50,7 @@ def folder_revision(folder: Path) -> str:
 def open_model(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
     try:
         # with its language head, so that transformers finds the names of either class; the head is dropped
-        with quiet("transformers"):  # what is missing is told below; the language head may be
+        with quiet("transformers"):  # missing weights are reported below; the language head may be missing
             loaded: Any = architecture.from_pretrained(
                 folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
                 output_loading_info=True,

@@ -1,4 +1,4 @@
-"""Where in an image a subject is: cosine similarity of the target's patch tokens to those of reference images.
+"""Heatmaps of a subject's places in an image: cosine similarity of patch tokens to those of reference images.
 
     maps = heatmaps(metric, "mug.jpg", ["desk.jpg", "shelf.jpg"], masks="mug_mask.png")  # each (H, W), its image's size
     both = subject_maps(metric, {"shirt": "a.jpg", "jacket": "b.jpg"}, "two_people.jpg")  # ID-Sim, Fig. 23
@@ -41,7 +41,7 @@ def heatmaps(
         references: one image of the subject or several, or their embedding (with weights where masks were given).
         targets: images to look for it in.
         masks, mask_id: subject masks of the references, see `Embedder.embed`.
-        outside: what becomes of the references' pixels outside their masks; kept, as in PerSAM, unless told otherwise.
+        outside: what becomes of the references' pixels outside their masks; kept by default, as in PerSAM.
         match: see the module.
         batch_size: images per pass.
 
@@ -89,7 +89,7 @@ def subject_maps(
         name -> (H, W) at the target's size.
 
     Raises:
-        ValueError: as `heatmaps`, for no subjects, or masks of a name that is no subject.
+        ValueError: as `heatmaps`, for no subjects, or masks of a name that is not a subject.
     """
     given = dict(masks or {})
     if not subjects or set(given) - set(subjects):

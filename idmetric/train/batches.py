@@ -23,7 +23,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.check import Progress, faults, without
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.images.kinds import WHITE, Colour
+from idmetric.images.kinds import WHITE, Color
 from idmetric.images.masks import cut_out, read_mask
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.models.embedder import Embedder
@@ -113,7 +113,7 @@ class Pictures:
     data: Manifest
     size: Size | Callable[[int, int], Size]
     interpolation: str = "bicubic"
-    background: Colour = WHITE
+    background: Color = WHITE
     augment: Augment | None = None
 
     @classmethod

@@ -245,7 +245,7 @@ def test_class_token_of_a_baseline_is_the_normed_one() -> None:
     found = model(x)
     assert found.patches is not None
     with torch.no_grad():
-        features = model.backbone.forward_features(model.normalise(x))  # type: ignore[operator]
+        features = model.backbone.forward_features(model.normalize(x))  # type: ignore[operator]
     torch.testing.assert_close(found.cls, features[:, 0])
     torch.testing.assert_close(found.patches, features[:, 1:])
 

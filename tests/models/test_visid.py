@@ -161,7 +161,7 @@ def test_pixels_become_the_processors_patches(folder: Path, metric: VisIDEmbed) 
     pixels = torch.rand(3, 56, 84)
     expected = processor(pixels[None], do_rescale=False, do_resize=False, return_tensors="pt")
     assert expected["image_grid_thw"].tolist() == [[1, 4, 6]]
-    assert patchify(metric.normalise(pixels)).sub(expected["pixel_values"]).abs().max() < 1e-5
+    assert patchify(metric.normalize(pixels)).sub(expected["pixel_values"]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("height", [1, 20, 28, 41, 100, 448, 1000])

@@ -51,7 +51,7 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
         photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
         device=metric.device,
     )  # fmt: skip
-    return metric.normalise(pixels).to(metric.dtype)
+    return metric.normalize(pixels).to(metric.dtype)
 
 
 def trunk(metric: Embedder) -> Any:
@@ -65,12 +65,12 @@ def heads_of(metric: Any, x: Tensor) -> Callable[[], Any] | None:
     if not hasattr(metric, "mlp_cls"):
         return None
     from idmetric.models.backbone import last_tokens
-    from idmetric.models.idsim import centre_and_normalise
+    from idmetric.models.idsim import center_and_normalize
 
     with torch.no_grad():
         features, patches, _ = last_tokens(metric.backbone, x)
     return lambda: (
-        centre_and_normalise(metric.mlp_cls(features)), centre_and_normalise(metric.mlp_patch(patches)),
+        center_and_normalize(metric.mlp_cls(features)), center_and_normalize(metric.mlp_patch(patches)),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from idmetric import __version__
 from idmetric.checkpoints.fingerprint import weights_digest
-from idmetric.images.kinds import Colour
+from idmetric.images.kinds import Color
 from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
@@ -35,7 +35,7 @@ from idmetric.models.identified import auto_device
 
 Array = NDArray[np.float64]
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
-WHITE: Colour = (255, 255, 255)
+WHITE: Color = (255, 255, 255)
 
 
 # Formulas

@@ -142,7 +142,7 @@ class Recipe:
 
     def _tokens(self, pixels: Tensor) -> Tensor:
         """The features (B, T, D) of 8-bit pixels."""
-        return self._trunk(self.model.normalise(pixels.to(self.processes.device, non_blocking=True).float() / 255))
+        return self._trunk(self.model.normalize(pixels.to(self.processes.device, non_blocking=True).float() / 255))
 
     def _trunk(self, x: Tensor) -> Tensor:
         """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
