@@ -7,18 +7,31 @@ from typing import TYPE_CHECKING
 from idmetric.io.lazy import lazy
 
 if TYPE_CHECKING:
+    from idmetric.images.arrays import check_pixels
+    from idmetric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning, Outside, Preprocessing, describe
     from idmetric.images.masks import Labelled, MaskWarning, SeveralLabelsError, read_mask
-    from idmetric.images.read import ImageLike, ImageReadError, MultiFrameWarning, read_image, to_pixels
+    from idmetric.images.modes import released_rgb
+    from idmetric.images.read import is_single, load_batch, read_image, split_images, to_pixels
+    from idmetric.images.resize import resize_pixels
 
 _LAZY = {
-    "ImageLike": "idmetric.images.read",
-    "ImageReadError": "idmetric.images.read",
+    "ImageLike": "idmetric.images.kinds",
+    "ImageReadError": "idmetric.images.kinds",
     "Labelled": "idmetric.images.masks",
     "MaskWarning": "idmetric.images.masks",
-    "MultiFrameWarning": "idmetric.images.read",
+    "MultiFrameWarning": "idmetric.images.kinds",
+    "Outside": "idmetric.images.kinds",
+    "Preprocessing": "idmetric.images.kinds",
     "SeveralLabelsError": "idmetric.images.masks",
+    "check_pixels": "idmetric.images.arrays",
+    "describe": "idmetric.images.kinds",
+    "is_single": "idmetric.images.read",
+    "load_batch": "idmetric.images.read",
     "read_image": "idmetric.images.read",
     "read_mask": "idmetric.images.masks",
+    "released_rgb": "idmetric.images.modes",
+    "resize_pixels": "idmetric.images.resize",
+    "split_images": "idmetric.images.read",
     "to_pixels": "idmetric.images.read",
 }
 
@@ -28,9 +41,18 @@ __all__ = [
     "Labelled",
     "MaskWarning",
     "MultiFrameWarning",
+    "Outside",
+    "Preprocessing",
     "SeveralLabelsError",
+    "check_pixels",
+    "describe",
+    "is_single",
+    "load_batch",
     "read_image",
     "read_mask",
+    "released_rgb",
+    "resize_pixels",
+    "split_images",
     "to_pixels",
 ]
 

@@ -7,28 +7,43 @@ import importlib.util
 import sys
 import warnings
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MOVED = {
-    "idmetric.backbone": "idmetric.models.backbone",
-    "idmetric.checkpoint": "idmetric.checkpoints.format",
-    "idmetric.clusters": "idmetric.gallery.clusters",
-    "idmetric.embedder": "idmetric.models.embedder",
-    "idmetric.embedding": "idmetric.models.embedding",
-    "idmetric.evaluate.calibration": "idmetric.calibration",
-    "idmetric.evaluate.thresholds": "idmetric.calibration.thresholds",
-    "idmetric.finite": "idmetric.distance.finite",
-    "idmetric.identity_loss": "idmetric.losses.identity",
-    "idmetric.idsim": "idmetric.models.idsim",
-    "idmetric.inputs": "idmetric.images.paths",
-    "idmetric.masks": "idmetric.images.masks",
-    "idmetric.nearid": "idmetric.models.nearid",
-    "idmetric.patchmap": "idmetric.scoring.heatmaps",
-    "idmetric.records": "idmetric.scoring.records",
-    "idmetric.sinkhorn": "idmetric.distance.sinkhorn",
-    "idmetric.visid": "idmetric.models.visid",
+# old name -> the modules that have its names now
+MOVED: dict[str, tuple[str, ...]] = {
+    "idmetric.backbone": ("idmetric.models.backbone",),
+    "idmetric.checkpoint": (
+        "idmetric.checkpoints.format",
+        "idmetric.checkpoints.hub",
+        "idmetric.checkpoints.weights",
+        "idmetric.checkpoints.lora",
+        "idmetric.checkpoints.errors",
+    ),
+    "idmetric.clusters": ("idmetric.gallery.clusters",),
+    "idmetric.embedder": ("idmetric.models.embedder", "idmetric.models.identified"),
+    "idmetric.embedding": ("idmetric.models.embedding",),
+    "idmetric.evaluate.calibration": ("idmetric.calibration",),
+    "idmetric.evaluate.thresholds": ("idmetric.calibration.thresholds",),
+    "idmetric.finite": ("idmetric.distance.finite",),
+    "idmetric.identity_loss": ("idmetric.losses.identity",),
+    "idmetric.idsim": ("idmetric.models.idsim",),
+    "idmetric.inputs": ("idmetric.images.paths",),
+    "idmetric.masks": ("idmetric.images.masks",),
+    "idmetric.nearid": ("idmetric.models.nearid",),
+    "idmetric.patchmap": ("idmetric.scoring.heatmaps", "idmetric.distance.patches"),
+    "idmetric.records": ("idmetric.scoring.records",),
+    "idmetric.sinkhorn": ("idmetric.distance.sinkhorn",),
+    "idmetric.visid": ("idmetric.models.visid",),
+}
+RENAMED = {
+    "cached": "cached_file",
+    "centre_and_normalise": "center_and_normalize",
+    "fold_lora": "merge_lora",
+    "folder": "fetch_folder",
+    "push": "push_folder",
+    "weightless": "init_empty_weights",
 }
 
 
@@ -38,15 +53,24 @@ class _Moved(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         return importlib.util.spec_from_loader(fullname, self) if fullname in MOVED else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        warnings.warn(f"{spec.name} has moved to {MOVED[spec.name]}", DeprecationWarning, stacklevel=2)
-        return importlib.import_module(MOVED[spec.name])
-
     def exec_module(self, module: ModuleType) -> None:
-        """Undo what the import system did to a module that has run under its new name already."""
-        module.__spec__ = PathFinder.find_spec(
-            module.__name__, sys.modules[module.__name__.rpartition(".")[0]].__path__
-        )
+        """Let the module take its names from the modules that have them now."""
+        name = module.__name__
+        warnings.warn(f"{name} has moved to {', '.join(MOVED[name])}", DeprecationWarning, stacklevel=2)
+        homes = [importlib.import_module(home) for home in MOVED[name]]
+
+        def get(attribute: str) -> Any:
+            for home in homes:
+                for known in (attribute, RENAMED.get(attribute, attribute)):
+                    if hasattr(home, known):
+                        return getattr(home, known)
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+
+        vars(module).update(__doc__=homes[0].__doc__, __getattr__=get, __all__=_public(homes[0]))
+
+
+def _public(module: ModuleType) -> list[str]:
+    return [name for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")]
 
 
 def install() -> None:
