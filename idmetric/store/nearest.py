@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 Index = Literal["auto", "exact", "faiss"]
 
 EXACT_ROWS = 200_000  # up to here `nearest` with "auto" searches by matrix product,
-EXACT_POOL = 50_000  # and up to here `nearest_other`, which has as many queries
+EXACT_POOL = 50_000  # and up to here `nearest_other`
 _CELLS = 2**24  # similarities held at once (64 MB)
 _SHORTLISTED = 2**16  # vectors measured at once
 _SPARE = 8  # a shortlist is at least this much longer than the answer

@@ -10,8 +10,8 @@ A picture's key is the hash of its file's bytes, and of its mask's where its bac
 is the hash of the trunk's weights, its preprocessing and the precision. So files that change, move or are renamed are
 never taken for one another, and several runs can share a folder. Files are written atomically.
 
-It is no `store.Store`, for training reads single pictures at random, at full speed: their files stay open, in the
-trunk's precision, without a checksum for each read, and all of them together stay within a limit.
+The cache is not a `store.Store`: training reads single pictures at random and at full speed, so files stay open, keep
+the trunk's precision, are not checked at each read, and stay within a limit of disk space.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
 PER_FILE = 256
-_OPEN = 64  # files that a process keeps open
-_ABOUT = 256  # bytes that a file's head says of a feature, at most
+_OPEN = 64  # most open files of a process
+_ABOUT = 256  # most bytes per feature in the header of a file
 
 
 class FeatureCache:
     """Token features by key, within a limit of disk space.
 
     Args:
-        folder: of all trunks' caches; all processes must see the same.
+        folder: holds the caches of all trunks; all processes must share it.
         trunk: from `trunk_id`.
-        limit: bytes that this trunk's files may take.
+        limit: most bytes of this trunk's files.
 
     Raises:
         TrainError: naming a file of the cache that cannot be read.
@@ -67,13 +67,13 @@ class FeatureCache:
         return key in self.files
 
     def refresh(self) -> None:
-        """Look what is in the folder."""
+        """List the files in the folder again."""
         found = sorted(self.folder.glob("features-*.safetensors"))
         self.files = {key: path for path in found for key in list(self._file(path).keys())}
 
     @property
     def size(self) -> int:
-        """Bytes that its files take."""
+        """Bytes of its files."""
         found = 0
         for path in self.folder.glob("features-*.safetensors"):
             with contextlib.suppress(FileNotFoundError):  # deleted just now
@@ -81,10 +81,10 @@ class FeatureCache:
         return found
 
     def get(self, key: str) -> Tensor:
-        """The features of a key that is there.
+        """Return the features of a key in the cache.
 
         Raises:
-            TrainError: if its file is gone or damaged.
+            TrainError: if its file is missing or damaged.
         """
         path = self.files[key]
         try:
@@ -100,13 +100,13 @@ class FeatureCache:
         processes: Processes,
         each: int,
     ) -> None:
-        """Add the features that are not there yet, the first of `wanted` first, as far as there is room.
+        """Add missing features in the order of `wanted`, as far as there is room.
 
-        Processes share the work; what one finished stays where a run is stopped.
+        Processes share the work, and files that are finished survive a stop.
 
         Args:
-            compute: the features (T, D) of up to 256 keys, on any device.
-            each: bytes of a feature.
+            compute: returns the features (T, D) of up to 256 keys, on any device.
+            each: bytes per feature.
 
         Raises:
             TrainError: if a picture cannot be read or a file not written, e.g. on a full disk.
@@ -121,15 +121,15 @@ class FeatureCache:
             except (OSError, ValueError, SafetensorError) as error:  # a full disk, an image that is gone
                 failed = f"the cache of features in {self.folder} cannot be filled: {error}"
                 break
-        if told := [text for text in processes.all_values(failed) if text]:  # all stop together
-            raise TrainError(told[0])
+        if failures := [text for text in processes.all_values(failed) if text]:  # all stop together
+            raise TrainError(failures[0])
         self._agree(processes)
 
     def _agree(self, processes: Processes) -> None:
-        """Let all processes know the same files, those that the main one sees.
+        """Let all processes use the list of files that the main process sees.
 
-        Where a batch's pictures lie hangs on what is in the cache, and two listings can differ: another run may write
-        in between, and machines that share a folder see new files late.
+        The list decides how batches are read, and two listings can differ: another run may write in between, and
+        machines that share a folder see new files late.
         """
 
         def names() -> dict[str, str]:
@@ -145,7 +145,7 @@ class FeatureCache:
             )
 
     def missing(self, wanted: Sequence[str], each: int) -> list[str]:
-        """Those of `wanted` that are not there and find room."""
+        """Return the keys of `wanted` that are missing and for which there is room."""
         self.refresh()
         missing = [key for key in dict.fromkeys(wanted) if key not in self.files]
         return missing[: max(0, self.limit - self.size) // (each + _ABOUT)]
@@ -171,7 +171,7 @@ class FeatureCache:
 
 
 def _damaged(path: Path, error: Exception) -> str:
-    return f"{path}, of the cache of features, cannot be read: {error}: delete it, and it is made anew"
+    return f"{path}, of the cache of features, cannot be read: {error}: delete it, and it is computed again"
 
 
 def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> str:

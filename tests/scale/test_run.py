@@ -645,8 +645,8 @@ def test_the_command_says_what_is_wrong(
     saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, says in (
-        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([str(photos), "--rows", "0"], "--rows must be"),
-        ([str(photos), "--gpus", "1"], "add --ray"), ([str(photos), "--workers", "0"], "--workers must be"),
+        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([str(photos), "--rows", "0"], "argument --rows"),
+        ([str(photos), "--gpus", "1"], "add --ray"), ([str(photos), "--workers", "0"], "argument --workers"),
     ):  # fmt: skip
         with pytest.raises(SystemExit) as stop:
             main(["embed", *words, "--out", str(tmp_path / "out")])
