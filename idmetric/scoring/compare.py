@@ -4,7 +4,7 @@
     scores.rows[0]["distance"], scores.summary["mean"], scores.baseline.max
     scores.to_pandas()
 
-`idmetric-score` prints the same scores.
+`idmetric score` prints the same scores.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
             found.check_model(metric.calibrated_model())
     if found is None:
         raise RequestError(
-            f"{metric.short_name} has no calibration beside its weights: make one, `idmetric-eval calibrate`"
+            f"{metric.short_name} has no calibration beside its weights: make one, `idmetric eval calibrate`"
         )
     found.check_distance(distance)
     return found

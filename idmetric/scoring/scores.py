@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.io import json_file
 from idmetric.io.decimals import rounded
 from idmetric.scoring.records import Record, Records
+from idmetric.scoring.table import NEEDS_TWO, table
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -19,7 +20,6 @@ File = tuple[str, str | None]  # an image and its mask
 COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
            "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
            "copy_agreement")  # fmt: skip
-NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
 class RequestError(ValueError):
@@ -50,7 +50,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Scores(Records):
-    """Scored images: a row for each, with the fields that `idmetric-score --format json` prints.
+    """Scored images: a row for each, with the fields that `idmetric score --format json` prints.
 
     Rows are sorted by distance; those of pairs have the order of the pairs. `to_pandas` and `to_records` give the rows;
     `to_csv`, `to_json`, `to_jsonl` and `to_table` give the command's four formats.
@@ -131,8 +131,6 @@ class Scores(Records):
 
     def to_table(self) -> str:
         """Aligned columns for reading, and below them whatever all rows share."""
-        from idmetric.scoring.table import table
-
         return table(self)
 
     def _with_baseline(self) -> Records:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmetric.io.decimals import four
-from idmetric.scoring.scores import NEEDS_TWO, Scores
+
+if TYPE_CHECKING:
+    from idmetric.scoring.scores import Scores
+
+NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
 def table(scores: Scores) -> str:
