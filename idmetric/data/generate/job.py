@@ -111,7 +111,8 @@ def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Imag
         ImageReadError: if one of them cannot be read.
         ComposeError: if their sizes differ, or the mask selects nothing or everything.
     """
-    image, bits = read_pair(*(cast("str | bytes", manifest.source(index, column)) for column in ("path", "mask")))
+    path, mask = (cast("str | bytes", manifest.source(index, column)) for column in ("path", "mask"))
+    image, bits = read_pair(path, mask)
     return image, mask_image(bits)
 
 
