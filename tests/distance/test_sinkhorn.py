@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from idmetric.distance import annealing
 from idmetric.distance import sinkhorn as module
 from idmetric.distance.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
 from tests.reference import sinkhorn_loop
@@ -302,7 +303,7 @@ def test_matrix_is_every_pair(weighted: bool, options: dict[str, Any]) -> None:
 def test_matrix_with_itself_is_the_full_matrix(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     a, u = tokens(4, 9, 6), random_weights(4, 9)
     full = gradients(lambda x: sinkhorn_matrix(x, x.view_as(x), weights_a=u, weights_b=u, **options), a)
-    solved = spy(monkeypatch, "_anneal")
+    solved = spy(monkeypatch, "_anneal", annealing)
     half = gradients(lambda x: sinkhorn_matrix(x, x, weights_a=u, weights_b=u, **options), a)
     for got, expected in zip(half, full, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-9)
@@ -314,7 +315,7 @@ def test_matrix_with_itself_is_the_full_matrix(options: dict[str, Any], monkeypa
 
 def test_matrix_computes_each_self_potential_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = tokens(3, 9, 6), tokens(4, 7, 6, seed=1)
-    solved = spy(monkeypatch, "_anneal_self")
+    solved = spy(monkeypatch, "_anneal_self", annealing)
     expected = sinkhorn_matrix(a, b)
     assert sum(len(chunk.rows) for _, chunk in solved) == 3 + 4
     solved.clear()
@@ -359,7 +360,7 @@ def test_chunks_bound_memory_and_change_nothing(
 ) -> None:
     a, b = tokens(5, 9, 6, dtype=torch.float32), tokens(5, 9, 6, seed=1, dtype=torch.float32)
     whole = gradients(function, a, b)
-    kernels = spy(monkeypatch, "_kernel")
+    kernels = spy(monkeypatch, "_kernel", annealing)
     chunked = gradients(lambda x, y: function(x, y, max_elements=max_elements), a, b)
     most = max(len(x) for x, _ in kernels)  # forward, self terms and backward alike
     # A pair takes max(9 * 9 cost entries, (9 + 9) * 6 token entries) = 108 elements.
@@ -463,7 +464,7 @@ def test_autograd_is_left_as_found(
 ) -> None:
     a, b = tokens(2, 5, 4).requires_grad_(), tokens(2, 5, 4, seed=1)
     if fails:
-        monkeypatch.setattr(module, "_softmin", lambda *args: 1 / 0)
+        monkeypatch.setattr(annealing, "_softmin", lambda *args: 1 / 0)
     for outer in (True, False):
         with torch.set_grad_enabled(outer):
             with mode():

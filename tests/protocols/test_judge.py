@@ -299,7 +299,7 @@ def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.Monk
         Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
     assert server.count == 0
     for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
-        with pytest.raises(ValueError, match="no address"):
+        with pytest.raises(ValueError, match="not the address"):
             Endpoint(url, "fake")
     with pytest.raises(ValueError, match="unencrypted"):
         Endpoint("http://example.org/v1", "fake", key="MY_KEY")
@@ -691,7 +691,7 @@ def test_the_command_stops_where_a_judge_cannot_go_on(tmp_path: Path, capsys: py
         ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "prices": [1]}, "index"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "tries": 0}, "at least 1"),
-        ({"url": "127.0.0.1", "model": "m"}, "no address"),
+        ({"url": "127.0.0.1", "model": "m"}, "not the address"),
         ({"local": "none/here", "tries": "x"}, "judge.json"),
         ([], "give "),
     ],
