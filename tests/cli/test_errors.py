@@ -100,7 +100,7 @@ class Interrupted:
     ("command", "words", "module", "kept"),
     [
         ("train", "tiny --smoke --out run", "idmetric.train.tiny.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.checkpoints.format", "b.json"),
+        ("bench", "--json b.json", "idmetric.checkpoints.errors", "b.json"),
         ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.checkpoints.errors", "with --cache DIR the same command would resume"),
