@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from idmetric import Backbone
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import mixture
-from idmetric.data.manifest.lineage import lineages
+from idmetric.data.manifest.lineage import VIEW_ROLES, lineages
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.write import Plan
 from idmetric.distance.matrix import distance
@@ -34,7 +34,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.train.batches import generator
 from idmetric.train.idsim import recipe as idsim
-from idmetric.train.validate import VIEWS, embed_rows
+from idmetric.train.validate import embed_rows
 
 Pairs = NDArray[np.int64]  # rows: (N, 2), triplets (N, 3)
 
@@ -176,7 +176,7 @@ def tested_triplets(data: Manifest, judge: Embedder, pool: int) -> Pairs:
 def identity_pairs(data: Manifest) -> tuple[Pairs, NDArray[np.bool_]]:
     """Pairs of a view with another image of its family, and whether they show the same (as in `validation`, B.1)."""
     family, identity = lineages(data), np.array(data.column("identity"))
-    view = np.isin(data.column("role"), VIEWS)
+    view = np.isin(data.column("role"), VIEW_ROLES)
     one, two = np.triu_indices(len(data), 1)
     kept = (family[one] == family[two]) & (view[one] | view[two])
     pairs = np.stack([one[kept], two[kept]], 1)

@@ -263,6 +263,7 @@ def one_process(rank: int, world: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_with_uneven_batches_are_one(metric: IDSim, tmp_path: Path) -> None:
     mp.spawn(one_process, (2, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
     similarity, retrieval, late = IdentitySimilarity(metric), IdentityRetrieval(metric), IdentityRetrieval(metric)

@@ -121,6 +121,7 @@ def by_name(rows: Iterator[Row]) -> dict[str, Row]:
     return {row.what: row for row in rows}
 
 
+@pytest.mark.slow
 def test_stages_time_decode_preprocess_backbone_heads_and_the_whole(metric: IDSim, setting: Setting) -> None:
     found = by_name(stages.stages(metric, setting))
     names = [what.split(",")[0] for what in found]
@@ -371,6 +372,7 @@ def test_large_sets_are_solved_in_chunks_that_fit_a_cache() -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
     words = "--model tiny --device cpu --batch 2 --repeats 3 --sets 2 --tokens 16 --channels 8 --references 1"

@@ -58,6 +58,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # The cache of scores
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_cache_and_no_score(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

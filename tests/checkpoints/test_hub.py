@@ -72,6 +72,7 @@ def test_a_model_is_downloaded_once_and_its_commit_is_known(hub: HubServer, metr
     assert len(hub.downloads("model.safetensors")) == 1
 
 
+@pytest.mark.slow
 def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path / "repo")
     for name, colour in (("a", "red"), ("b", "blue")):

@@ -12,6 +12,7 @@ from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import read
 
 
+@pytest.mark.slow
 def test_idsims_recipe_from_rendering_to_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -230,6 +230,7 @@ def test_frames_written_beside_the_clips_are_not_taken_for_clips(tmp_path: Path,
         assert len(read(source / "x.csv")) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_end_with_any_number_of_workers(tmp_path: Path) -> None:
     source = make_clips(tmp_path / "in", 40)
     program = tmp_path / "one_command.py"

@@ -163,6 +163,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["cls", "joint"])
 def test_a_killed_run_goes_on_to_the_same_output(
     run: Run, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str

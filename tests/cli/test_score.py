@@ -377,6 +377,7 @@ def test_the_default_model_is_never_replaced(
         assert part in done.err
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_alone(folder: Path) -> None:
     import pty
 

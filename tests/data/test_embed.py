@@ -213,6 +213,7 @@ def test_an_embedding_that_is_not_finite_is_named(pictures: Manifest) -> None:
         embed(pictures, {"m": EmbedderModel(metric)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["kill", "interrupt"])
 def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, stop: str) -> None:
     pictures.write(tmp_path / "pictures.csv")

@@ -607,6 +607,7 @@ print(json.dumps([sizes, {**light.versions, **inpaint.versions}, said]))
 """
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_from_the_hub(folder: Path, tmp_path: Path) -> None:
     for name, source in {"sd": "stable_diffusion", "qwen": "qwen_image", "controlnet": "qwen_image-controlnet"}.items():
         shutil.copytree(folder / source, tmp_path / name)

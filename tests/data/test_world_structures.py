@@ -82,6 +82,7 @@ def test_stronger_distractors_are_further_away(world: World) -> None:
     assert mean[0.2] < mean[0.5] < mean[1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [0.3, 0.5, 0.75, 1.0])
 def test_a_distractor_shows_in_each_of_its_views(world: World, strength: float) -> None:
     """At least a tenth of the thing's pixels change by 16 of 255 or more: else no metric could tell it apart."""
@@ -176,6 +177,7 @@ def test_an_unknown_factor_is_named(world: World) -> None:
         list(world.grid(0, ["weather"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [1.0, 0.5])
 def test_colours_and_pixels_fail_on_the_distractors(strength: float) -> None:
     """The world's bench is about identity: a colour histogram and raw pixels win less than 30 % of the samples."""

@@ -72,6 +72,7 @@ def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
         assert np.asarray(drawn)[18:].std() > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_runs_alone_with_smoke(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -219,6 +219,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Tensor]]
         }
 
 
+@pytest.mark.slow
 def test_guided_samples_are_nearer_than_those_of_the_same_noise(sampled: dict[str, list[Tensor]]) -> None:
     for plain, guided in zip(sampled["best"], sampled["guide"], strict=True):
         assert guided.mean() < plain.mean() - 0.01
@@ -270,6 +271,7 @@ def optimised(what: str) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_other_networks_find_a_generators_result_more_alike_than_the_control() -> None:
     found = optimised("painter")
     assert (found["last"] < 0.6 * found["first"]).all()

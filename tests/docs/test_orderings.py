@@ -31,6 +31,7 @@ def common(folder: None) -> ModuleType:
     return importlib.import_module("common")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_quick_run_prints_all_rows_and_claims(
     name: str, folder: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

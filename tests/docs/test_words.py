@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,15 @@ def words(texts: list[Text]) -> int:
     return sum(len(re.findall(r"[A-Za-z][\w'-]*", text)) for _, text in texts)
 
 
+@cache
+def texts_of(place: int) -> list[Text]:
+    return list((documentation, package)[place]())
+
+
 @pytest.mark.parametrize("phrase", LIMITS)
 @pytest.mark.parametrize("place", [0, 1], ids=["docs", "package"])
 def test_phrases_that_read_unnatural_are_rare(phrase: str, place: int) -> None:
-    texts = list((documentation, package)[place]())
+    texts = texts_of(place)
     places = found(phrase, texts)
     limit = LIMITS[phrase][place] * words(texts) / 10_000
     assert len(places) <= limit, f"{phrase!r} {len(places)} times, at most {limit:.0f}: {places}"

@@ -297,13 +297,13 @@ def _texts() -> dict[str, Reader]:
 
 def _reply(path: Path) -> None:
     from idmetric.io import json_file
-    from idmetric.protocols.judges.endpoint import CallError, _reply
+    from idmetric.protocols.judges.reply import CallError, reply_of
 
     try:
         found = json_file.read(path)
     except ValueError as error:  # as a request does
         raise CallError(str(error)) from error
-    _reply(found, "m")
+    reply_of(found, "m")
 
 
 def _answer(path: Path) -> None:

@@ -530,6 +530,7 @@ def test_messages_that_cannot_be_written_lose_no_scores(
     assert out.splitlines()[-1].startswith("summary: n 3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "status", "says"),
     [

@@ -83,6 +83,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_ctrl_c_leaves_no_half_written_output(name: str, children: Children, work: Path) -> None:
     program, words, output = module(name)
@@ -115,6 +116,7 @@ def test_ctrl_c_leaves_no_half_written_output(name: str, children: Children, wor
     assert again.status == 0, again.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_full_disk_gives_a_clear_error_and_leaves_the_old_output_whole(
     name: str, children: Children, work: Path

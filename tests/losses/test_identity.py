@@ -379,6 +379,7 @@ def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) ->
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None:
     torch.compiler.reset()
     loss = IdentityLoss(metric, REFERENCES)
@@ -392,6 +393,7 @@ def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None
         torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["masked", "cropped", "boxed"])
 def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
     torch.compiler.reset()
@@ -468,6 +470,7 @@ def run_in_two_processes() -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_gradients_of_one() -> None:
     code = "from tests.losses.test_identity import run_in_two_processes; run_in_two_processes()"
     with socket.socket() as free:

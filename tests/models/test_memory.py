@@ -91,6 +91,7 @@ print(*peak_of_loading(sys.argv[1], IDSim if options else NearID, dtype=getattr(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Pat
     check_peak([str(tmp_path), dtype, "{}"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_reading_nearids_published_format_never_holds_two_copies(tmp_path: Path) -> None:
     vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
@@ -107,6 +109,7 @@ def test_reading_nearids_published_format_never_holds_two_copies(tmp_path: Path)
     check_peak([str(tmp_path), "float32", "{}"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
 def test_reading_the_published_format_never_holds_two_copies(

@@ -125,6 +125,7 @@ def overflows(page: Any) -> bool:
 # Sorting, filters, threshold
 
 
+@pytest.mark.slow
 def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
     path, found = report
     page, rows = visit(path), found["rows"]
@@ -475,6 +476,7 @@ def test_an_evaluation_fits_a_phone(visit: Open, evaluation: Path) -> None:
 # Screenshots
 
 
+@pytest.mark.slow
 def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
     """Rendered things: three views of one, other views of it, and of four things of its kind."""
     pytest.importorskip("vtkmodules", reason="the things are rendered: pip install 'idmetric[world]'")

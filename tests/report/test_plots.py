@@ -51,6 +51,7 @@ def test_an_ecdf_is_the_share_not_above() -> None:
         ecdf([])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", [roc, precision_recall, distributions])
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_same_numbers_give_the_same_file(plot: Any, ending: str, scored: Scored, tmp_path: Path) -> None:

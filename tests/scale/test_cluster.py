@@ -98,6 +98,7 @@ def kill_a_node(cluster: Any, marks: Path, found: dict[str, int]) -> None:
     (marks / "killed").touch()
 
 
+@pytest.mark.slow
 def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     cluster: Any, saved: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_and_object_stores_are_read_and_written_by_the_nodes(cluster: Any, saved: Path, tmp_path: Path) -> None:
     paths = pictures(tmp_path / "photos", 14)
     table = pa.table({"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]})
@@ -172,6 +174,7 @@ embed_on_ray(photos, out, model=opened, address=address, actors=1, rows=2, batch
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_what_the_next_goes_on_from(
     cluster: Any, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_killed_driver_leaves_what_the_next_goes_on_from(
     same_rows(found, rows_of(tmp_path / "single"), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path: Path) -> None:
     pictures(tmp_path / "photos", 2)
     with pytest.raises(ScaleError, match="no room for an actor of 99 CPUs"):

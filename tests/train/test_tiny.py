@@ -318,7 +318,7 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     none.prepare(write_photos(tmp_path / "other", 1))
     assert len(none.load(0)["images"]) == 8
     assert not (tmp_path / "other" / "groups.npy.photos.npy").exists()
-    with pytest.raises(TrainError, match="5 groups do not fill a batch of 8 beside 2 from photos"):
+    with pytest.raises(TrainError, match="5 groups do not fill a batch of 8 with 2 from photos"):
         tiny.build(config, manifest(tmp_path, 5), Processes("no", cpu=True)).prepare(tmp_path / "few")
 
 

@@ -299,6 +299,7 @@ def validated(folder: Path, rank: int, port: str) -> None:
     processes.close()
 
 
+@pytest.mark.slow
 def test_processes_share_a_validation_and_fail_together(tmp_path: Path) -> None:
     rows = [Row(f"i{k // 2}", f"{k}.png") for k in range(7)]
     data = paint(tmp_path, list(zip(rows, colours(7, 5), strict=True)))

@@ -571,7 +571,7 @@ def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path
 def test_commands_of_the_page_parse() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "train-visme.md").read_text(encoding="utf-8")
     lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", text, flags=re.M)
-    options = re.findall(r"`(--[^`]*)`", text.split("## Expected result")[1].split("## What")[0])
+    options = re.findall(r"`(--[^`]*)`", text.split("## Expected result")[1].split("\n## ")[0])
     assert len(lines) >= 4
     assert len(options) >= 6
     for given in (*lines, *(f"visme {o}" for o in options)):
