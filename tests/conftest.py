@@ -17,8 +17,9 @@ TESTS = Path(__file__).parent
 CORE = [
     TESTS / name
     for name in (
-        "calibration", "distance", "evaluate", "images", "losses", "models", "scoring", "store", "test_public_api.py",
-        "test_structure.py",
+        "calibration", "distance", "evaluate", "images/test_read.py", "images/test_masks.py", "losses",
+        "models/test_backbone.py", "models/test_embedder.py", "models/test_embedding.py", "scoring", "store",
+        "test_public_api.py", "test_structure.py",
     )
 ]  # fmt: skip
 
@@ -31,8 +32,9 @@ def pytest_configure() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if config.option.markexpr != "core" or collection_path == TESTS:
         return None
-    inside = any(collection_path == core or core in collection_path.parents for core in CORE)
-    return None if inside or TESTS not in collection_path.parents else True
+    path = collection_path
+    kept = any(path == core or path in core.parents or core in path.parents for core in CORE)
+    return None if kept or TESTS not in path.parents else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
