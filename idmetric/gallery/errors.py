@@ -52,6 +52,6 @@ def naming_shards() -> Iterator[None]:
         yield
     except DamagedShardError as error:
         raise GalleryError(
-            f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric-score gallery build` or "
+            f"the shard {os.fspath(error.path)!r} is damaged ({error.reason}): `idmetric gallery build` or "
             "update() makes it again"
         ) from error

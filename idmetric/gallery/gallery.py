@@ -203,7 +203,7 @@ class Gallery:
         Args:
             sources: folders, image files or manifests (.parquet, .csv, .jsonl) that replace the present sources, or
                 extend them with `add`; none: the same as before.
-            mask_dir: with `masked`, the folder of masks for folders and files, see `inputs.mask_of`.
+            mask_dir: with `masked`, the folder of masks for folders and files, see `paths.mask_of`.
             quick: trust files with the size, times of change and inode of the previous update; otherwise all files are
                 read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).

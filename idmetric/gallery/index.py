@@ -78,7 +78,7 @@ def no_gallery(folder: Path, about: Mapping[str, Any]) -> GalleryError:
     there = f"; it holds {', '.join(others)}" if others else ""
     return GalleryError(
         f"{str(folder)!r} is no gallery of {described(about)}), looking at {about['outside']}, by exactly these "
-        f"weights and this version{there}: make one, `idmetric-score gallery build` or update()"
+        f"weights and this version{there}: make one, `idmetric gallery build` or update()"
     )
 
 

@@ -23,7 +23,7 @@ MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 @dataclass(frozen=True)
 class Source:
-    """A folder, an image file or a manifest, and the folder of its masks (`inputs.mask_of`); absolute paths."""
+    """A folder, an image file or a manifest, and the folder of its masks (`paths.mask_of`); absolute paths."""
 
     path: str
     mask_dir: str | None = None
@@ -116,7 +116,7 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Walk a folder as `inputs.walk` does, raising errors of galleries.
+    """Walk a folder as `paths.walk` does, raising errors of galleries.
 
     Raises:
         GalleryError: naming a folder that cannot be listed.
@@ -154,7 +154,7 @@ def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
 
 
 def mask_of(folder: str, image: str) -> str:
-    """Return the path of an image's mask in a folder (`inputs.mask_of`); the expected .png if there is none."""
+    """Return the path of an image's mask in a folder (`paths.mask_of`); the expected .png if there is none."""
     return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
 
 

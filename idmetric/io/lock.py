@@ -10,6 +10,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 _held: set[FileLock] = set()
 
@@ -29,18 +34,15 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
     Raises:
         OSError: if the file cannot be created.
     """
-    path.open("ab").close()  # permissions by the umask, and the system's own error if it cannot be
-    lock = FileLock(path)
+    if not _has_locks(path):
+        yield False
+        return
 
+    lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
     except Timeout:
         raise busy from None
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-            raise
-        yield False
-        return
 
     _held.add(lock)
     try:
@@ -48,6 +50,22 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
     finally:
         _held.discard(lock)
         lock.release()
+
+
+def _has_locks(path: Path) -> bool:
+    """Whether a file, which is created, can be locked; filelock takes some file systems without locks for busy ones."""
+    with path.open("ab") as file:  # permissions by the umask, and the system's own error if it cannot be opened
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise
+    return True
 
 
 def _close_in_child() -> None:

@@ -147,7 +147,7 @@ class Embedder(CalibratedModel):
                 folder or a pattern ("photos/cat", "gen/*.png") is the list of its images, in natural order.
             batch_size: images per pass; results do not depend on it beyond float rounding.
             masks: subject mask of each image (or None for an image without one), of the same kinds, white = subject. A
-                folder holds the masks at the images' paths, whole or without their first folders (`inputs.mask_of`).
+                folder holds the masks at the images' paths, whole or without their first folders (`paths.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
             mask_id: the label that is the subject in masks of several objects: a palette index or grey value, or a

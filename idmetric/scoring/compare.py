@@ -34,7 +34,7 @@ from idmetric.scoring.memory import Seen
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile
 from idmetric.scoring.reader import Reader
 from idmetric.scoring.records import Record
-from idmetric.scoring.scores import Baseline, RequestError, Scores, columns_of
+from idmetric.scoring.scores import COLUMNS, Baseline, RequestError, Scores, columns_of
 from idmetric.scoring.settings import Progress, Settings, Watcher
 
 STORED = "stored"  # as a calibration: the file beside the model's weights
@@ -117,6 +117,8 @@ def score_pairs(
     Raises:
         RequestError: for a file of pairs that cannot be read; otherwise as `score`.
     """
+    if "aggregate" in settings:
+        raise TypeError("score_pairs takes no aggregate: every pair is a row of its own")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     options = Settings(calibration=chosen, memory=memory, **settings)
     work = PairsFile(Path(pairs)) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
@@ -191,7 +193,7 @@ def _scores(
     lost = sorted(run.reader.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
     scores = Scores(
-        rows, columns_of(rows), signature, skipped, run.baseline,
+        rows, columns_of(rows) or COLUMNS[:10], signature, skipped, run.baseline,
         threshold=settings.threshold, calibration=settings.calibration,
     )  # fmt: skip
     if isinstance(work, Pairs):

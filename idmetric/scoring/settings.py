@@ -49,6 +49,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.aggregate not in ("best", "mean"):
             raise ValueError(f"unknown aggregate {self.aggregate!r}: choose best or mean")
+        if self.outside not in ("black", "white", "crop", "keep"):
+            raise ValueError(f"unknown outside {self.outside!r}: choose black, white, crop or keep")
         if self.on_error not in ("fail", "skip"):
             raise ValueError(f"unknown on_error {self.on_error!r}: choose fail or skip")
         if self.batch_size < 1 or (self.workers is not None and self.workers < 1) or not self.memory >= 0:

@@ -180,27 +180,32 @@ def distances(folder: str) -> None:
 
 
 SECONDS = re.compile(r"\d+(\.\d+)? ?(s|ms|seconds|images/s|steps/s)\b|\d{4}-\d\d-\d\d[T ][\d:.+Z]+")
+STAMPS = re.compile(r'"stamp": \[\[[^\]]*\]\]|"hashed": \d+')  # of files, in galleries
+RANDOM = re.compile(r"(?<=[-.])[0-9a-f]{20,32}(?=\.)")  # in names of files that the package writes
 
 
 def compare(before: Path, after: Path) -> int:
     """Print every difference between two records; the number of files that differ."""
-    names = sorted({p.relative_to(root) for root in (before, after) for p in root.rglob("*") if p.is_file()})
+    files = [
+        {RANDOM.sub("*", str(p.relative_to(root))): p for p in sorted(root.rglob("*")) if p.is_file()}
+        for root in (before, after)
+    ]
     differing = 0
-    for name in names:
-        old, new = before / name, after / name
-        if not (old.exists() and new.exists()):
-            print(f"{name}: only {'before' if old.exists() else 'after'}")
+    for name in sorted({*files[0], *files[1]}):
+        old, new = (found.get(name) for found in files)
+        if old is None or new is None:
+            print(f"{name}: only {'after' if old is None else 'before'}")
             differing += 1
         elif old.read_bytes() != new.read_bytes():
-            text = difference(old, new)
+            text = difference(old, new, str(before), str(after))
             if text:
                 print(f"{name}: {text}")
                 differing += 1
-    print(f"{len(names)} files, {differing} differ")
+    print(f"{len({*files[0], *files[1]})} files, {differing} differ")
     return differing
 
 
-def difference(old: Path, new: Path) -> str:
+def difference(old: Path, new: Path, before: str, after: str) -> str:
     """How two files differ, or "" where only times and folders do."""
     if old.suffix == ".safetensors":
         from safetensors.numpy import load_file
@@ -208,6 +213,8 @@ def difference(old: Path, new: Path) -> str:
         a, b = load_file(old), load_file(new)
         if a.keys() != b.keys():
             return f"tensors {sorted(a.keys() ^ b.keys())}"
+        if any(a[k].shape != b[k].shape for k in a):
+            return "shapes differ"
         apart = max((float(np.abs(a[k].astype(float) - b[k].astype(float)).max()) for k in a if a[k].size), default=0.0)
         return f"tensors differ by {apart:.3g}" if apart else ""
     if old.suffix == ".parquet":
@@ -216,7 +223,8 @@ def difference(old: Path, new: Path) -> str:
         return "" if pq.read_table(old).equals(pq.read_table(new)) else "tables differ"
     if old.suffix in (".png", ".webp", ".lock"):
         return "pixels differ"
-    a, b = (SECONDS.sub("TIME", p.read_text(errors="replace")).splitlines() for p in (old, new))
+    texts = [p.read_text(errors="replace").replace(root, "") for p, root in ((old, before), (new, after))]
+    a, b = (STAMPS.sub("STAMP", SECONDS.sub("TIME", text)).splitlines() for text in texts)
     lines = [f"- {x}\n    + {y}" for x, y in itertools.zip_longest(a, b, fillvalue="") if x != y]
     return f"{len(lines)} lines\n    " + "\n    ".join(line[:300] for line in lines[:3]) if lines else ""
 
@@ -235,7 +243,7 @@ def main() -> None:
     if args.command == "record":
         record(args.folder.resolve(), args.only)
     else:
-        sys.exit(bool(compare(args.before, args.after)))
+        sys.exit(bool(compare(args.before.resolve(), args.after.resolve())))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from idmetric.io.lock import locked
 
@@ -38,11 +37,12 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_without_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def acquire(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_without_locks_nobody_is_kept_out(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(FileLock, "acquire", acquire)
+    monkeypatch.setattr("fcntl.flock", flock)
     with locked(tmp_path / ".lock", ValueError("busy")) as held:
         assert not held
 
