@@ -140,6 +140,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patterns", HOSTILE.values(), ids=HOSTILE)
 def test_an_adapter_with_any_patterns_is_read_or_refused_in_seconds(patterns: list[str]) -> None:
     names = [f"{'a' * 60}.{k}.{'a' * 60}x" for k in range(100)]

@@ -940,6 +940,7 @@ def test_rows_become_columns_as_they_come(tmp_path: Path, monkeypatch: pytest.Mo
     assert max(alive) < 200
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     cells = [{"bytes": noise.bytes(400_000), "path": None} for _ in range(160)]

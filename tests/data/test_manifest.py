@@ -227,6 +227,7 @@ def test_free_columns_are_kept(tmp_path: Path) -> None:
     assert len(read(tmp_path / "m.parquet").filter(x_view=2)) == 1
 
 
+@pytest.mark.slow
 def test_large_tables_are_quick(tmp_path: Path) -> None:
     count = 200_000
     table = pa.table({"identity": [f"i{k % 20_000}" for k in range(count)], "path": [f"{k}.jpg" for k in range(count)]})

@@ -77,6 +77,7 @@ def test_a_distractor_is_one_thing_in_all_views(world: World) -> None:
     assert world.near(views, 0.5, copy=1)[0].identity != near[0].identity
 
 
+@pytest.mark.slow
 def test_stronger_distractors_are_further_away(world: World) -> None:
     mean = {s: np.mean([world.near(list(world.views(n, 1)), s)[0].change for n in range(25)]) for s in (0.2, 0.5, 1.0)}
     assert mean[0.2] < mean[0.5] < mean[1.0]
@@ -163,6 +164,7 @@ def test_grids_of_several_factors_repeat_no_picture(world: World) -> None:
     assert all((t.change is None) == (t.about["identity_change"] == 0) for t in takes)
 
 
+@pytest.mark.slow
 def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
     plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
     for number in range(2):
@@ -262,6 +264,7 @@ def test_the_files_are_the_same_for_any_number_of_processes(written: Path, tmp_p
     assert [name for name in one if one[name] != two[name]] == []
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(written: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     command = [sys.executable, "-c", "import sys; from idmetric.cli.data import main; sys.exit(main(sys.argv[1:]))",

@@ -77,6 +77,7 @@ def alive(pid: int) -> bool:
 # ---- runs at once, and killed ones
 
 
+@pytest.mark.slow
 def test_of_two_runs_at_once_the_second_is_refused_and_disturbs_nothing(whole: Path, tmp_path: Path) -> None:
     process = begin(tmp_path)
     process.send_signal(signal.SIGSTOP)
@@ -241,6 +242,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 2])  # found before rendering, or when the manifest is written
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_rows_are_named_with_the_way_out(whole: Path, copy: Path, name: str, start: int) -> None:

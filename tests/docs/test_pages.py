@@ -265,6 +265,7 @@ def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None
                 assert drawing["subject"](metric, strip.convert("RGB")) == pytest.approx(float(distance), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtk")
     runpy.run_path(str(DOCS / "draw_limits.py"))["main"](tmp_path, objects=1)

@@ -276,6 +276,7 @@ def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
             VisIDConfig(**bad)
 
 
+@pytest.mark.slow
 def test_a_saved_folder_opens_without_a_table_of_missing_weights(metric: VisIDEmbed, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     command = "import sys; from idmetric import load; load(sys.argv[1], device='cpu')"

@@ -463,6 +463,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
         judge(server).ask([(image(1), tmp_path / "none.jpg")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "byte"),
     [

@@ -408,6 +408,7 @@ def test_pictures_keep_to_their_room() -> None:
     assert Image.open(io.BytesIO(compressed(noisy(0).resize((5000, 3)), 100)[1])).size == (48, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [500, 2000])
 def test_five_hundred_noisy_images_are_less_than_25_megabytes(metric: IDSim, count: int) -> None:
     album = Album(metric, count + 3, 500)

@@ -158,6 +158,7 @@ embed_dataset(photos, out, model=Slow(model, device="cpu"), rows=4, batch_size=3
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_rows(saved: Path, photos: Path, tmp_path: Path) -> None:
     (photos / "a" / "0005.png").write_bytes(b"no image")
     out, mark = tmp_path / "out", tmp_path / "mark"
@@ -672,6 +673,7 @@ def test_without_pyarrow_or_ray_it_says_how_to_get_them(
         embed_on_ray(photos, tmp_path / "out", model=lambda: metric)
 
 
+@pytest.mark.slow
 def test_neither_the_package_nor_one_process_loads_ray(saved: Path, photos: Path, tmp_path: Path) -> None:
     code = (
         "import sys; import idmetric; from idmetric.cli.embed import build_parser; from idmetric.cli.score import main;"

@@ -704,6 +704,7 @@ TOGETHER = {
 }
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
     data.filter(split=None).write(tmp_path / "data.parquet")
     with socket.socket() as free:

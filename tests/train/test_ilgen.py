@@ -283,6 +283,7 @@ def test_mining_finds_what_brute_force_finds(data: Manifest) -> None:
 # What trains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["recall@k", "infonce", "contrastive"])
 def test_the_whole_encoder_trains(data: Manifest, tmp_path: Path, loss: str) -> None:
     recipe = made(data, loss=loss, epochs=1)

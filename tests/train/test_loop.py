@@ -107,6 +107,7 @@ def until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(spawn: Any, tmp_path: Path) -> None:
     train(tmp_path / "whole", Config(steps=30), save_every=2)
     settings = {**SETTINGS, "save_every": 2, "workers": 1}

@@ -110,6 +110,7 @@ def gradients(run: Recipe, step: int = 0) -> dict[str, Tensor]:
 # The command
 
 
+@pytest.mark.slow
 def test_the_smoke_run_ends_within_a_minute_and_opens_as_the_public_class(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with a_minute_offline():

@@ -188,6 +188,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
         build(Config(**SMALL), data, SimpleNamespace(rank=0, count=5))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
     found = trained(data, tmp_path / "run", hard=1, lr=0.01)
     schedule = Schedule(tmp_path / "run" / "schedule.parquet")
@@ -209,12 +210,14 @@ def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Man
     assert temperature[-1] != temperature[0]
 
 
+@pytest.mark.slow
 def test_training_lets_queries_find_their_targets(data: Manifest, tmp_path: Path) -> None:
     trained(data, tmp_path / "run", steps=24, lr=0.02, hard=0, rank=8, temperature=0.1)
     losses = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["loss"]]
     assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_weights(
     data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +240,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_given_schedule_trains_the_same_weights_and_must_fit(data: Manifest, tmp_path: Path) -> None:
     trained(data, tmp_path / "first")
     kept = tmp_path / "first" / "schedule.parquet"
@@ -506,6 +510,7 @@ def test_the_papers_settings_are_the_defaults() -> None:
     assert config.model == "Qwen/Qwen2.5-VL-3B-Instruct"
 
 
+@pytest.mark.slow
 def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     with a_minute_offline():
@@ -553,6 +558,7 @@ def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
     assert torch.cosine_similarity(a, b, dim=0) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path: Path, precision: Any) -> None:
     small_qwen.write(tmp_path / "plain")
