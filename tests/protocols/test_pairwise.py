@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.data.embed import UnreadableError
+from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols.common import baselines, pair_store, pairwise, tiles
 from idmetric.protocols.common.pairwise import PairScorer
@@ -156,6 +156,22 @@ def test_a_stopped_run_compares_only_the_rest(
         scorer_of(shuffled, again, store).matrix(range(4), range(4)), found[np.ix_([7, 3, 0, 2], [7, 3, 0, 2])]
     )
     assert again.compared == 0
+
+
+def test_values_of_masked_images_are_kept(pictures: Manifest, tmp_path: Path) -> None:
+    for k in range(COUNT):
+        mask = np.zeros((70, 90 + k), dtype=np.uint8)
+        mask[10:60, 10 + k : 80] = 255
+        Image.fromarray(mask).save(tmp_path / f"{k}-mask.png")
+    masked = pictures.replace(mask=[*(f"{k}-mask.png" for k in range(COUNT)), "2-mask.png"])
+    kept = {"store": tmp_path / "store", "look": Look(masked=True)}
+    expected = scorer_of(masked, Counting(), look=Look(masked=True)).matrix(range(4), range(4))
+    np.testing.assert_array_equal(scorer_of(masked, Counting(), **kept).matrix(range(4), range(4)), expected)
+
+    again, whole = Counting(), Counting()
+    np.testing.assert_array_equal(scorer_of(masked, again, **kept).matrix(range(4), range(4)), expected)
+    scorer_of(pictures, whole, tmp_path / "store").matrix(range(4), range(4))
+    assert (again.compared, whole.compared) == (0, 10)
 
 
 def test_values_are_written_during_a_long_run(

@@ -26,6 +26,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.images.read import ImageReadError, Outside, read_image
 from idmetric.protocols.common.pair_store import PairStore, cell_of, ends_of
 from idmetric.protocols.common.tiles import Tiles
+from idmetric.store.fingerprint import MASKED
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -117,7 +118,8 @@ def prepare(
         raise UnreadableError(manifest, {row: problems[key] for row, key in keys.items() if key in problems})
     number = {key: k for k, key in enumerate(first)}
     place = {row: number[key] for row, key in keys.items()}
-    return {name: Prepared(pixels, list(first), place) for name, pixels in held.items()}
+    digests = [key.removesuffix(MASKED) for key in first]  # the store's folder names the rules for masks
+    return {name: Prepared(pixels, digests, place) for name, pixels in held.items()}
 
 
 def _room(count: int, like: Tensor) -> Tensor:
