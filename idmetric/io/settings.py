@@ -71,6 +71,17 @@ def from_text(text: str, hint: Any) -> Any:
     return json_file.parse(text)
 
 
+def fail_or_skip(on_error: str) -> Literal["fail", "skip"]:
+    """Read the treatment of unusable images, which version 0.1 spelled "stop" or "skip".
+
+    Raises:
+        ValueError: for any other word.
+    """
+    if on_error not in ("fail", "skip", "stop"):
+        raise ValueError(f"on_error {on_error!r}: choose fail or skip")
+    return "skip" if on_error == "skip" else "fail"
+
+
 def unwrapped(hint: Any) -> tuple[Any, bool]:
     """`X | None` as (X, True), other hints as (hint, False)."""
     if typing.get_origin(hint) in (Union, types.UnionType):

@@ -26,6 +26,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.kinds import WHITE, Color
 from idmetric.images.masks import cut_out, read_mask
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, View, add_noise
 
@@ -233,8 +234,7 @@ def check(
     Raises:
         ManifestError: with the list of what cannot be read, or if nothing is left without it.
     """
-    if on_error not in ("fail", "skip"):
-        raise ValueError(f"on_error {on_error!r}: choose fail or skip")
+    on_error = fail_or_skip(on_error)
     numbers = np.arange(len(data)) if rows is None else np.unique(np.asarray(rows, dtype=np.int64))
     used = data.take(numbers).replace(part_mask=None, part_mask_bytes=None)
     if not masks:

@@ -26,6 +26,7 @@ from idmetric.data.generate.job import Job, Made, Task, read_source, source_size
 from idmetric.data.generate.journal import Entry, Journals, add, open_journal
 from idmetric.images.read import ImageReadError
 from idmetric.io.output import replacing
+from idmetric.io.settings import fail_or_skip
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -82,6 +83,7 @@ def run(
         GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); if another
             process runs this shard in this folder; or if the first images are all flat.
     """
+    on_error = fail_or_skip(on_error)
     root = Path(folder)
     mine = [job for job in sharded(task.jobs, shard) if job.parent not in without]
     root.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.io.settings import fail_or_skip
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
@@ -157,8 +158,7 @@ def import_dataset(
         SourceError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
-    if on_error not in ("fail", "skip"):
-        raise ValueError(f"on_error={on_error!r}: fail or skip")
+    on_error = fail_or_skip(on_error)
     job = make_job(
         kind, sources, images=images, name=name, revision=revision, files=files, columns=columns, options=options,
         limit=limit,
