@@ -33,6 +33,12 @@ _LAZY = {
     "resize_pixels": "idmetric.images.resize",
     "split_images": "idmetric.images.read",
     "to_pixels": "idmetric.images.read",
+    # what version 0.1, where this was one module, had here too
+    **dict.fromkeys(("MAX_PIXELS", "SLACK", "STORED", "WHITE"), "idmetric.images.kinds"),
+    **dict.fromkeys(("channels_last", "float_pixels", "is_float"), "idmetric.images.arrays"),
+    **dict.fromkeys(("convert", "eight_bit", "has_alpha", "sixteen"), "idmetric.images.modes"),
+    **dict.fromkeys(("open_file", "open_image"), "idmetric.images.opening"),
+    "place": "idmetric.images.resize",
 }
 
 __all__ = [

@@ -20,6 +20,35 @@ def test_an_old_module_has_the_names_of_the_new_ones(old: str) -> None:
         _ = module.nothing_of_this_name
 
 
+# modules of version 0.1 that are packages now: names that are not in their __all__
+PACKAGES = {
+    "idmetric.calibration": ("FORMAT", "KIND", "Model", "read"),
+    "idmetric.data.curate": (
+        "Strategy", "balanced", "cap", "choose", "datasets_of", "distinct", "hashed", "keep_identities", "keep_images",
+        "lowest", "proportional", "two_views", "unique",
+    ),
+    "idmetric.data.frames": (
+        "REASONS", "SAMPLINGS", "Pick", "Sampling", "Tally", "blur_score", "candidates", "places", "plan",
+    ),
+    "idmetric.data.manifest": (
+        "COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "Manifest", "ManifestError", "Row", "merge", "read",
+    ),
+    "idmetric.images": (
+        "MAX_PIXELS", "SLACK", "STORED", "WHITE", "channels_last", "convert", "eight_bit", "float_pixels", "has_alpha",
+        "is_float", "open_file", "open_image", "place", "sixteen",
+    ),
+    "idmetric.protocols.calibrate": (
+        "RENDERER", "STORED", "Options", "add_arguments", "calibrations", "checked", "command", "run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_module_that_became_a_package_has_its_old_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in PACKAGES[package] if not hasattr(module, name)] == []
+
+
 def test_renamed_functions_have_their_old_names_too() -> None:
     with pytest.warns(DeprecationWarning, match="has moved"):
         modules = [

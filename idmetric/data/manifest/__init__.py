@@ -13,7 +13,10 @@ _LAZY = {
     "Manifest": "idmetric.data.manifest.table",
     "merge": "idmetric.data.manifest.table",
     "read": "idmetric.data.manifest.table",
-}
+    # what version 0.1, where this was one module, had here too
+    **dict.fromkeys(("COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "ManifestError", "Row"),
+                    "idmetric.data.manifest.table"),
+}  # fmt: skip
 
 __all__ = ["Manifest", "merge", "read"]
 
