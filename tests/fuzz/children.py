@@ -1,16 +1,14 @@
 """Commands in processes of their own, quickly: one process has everything loaded, and forks for each command.
 
 with Children() as children:
-    child = children.start("idmetric.cli.score", ["a.png", "b.png"], folder)
-    child.interrupt()
-    child.wait()
+    child = children.run("idmetric.cli.score", ["a.png", "b.png"], folder)
     child.status, child.said
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -23,25 +21,13 @@ from typing import Any
 _LIMIT = 60.0  # seconds for a command, on a busy machine
 
 
-@dataclass
+@dataclass(frozen=True)
 class Child:
-    """A command that runs."""
+    """A command that has ended: its exit status, its output, and how many files of its folder it opened or renamed."""
 
-    pid: int
-    children: Children
-    status: int | None = None
-    said: str = ""
-
-    def interrupt(self) -> None:
-        """Ctrl-C, unless it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGINT)
-
-    def wait(self) -> Child:
-        """Until it ends: its exit status, and what it printed."""
-        answer = json.loads(self.children.line())
-        self.status, self.said = answer["status"], answer["said"]
-        return self
+    status: int
+    said: str
+    files: int
 
 
 @dataclass
@@ -72,26 +58,25 @@ class Children:
         self.process.stdout.close()
 
     def line(self) -> str:
-        """The next thing it tells."""
+        """The next line of its answers."""
         return str(self.process.stdout.readline())
 
-    def start(
-        self, module: str, words: list[str], folder: Path, *, largest: int | None = None, plain: bool = False
-    ) -> Child:
-        """Run `module.main(words)` in a folder.
+    def run(
+        self, module: str, words: list[str], folder: Path, *, stop_at: int = 0, largest: int | None = None,
+        plain: bool = False,
+    ) -> Child:  # fmt: skip
+        """Run `module.main(words)` in a folder, to its end.
 
         Args:
+            stop_at: interrupt it, as Ctrl-C does, just before it opens or renames this one of its folder's files.
             largest: bytes of a file that it may write, as if the disk were full there.
             plain: without the administrator's rights, so that a read-only folder is one.
         """
-        asked = {"module": module, "words": words, "folder": str(folder), "largest": largest, "plain": plain}
+        asked = {"module": module, "words": words, "folder": str(folder), "stop_at": stop_at, "largest": largest,
+                 "plain": plain}  # fmt: skip
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
-        return Child(int(self.line()), self)
-
-    def run(self, module: str, words: list[str], folder: Path, **limits: Any) -> Child:
-        """The same, to its end."""
-        return self.start(module, words, folder, **limits).wait()
+        return Child(**json.loads(self.line()))
 
 
 def _serve() -> None:
@@ -121,20 +106,38 @@ def _serve() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         read, write = os.pipe()
+        count = mmap.mmap(-1, 8)  # shared with the fork
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            _become(asked, write)
+            _become(asked, write, count)
         os.close(write)
-        print(pid, flush=True)
         with os.fdopen(read, "rb") as pipe:
             said = pipe.read().decode("utf-8", "replace")
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        print(json.dumps({"status": 128 - code if code < 0 else code, "said": said}), flush=True)
+        files = int.from_bytes(count[:], "little")
+        print(json.dumps({"status": 128 - code if code < 0 else code, "said": said, "files": files}), flush=True)
 
 
-def _become(asked: dict[str, Any], out: int) -> None:
+def _watch(folder: str, stop_at: int, count: mmap.mmap) -> None:
+    """Count the files below a folder as they are opened or renamed; interrupt the process at one of them."""
+    seen = 0
+
+    def look(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event not in ("open", "os.rename") or isinstance(args[0], int):
+            return
+        if os.path.abspath(os.fsdecode(args[0])).startswith(folder):
+            seen += 1
+            count[:] = seen.to_bytes(8, "little")
+            if seen == stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    sys.addaudithook(look)
+
+
+def _become(asked: dict[str, Any], out: int, count: mmap.mmap) -> None:
     """In the fork: run the command as a shell would, and end."""
     import importlib
     import resource
@@ -147,6 +150,7 @@ def _become(asked: dict[str, Any], out: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.alarm(int(_LIMIT))
         os.chdir(asked["folder"])
+        _watch(asked["folder"], asked["stop_at"], count)
         if asked["largest"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (asked["largest"], asked["largest"]))
         if asked["plain"]:
