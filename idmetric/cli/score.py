@@ -28,7 +28,7 @@ from idmetric.cli.subcommands import Parser
 from idmetric.io.hints import did_you_mean, need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
-from idmetric.scoring.files import Cross, check_masks, cross, files_read
+from idmetric.scoring.files import Cross, Names, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, PairsFile
 from idmetric.scoring.scores import RequestError, Scores
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
     from idmetric.report.album import Album
 
+OPTIONS = Names("--mask-dir", "--mask-id", "--include-refs", "--preprocessing release")
 ALIAS = "idmetric-score"  # name of the stand-alone command
 _OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 
@@ -159,7 +160,7 @@ def _run(args: argparse.Namespace) -> int:
         check_stdout(args.output)
         work = PairsFile(Path(args.pairs)) if args.pairs else _listed(args)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
-        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
+        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
         return _scored(args, work)
     except RequestError as error:
         raise UsageError(str(error)) from error
@@ -167,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _listed(args: argparse.Namespace) -> Cross:
     references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
-    return cross(references, candidates, args.include_refs)
+    return cross(references, candidates, args.include_refs, OPTIONS)
 
 
 def _read_files(args: argparse.Namespace, work: Cross | Pairs) -> Iterator[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.images.opening import Named
 from idmetric.io.hints import install
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, distances, nearest
@@ -174,7 +175,7 @@ class _Lookup:
         self.print = lru_cache(_PRINTS)(self._print)
 
     def image(self, item: Item) -> Image.Image:
-        return self.gallery.metric.read_image(self.gallery.read(item)[0])
+        return self.gallery.metric.read_image(Named(self.gallery.read(item)[0], item.place))
 
     def _print(self, row: int) -> Print:
         picture = self.image(self.item[self.table.keys[row]])

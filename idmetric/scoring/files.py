@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from idmetric.images import paths
 from idmetric.io.output import file_id
@@ -12,6 +13,18 @@ from idmetric.scoring.pairs import Pairs
 from idmetric.scoring.scores import File, RequestError
 
 PathLike = str | os.PathLike[str]
+
+
+class Names(NamedTuple):
+    """Names of settings in messages: by default the arguments of `idmetric.score`; a command gives its options."""
+
+    mask_dir: str = "mask_dir"
+    mask_id: str = "mask_id"
+    include_references: str = "include_references=True"
+    release: str = "preprocessing='release'"
+
+
+ARGUMENTS = Names()
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,10 @@ class Cross:
 
 
 def cross(
-    references: PathLike | Iterable[PathLike], images: PathLike | Iterable[PathLike], include_references: bool = False
+    references: PathLike | Iterable[PathLike],
+    images: PathLike | Iterable[PathLike],
+    include_references: bool = False,
+    names: Names = ARGUMENTS,
 ) -> Cross:
     """The files that references and images name: paths, folders, patterns, or lists of them.
 
@@ -70,7 +86,9 @@ def cross(
         again = set(left_out)
         candidates = [path for path in candidates if path not in again]
     if not candidates:
-        raise RequestError("all candidates are references: name others, or score them too with --include-refs")
+        raise RequestError(
+            f"all candidates are references: name others, or score them too with {names.include_references}"
+        )
     return Cross(known, candidates, tuple(left_out))
 
 
@@ -87,7 +105,9 @@ def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
     return mask if mask is not None or mask_dir is None else paths.mask_of(mask_dir, path)
 
 
-def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str) -> None:
+def check_masks(
+    work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str, names: Names = ARGUMENTS
+) -> None:
     """Refuse masks that the model does not take, a label without masks, and two images that would share a mask.
 
     Args:
@@ -98,19 +118,19 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
     """
     masked = mask_dir is not None or True in work.masked
     if masked and preprocessing == "release":
-        source = "the mask columns of --pairs" if mask_dir is None else "--mask-dir"
-        raise RequestError(f"the releases take no masks: leave out {source} or --preprocessing release")
+        source = "the masks of the pairs" if mask_dir is None else names.mask_dir
+        raise RequestError(f"the releases take no masks: leave out {source} or {names.release}")
     if has_label and not masked:
-        raise RequestError("--mask-id needs masks: --mask-dir, or mask columns in --pairs")
+        raise RequestError(f"{names.mask_id} needs masks: {names.mask_dir}, or masks in the pairs")
     if mask_dir is None:
         return
 
     if not os.path.isdir(mask_dir):
-        raise RequestError(f"--mask-dir: there is no folder {os.fspath(mask_dir)!r}")
+        raise RequestError(f"{names.mask_dir}: there is no folder {os.fspath(mask_dir)!r}")
     try:
         paths.check_masks(mask_dir, (path for path, mask in work.files if mask is None))
     except paths.InputError as error:
-        raise RequestError(f"--mask-dir: {error}") from error
+        raise RequestError(f"{names.mask_dir}: {error}") from error
 
 
 def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:

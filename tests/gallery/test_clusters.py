@@ -22,6 +22,7 @@ from idmetric.cli import score
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
+from idmetric.images.kinds import MultiFrameWarning
 from idmetric.scoring.records import Records
 from idmetric.store.nearest import unit
 
@@ -70,6 +71,17 @@ def gallery(tiny: IDSim, photos: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="module")
 def duplicates(gallery: Gallery) -> Records:
     return near_duplicates(gallery)
+
+
+def test_a_file_of_several_frames_is_named(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in ("a.gif", "b.gif"):
+        picture(0).save(tmp_path / "photos" / name, save_all=True, append_images=[picture(1)])
+    moving = Gallery(tmp_path / "gallery", tiny)
+    moving.update(tmp_path / "photos")
+    with pytest.warns(MultiFrameWarning, match=r"a\.gif") as seen:
+        near_duplicates(moving)
+    assert "bytes" not in "".join(str(one.message) for one in seen)
 
 
 def groups(rows: Any) -> list[set[str]]:

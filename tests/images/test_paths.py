@@ -252,11 +252,14 @@ def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, fold
     (folder / "plain.csv").write_text(",".join(pair))
     (folder / "masked.csv").write_text("ref,gen,mask\n" + ",".join([*pair, "m.png"]))
     for words, says in (
-        ((*pair, "--mask-id", "1"), "--mask-id needs masks: --mask-dir, or mask columns in --pairs"),
+        ((*pair, "--mask-id", "1"), "--mask-id needs masks: --mask-dir, or masks in the pairs"),
         (("--pairs", "plain.csv", "--mask-id", "1"), "--mask-id needs masks"),
         (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is not a label"),
         ((*pair, "--mask-dir", "nowhere", "--on-error", "skip"), "there is no folder 'nowhere'"),
-        (("--pairs", "masked.csv", "--preprocessing", "release", "--on-error", "skip"), "leave out the mask columns"),
+        (
+            ("--pairs", "masked.csv", "--preprocessing", "release", "--on-error", "skip"),
+            "leave out the masks of the pairs",
+        ),
     ):
         status, out, err = run(*words)
         assert (status, out, err.count("\n")) == (2, "", 1), err

@@ -96,6 +96,19 @@ def test_pairs_are_those_that_the_command_prints(model: Any, printed: Print) -> 
     assert listed[1]["distance"] == pytest.approx(expected.item(), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"mask_dir": "nowhere"}, "^mask_dir: there is no folder 'nowhere'"),
+        ({"mask_id": 1}, "^mask_id needs masks: mask_dir"),
+        ({"images": "a.png"}, "include_references=True"),
+    ],
+)
+def test_errors_name_the_argument(model: Any, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        score(model, "a.png", **{"images": "gen", **arguments})
+
+
 def test_data_frames_have_the_rows(model: Any) -> None:
     pandas = pytest.importorskip("pandas")
     found = score(model, "a.png", "gen")
