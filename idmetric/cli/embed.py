@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, failed, say
+from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.model import load_options
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import matches
@@ -102,16 +102,12 @@ def _run(args: argparse.Namespace) -> int:
     need("data", "idmetric embed", pyarrow="pyarrow")
     if args.ray:
         need("scale", "--ray", ray="Ray")
-    from idmetric.checkpoints.errors import CheckpointError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: say(str(message))
-        try:
-            with Progress("images", not args.quiet, verb="embedded") as progress:
-                done = _embed(args, progress)
-        except (CheckpointError, ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            return failed(error)
+    with (
+        warnings_as_lines(args.quiet),
+        fixable(RuntimeError, MemoryError, in_one_line=True),
+        Progress("images", not args.quiet, verb="embedded") as progress,
+    ):
+        done = _embed(args, progress)
 
     for image, reason in done.unreadable.items():
         say(f"no embedding of {image}: {reason}")
@@ -121,16 +117,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _embed(args: argparse.Namespace, progress: Progress) -> Any:
-    import torch
-
     from idmetric.models.load import load
     from idmetric.scale import embed_dataset, embed_on_ray
 
-    chosen: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
-    if args.revision:
-        chosen["revision"] = args.revision
     source = os.path.abspath(args.model) if os.path.isdir(args.model) else args.model
-    model = partial(load, source, device=args.device, **chosen)
+    model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision))
     shared: dict[str, Any] = {
         "model": model, "lists": args.list, "patches": args.patches, "stored": "float16" if args.half else "float32",
         "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,

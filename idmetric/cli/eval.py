@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, drop_stdout, ended, failed
+from idmetric.cli.exits import CommandError, codes, ended, fixable
+from idmetric.cli.output import write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.io.hints import need
@@ -123,45 +124,32 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    name = given[0] if given and given[0] in PROTOCOLS else None
     parser = build_parser(prog=prog)
-    if name is None:
-        parser.parse_args(given)  # help, version, or an error
-        return 2
+    name = parser.parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
     kept = "nothing was kept: with --out DIR the same command would resume"
     if any(word.startswith("--out") for word in given):
         kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(partial(_main, name, given, prog), parser, kept)
-
-
-def _main(name: str, given: Sequence[str], prog: str) -> int:
-    try:
-        return _run(name, build_parser(name, prog).parse_args(given))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        drop_stdout()
-        return failed(f"cannot write to stdout: {error}; keep the result by --out DIR")
+    return ended(lambda: _run(name, build_parser(name, prog).parse_args(given)), parser, kept)
 
 
 def _run(name: str, args: argparse.Namespace) -> int:
     _need(name, args)
-    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.protocols.common.result import FORMATS
 
     with ExitStack() as stack:
-        try:
+        with fixable():
             data, results = _measured(name, args, stack)
-        except (ValueError, OSError, ImportError, CheckpointError) as error:
-            raise CommandError(str(error)) from error
+        show = partial(write, FORMATS[args.format](results), instead="keep the result by --out DIR")
         try:
-            _keep(results, data, args, args.name or name)
-        except Exception as error:  # such as a disk that is full by now
-            _print(FORMATS[args.format](results))
-            if isinstance(error, ValueError | OSError | ImportError):
-                raise CommandError(f"{error}; the result is on stdout") from error
+            with fixable():
+                _keep(results, data, args, args.name or name)
+        except CommandError as error:  # such as a disk that is full by now
+            show()
+            raise CommandError(f"{error}; the result is on stdout") from error
+        except Exception:
+            show()
             raise
-    _print(FORMATS[args.format](results))
+    show()
     return 0
 
 
@@ -257,19 +245,14 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
         write_page(eval_page(results, data), args.html)
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _report(name: str, model: Any) -> None:
+    print(f"{name}: {model.report()}", file=sys.stderr)
 
 
 def _traced(result: Result, args: argparse.Namespace) -> Result:
     """The result, with the options that name its data among its settings."""
     asked = {name: getattr(args, name, None) for name in ("data", "split", "ratings")}
     return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
-
-
-def _report(name: str, model: Any) -> None:
-    print(f"{name}: {model.report()}", file=sys.stderr)
 
 
 def _data(module: Any, args: argparse.Namespace) -> Manifest:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from idmetric.cli.output import LostOutputError, UsageError
+from idmetric.cli.streams import drop_stdout
 from idmetric.io.hints import MissingExtraError
 
 CODES = {
@@ -44,6 +45,38 @@ def failed(error: object) -> int:
     """Print an error as one line on stderr; returns exit status 1."""
     say(f"error: {' '.join(str(error).split())}")
     return 1
+
+
+@contextmanager
+def warnings_as_lines(quiet: bool = False, show: Callable[[str], object] = say) -> Iterator[None]:
+    """Show each warning that is given in the block as a line on stderr."""
+
+    def show_text(message: Warning | str, *_: object, **__: object) -> None:
+        show(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", UserWarning)
+        warnings.showwarning = show_text
+        yield
+
+
+@contextmanager
+def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]:
+    """Turn errors that the user can fix into a `CommandError`; any others are bugs, shown with their traceback.
+
+    Args:
+        more: kinds of errors in addition to those of values, files, packages and checkpoints.
+    """
+    from idmetric.checkpoints.errors import CheckpointError
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if not isinstance(error, (CheckpointError, ImportError, ValueError, OSError, *more)):
+            raise
+        raise CommandError(" ".join(str(error).split()) if in_one_line else str(error)) from error
 
 
 def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
@@ -108,8 +141,3 @@ def _ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         drop_stdout()
         return 1
-
-
-def drop_stdout() -> None:
-    """Discard pending output, on which Python would otherwise fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,8 +6,7 @@ import argparse
 import json
 import os
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, failed, say
+from idmetric.cli.exits import CommandError, ended, fixable, say, warnings_as_lines
+from idmetric.cli.gallery_options import build_parser
+from idmetric.cli.model import load_options
 from idmetric.cli.output import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
+from idmetric.io.columns import aligned
 from idmetric.io.decimals import four
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
@@ -30,16 +31,6 @@ if TYPE_CHECKING:
 
 COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; literal, so that a mistyped folder needs no torch
-_EXAMPLES = """examples:
-  idmetric gallery build photos/ --gallery index/ --model tiny
-  idmetric gallery build --gallery index/                  again: embeds what is new or changed
-  idmetric gallery query who.jpg --gallery index/ -k 5
-  idmetric gallery query who.jpg --gallery index/ --distance joint --rerank 50
-  idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
-  idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
-  idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
-
-Images are never deleted or moved."""
 
 
 def is_meant(words: Sequence[str]) -> bool:
@@ -49,108 +40,6 @@ def is_meant(words: Sequence[str]) -> bool:
     if not words[1:] or not words[1].startswith("-"):
         return (words[1:2] != [] and words[1] in COMMANDS) or not os.path.exists("gallery")
     return words[1] in ("-h", "--help")
-
-
-def build_parser(prog: str = "idmetric gallery") -> Parser:
-    """The parser of the subcommands and their options."""
-    parser = Parser(
-        prog=prog,
-        description="Embed a folder of images once, then search it, find duplicates and group identities.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
-    )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for name, (line, add, prints) in _PARTS.items():
-        part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
-        add(part)
-        _add_shared(part, prints)
-    return parser
-
-
-def _add_build(parser: Parser) -> None:
-    parser.add_argument("sources", nargs="*", help="folders, images or manifests (default: those of the last build)")
-    parser.add_argument("--add", action="store_true", help="add to the gallery's sources instead of replacing them")
-    parser.add_argument("--quick", action="store_true", help="trust files with unchanged size and times (default: read "
-                        "all)")  # fmt: skip
-    parser.add_argument("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
-    parser.add_argument("--parquet", metavar="FILE", help="also write images and vectors there")
-
-
-def _add_query(parser: Parser) -> None:
-    parser.add_argument("images", nargs="+", help="images to search for")
-    parser.add_argument("-k", type=int, default=10, help="hits per image (default: %(default)s)")
-    options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
-    parser.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
-    parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="search method, with the "
-                        "same answer (default: auto)")  # fmt: skip
-    parser.add_argument("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
-    parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
-    parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
-                        "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
-
-
-def _add_dedupe(parser: Parser) -> None:
-    _add_sources(parser)
-    parser.add_argument("--neighbours", type=int, default=10, metavar="N", help="nearest images to compare with "
-                        "(default: %(default)s)")  # fmt: skip
-    parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
-                        "pixels")  # fmt: skip
-    parser.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="image to keep of each "
-                        "group (default: %(default)s)")  # fmt: skip
-
-
-def _add_cluster(parser: Parser) -> None:
-    _add_sources(parser)
-    parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
-                        "from the calibration)")  # fmt: skip
-    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
-                        "threshold with this rate (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
-                        "%(default)s")  # fmt: skip
-    parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
-
-
-def _add_prune(parser: Parser) -> None:
-    parser.add_argument("--others", action="store_true", help="also remove files in the folder of other models, "
-                        "weights and versions of this package")  # fmt: skip
-
-
-def _add_sources(parser: Parser) -> None:
-    parser.add_argument("sources", nargs="*", help="folders, images or manifests; without --gallery, embeddings are "
-                        "not kept")  # fmt: skip
-
-
-# subcommand -> the line that describes it, the function that adds its options, whether it prints a table
-_PARTS: dict[str, tuple[str, Callable[[Parser], None], bool]] = {
-    "build": ("embed new and changed images", _add_build, False),
-    "query": ("find the nearest images", _add_query, True),
-    "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe, True),
-    "cluster": ("group images by identity", _add_cluster, True),
-    "prune": ("remove embeddings of images that are gone", _add_prune, False),
-}
-
-
-def _add_shared(parser: Parser, prints: bool) -> None:
-    parser.add_argument("--gallery", "-g", metavar="DIR", help="folder of the gallery")
-    if prints:
-        options.add_format(parser, default=None)
-        options.add_output(parser, "-o")
-        parser.add_argument("--no-update", action="store_true", help="do not look for new and changed files first; "
-                            "changed ones are left out of the answer")  # fmt: skip
-    options.add_quiet(parser, "no progress, no warnings")
-
-    model = parser.add_argument_group("model and speed")
-    options.add_model(model, None, f"{options.MODELS} (default: the gallery's, or {options.DEFAULT_MODEL})")
-    options.add_device(model)
-    options.add_dtype(model, "that of the gallery, or float32")
-    options.add_batch_size(model)
-    options.add_workers(model)
-
-    reading = parser.add_argument_group("reading images")
-    options.add_mask_dir(reading)
-    reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
-    options.add_outside(reading, None)
-    reading.add_argument("--trust-sources", action="store_true", help="read the source folders that are listed in a "
-                         "gallery made elsewhere; needed once")  # fmt: skip
 
 
 @guarded
@@ -170,25 +59,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
 
 def _run(args: argparse.Namespace) -> int:
     _check(args)
-    from idmetric.checkpoints.errors import CheckpointError
-    from idmetric.gallery import GalleryError
-    from idmetric.images.read import ImageReadError
-
-    command: Callable[[argparse.Namespace, Gallery], int] = {
-        "build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "prune": _prune
-    }[args.command]  # fmt: skip
-    with warnings.catch_warnings(), ExitStack() as stack:
-        warnings.simplefilter("ignore" if args.quiet else "always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: say(str(message))
+    command = {"build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "prune": _prune}[args.command]
+    with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
+        args.folder = args.gallery or stack.enter_context(_temporary())
         try:
-            args.folder = args.gallery or stack.enter_context(_temporary())
             return command(args, _open(args))
-        except BrokenPipeError:
-            raise
-        except (CheckpointError, GalleryError, ImageReadError, ImportError, ValueError, RuntimeError, OSError) as error:
-            return failed(error)
-        except MemoryError:
-            return failed("out of memory: use fewer --workers or a smaller --batch-size")
+        except MemoryError as error:
+            raise CommandError("out of memory: use fewer --workers or a smaller --batch-size") from error
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -199,15 +76,14 @@ def _check(args: argparse.Namespace) -> None:
     """
     if args.command == "cluster":
         need("eval", "gallery cluster", scipy="SciPy")
-    if getattr(args, "parquet", None):
+    if args.parquet:
         need("data", "--parquet", pyarrow="pyarrow")
-    if getattr(args, "index", None) == "faiss":
+    if args.index == "faiss":
         need("scale", "--index faiss", faiss="FAISS")
 
-    sources, images = (getattr(args, name, []) for name in ("sources", "images"))
     try:
-        args.sources = [path for source in sources for path in matches(source) or [source]]
-        args.images = [path for image in images for path in listed(image)]
+        args.sources = [path for source in args.sources for path in matches(source) or [source]]
+        args.images = [path for image in args.images for path in listed(image)]
     except InputError as error:
         raise UsageError(str(error)) from error
     for path in [*args.sources, *args.images]:
@@ -218,11 +94,11 @@ def _check(args: argparse.Namespace) -> None:
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    if hasattr(args, "output"):
+    if args.command in ("query", "dedupe", "cluster"):
         check_stdout(args.output)
     _keep_inputs(args)
-    for output in (getattr(args, "output", None), getattr(args, "parquet", None)):
-        check_output(output)
+    check_output(args.output)
+    check_output(args.parquet)
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
@@ -231,8 +107,8 @@ def _keep_inputs(args: argparse.Namespace) -> None:
     from idmetric.gallery.sources import recorded
     from idmetric.gallery.trust import named_sources
 
-    outputs = {"--output": getattr(args, "output", None), "--parquet": getattr(args, "parquet", None)}
-    sources, folders = list(args.sources), [getattr(args, "mask_dir", None), getattr(args, "query_mask_dir", None)]
+    outputs = {"--output": args.output, "--parquet": args.parquet}
+    sources, folders = list(args.sources), [args.mask_dir, args.query_mask_dir]
     with suppress(GalleryError):  # reported when the gallery is opened
         known = models_of(args.gallery) if args.gallery else []
         there = [source for model in known for source in recorded(model["sources"])]
@@ -241,7 +117,7 @@ def _keep_inputs(args: argparse.Namespace) -> None:
             if source in readable:
                 sources.append(source.path)
                 folders.append(source.mask_dir)
-    given: list[str] = [*args.images, *(path for path in (getattr(args, "calibration", None), *sources) if path)]
+    given: list[str] = [*args.images, *filter(None, (args.calibration, *sources))]
     inside = (
         path for folder in [*sources, *folders] if folder and os.path.isdir(folder) for path in walk(Path(folder))
     )
@@ -262,46 +138,41 @@ def _temporary() -> Iterator[str]:
 
 def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
-    import torch
-
     from idmetric.gallery import Gallery
     from idmetric.images.masks import parse_mask_id
     from idmetric.models.load import load
 
     masked = bool(args.masked or args.mask_dir)
     known = _built(args, masked)
-    outside: Any = args.outside or (known["outside"] if known and known["outside"] != "all" else "black")
-    masked = masked or bool(known and known["outside"] != "all")
-    label = args.mask_id or (known.get("mask_id") if known else None)
+    known_masked = known.get("outside", "all") != "all"
+    outside: Any = args.outside or (known["outside"] if known_masked else "black")
+    masked = masked or known_masked
+    label = args.mask_id or known.get("mask_id")
     mask_id = parse_mask_id(label) if label else None
     if mask_id is not None and not masked:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
-    source = args.model or (known["opened"] if known else options.DEFAULT_MODEL)
+
+    source = args.model or known.get("opened", options.DEFAULT_MODEL)
     if args.model and os.path.isdir(args.model):
         source = os.path.abspath(args.model)  # it opens from another folder too
-    dtype = args.dtype or (known["dtype"] if known and not args.model else None)
-    chosen: dict[str, Any] = {"dtype": getattr(torch, dtype)} if dtype else {}
-    revision = args.revision or (known["opened_revision"] if known else "")
-    if revision:
-        chosen["revision"] = revision
-    if known and not args.model and (reading := json.loads(known["settings"]).get("preprocessing")):
-        chosen["preprocessing"] = reading
+    revision = args.revision or known.get("opened_revision", "")
+    preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
+    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing)
     metric = load(source, device=args.device, **chosen)
-    calibration = getattr(args, "calibration", None)
-    if calibration and calibration != "stored":
-        metric.calibrate_with(calibration)
+    if args.calibration and args.calibration != "stored":
+        metric.calibrate_with(args.calibration)
     return Gallery(
         args.folder, metric, masked=masked, outside=outside, mask_id=mask_id,
-        patches=bool(getattr(args, "patches", False)), opened=source, opened_revision=revision,
+        patches=args.patches, opened=source, opened_revision=revision,
     )  # fmt: skip
 
 
-def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
-    """Settings of the gallery's only model that fits the options; None if --model chooses another, or none fits."""
+def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
+    """Settings of the gallery's only model that fits the options; empty if --model chooses another, or none fits."""
     from idmetric.gallery import models_of
 
     if args.model:
-        return None
+        return {}
     found = [{**m["about"], **{k: m[k] for k in ("opened", "opened_revision")}} for m in models_of(args.folder)]
     if masked:
         found = [m for m in found if m["outside"] != "all"]
@@ -319,13 +190,13 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str] | None:
         raise UsageError(
             f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision and --mask-dir or --masked"
         )
-    return next(iter(different.values()), None)
+    return next(iter(different.values()), {})
 
 
 def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool = True) -> Update:
     with Progress("images", not args.quiet, verb="embedded") as progress:
         done = gallery.update(
-            *getattr(args, "sources", []), mask_dir=args.mask_dir, add=getattr(args, "add", False), quick=quick,
+            *args.sources, mask_dir=args.mask_dir, add=args.add, quick=quick,
             batch_size=args.batch_size, workers=args.workers, progress=progress, wait=wait,
             trust_sources=args.trust_sources,
         )  # fmt: skip
@@ -340,14 +211,14 @@ def _refresh(args: argparse.Namespace, gallery: Gallery) -> int:
     """Update the gallery before it answers; returns the exit status."""
     from idmetric.gallery import BusyError, GalleryWriteError
 
-    if args.no_update and not getattr(args, "sources", []):
+    if args.no_update and not args.sources:
         return 0
-    if not getattr(args, "sources", []):
+    if not args.sources:
         len(gallery)  # an error if there is no gallery: an answer makes none
     try:
-        return 4 if _update(args, gallery, quick=True, wait=bool(getattr(args, "sources", []))).unreadable else 0
+        return 4 if _update(args, gallery, quick=True, wait=bool(args.sources)).unreadable else 0
     except (BusyError, GalleryWriteError) as error:
-        if getattr(args, "sources", []):
+        if args.sources:
             raise
         say(f"warning: {error}; the answer is from its last update")
         gallery.reload()
@@ -420,17 +291,12 @@ def _prune(args: argparse.Namespace, gallery: Gallery) -> int:
 def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note: str) -> None:
     ending = Path(args.output).suffix.lstrip(".") if args.output else ""
     form = args.format or (ending if ending in ("json", "jsonl", "csv") else "table")
-    texts = {"json": found.to_json, "jsonl": found.to_jsonl, "csv": found.to_csv}
-    write(texts[form]() if form in texts else _table(found, shown) + note + "\n", args.output)
-
-
-def _table(found: Records, shown: Sequence[str]) -> str:
-    cells = [[_cell(row[name]) for name in shown] for row in found]
-    widths = [max(map(len, column)) for column in zip(shown, *cells, strict=True)]
-    lines = [
-        "  ".join(x.ljust(w) for x, w in zip(line, widths, strict=True)).rstrip() for line in [list(shown), *cells]
-    ]
-    return "\n".join(lines) + "\n"
+    if form == "table":
+        cells = [[_cell(row[name]) for name in shown] for row in found]
+        text = "\n".join([*aligned([shown, *cells]), note]) + "\n"
+    else:
+        text = getattr(found, f"to_{form}")()
+    write(text, args.output)
 
 
 def _cell(value: Any) -> str:

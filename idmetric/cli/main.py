@@ -42,12 +42,9 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in COMMANDS:
-        module = importlib.import_module(COMMANDS[words[0]][0])
-        status: int = module.main(words[1:], prog=f"idmetric {words[0]}")
-        return status
-    build_parser().parse_args(words)  # prints help or the version, or reports an error
-    return 2
+    name = build_parser().parse_args(words[:1]).command  # ends here for help, the version and unknown names
+    status: int = importlib.import_module(COMMANDS[name][0]).main(words[1:], prog=f"idmetric {name}")
+    return status
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from idmetric.cli.streams import drop_stdout
 from idmetric.io.output import OutputError, check, refuse_inputs, replacing
 
 
@@ -41,21 +41,24 @@ def check_stdout(output: str | None) -> None:
         raise UsageError("stdout is closed: name a file with --output")
 
 
-def write(text: str, output: str | None) -> None:
+def write(text: str, output: str | None = None, instead: str = "name a file with --output") -> None:
     """Write to stdout, or atomically to a file; if the file fails after all the work, to stdout.
+
+    Args:
+        instead: what the user can do if stdout cannot be written.
 
     Raises:
         LostOutputError: if it cannot be written there.
         BrokenPipeError: if nobody reads stdout any more.
     """
     if output is None:
-        _print(text)
+        _print(text, instead)
         return
     try:
         with replacing(Path(output)) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # file names may not be UTF-8
     except OSError as error:
-        _print(text)
+        _print(text, instead)
         raise LostOutputError(f"{_says(error, output)}; the result is on stdout instead") from error
 
 
@@ -71,18 +74,18 @@ def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> 
         raise UsageError(str(error)) from error
 
 
-def _print(text: str) -> None:
+def _print(text: str, instead: str) -> None:
     stream = sys.stdout
     if stream is None:
-        raise LostOutputError("stdout is closed: name a file with --output")
+        raise LostOutputError(f"stdout is closed: {instead}")
     try:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
-        raise LostOutputError(f"cannot write to stdout: {error}; name a file with --output") from error
+        drop_stdout()
+        raise LostOutputError(f"cannot write to stdout: {error}; {instead}") from error
 
 
 def _says(error: OSError, output: str) -> str:

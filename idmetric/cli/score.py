@@ -13,18 +13,19 @@ import logging
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric import __version__
 from idmetric.cli import embed, gallery, options
-from idmetric.cli.exits import codes, ended, failed, say
+from idmetric.cli.exits import codes, ended, failed, say, warnings_as_lines
+from idmetric.cli.model import load_options
 from idmetric.cli.output import LostOutputError, UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
+from idmetric.io.columns import aligned
 from idmetric.io.hints import did_you_mean, need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
@@ -184,9 +185,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
     from idmetric.images.read import ImageReadError
 
     messages: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _warn(str(message), messages, args.quiet)
+    with warnings_as_lines(show=partial(_warn, messages, args.quiet)):
         try:
             scores, album = _scores(args, work)
         except RequestError:
@@ -200,7 +199,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
         return failed("no image could be scored")
 
     try:
-        write(_text(scores, args.format), args.output)
+        write(getattr(scores, f"to_{args.format}")(), args.output)
     finally:  # even if nobody reads stdout any more
         if album is not None:
             _write_page(args, scores, album, messages)
@@ -241,17 +240,12 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
         progress.clear()
 
 
-def _warn(message: str, messages: list[str], quiet: bool) -> None:
+def _warn(messages: list[str], quiet: bool, message: str) -> None:
     if message in messages:  # a mask is read again for the page
         return
     messages.append(message)
     if not quiet:
         say(message)
-
-
-def _text(scores: Scores, form: str) -> str:
-    forms = {"table": scores.to_table, "json": scores.to_json, "jsonl": scores.to_jsonl, "csv": scores.to_csv}
-    return forms[form]()
 
 
 def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
@@ -280,8 +274,6 @@ def _status(args: argparse.Namespace, scores: Scores) -> int:
 
 
 def _open_metric(args: argparse.Namespace) -> Embedder:
-    import torch
-
     from idmetric.models.load import load
 
     if args.quiet:
@@ -290,12 +282,7 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         disable_progress_bars()
         logging.getLogger("idmetric").setLevel(logging.ERROR)
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
-    options: dict[str, Any] = {"dtype": getattr(torch, args.dtype)} if args.dtype else {}
-    if args.revision:
-        options["revision"] = args.revision
-    if args.preprocessing:
-        options["preprocessing"] = args.preprocessing
-    return load(args.model, device=args.device, **options)
+    return load(args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing))
 
 
 def list_models() -> str:
@@ -306,14 +293,12 @@ def list_models() -> str:
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
-    lines = [["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""]]
+    lines = [["model", "download", "licence", "resolution", "distance", "state", "repository"],
+             ["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""]]  # fmt: skip
     for name, release in released.models().items():
         state = "cached" if released.is_cached(release) else "not fetched"
         lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])
-    lines.insert(0, ["model", "download", "licence", "resolution", "distance", "state", "repository"])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join(rows) + "\n"
+    return "\n".join(aligned(lines)) + "\n"
 
 
 if __name__ == "__main__":

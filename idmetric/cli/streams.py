@@ -84,6 +84,11 @@ def _escaping_names() -> Iterator[None]:
             stream.reconfigure(errors=before)
 
 
+def drop_stdout() -> None:
+    """Discard pending output, on which Python would otherwise fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _open_closed() -> None:
     for number in range(3):
         try:
@@ -100,6 +105,6 @@ def _is_broken() -> bool:
         sys.stdout.flush()
     except (OSError, ValueError):
         with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_stdout()
         return True
     return False

@@ -9,15 +9,14 @@ import argparse
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, say
+from idmetric.cli.exits import CommandError, codes, ended, fixable, say
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
 from idmetric.io.hints import need
@@ -112,7 +111,9 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.loop.TrainError, Stopped: as `fit`.
     """
-    with _setting_up():
+    from idmetric.train.state import TrainError
+
+    with fixable(TrainError):  # once training runs, such errors are bugs
         if args.out is None and not args.dry_run:
             raise ValueError("--out DIR is needed: the folder of the run")
         if args.data is None and not args.smoke:
@@ -127,7 +128,7 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
 
             processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
     with tempfile.TemporaryDirectory() as scratch:
-        with _setting_up():
+        with fixable(TrainError):
             recipe, data = _recipe(module, args, config, settings, processes, Path(scratch))
         if args.dry_run:
             if processes.main:
@@ -223,27 +224,12 @@ def plan(
     return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
 
 
-@contextmanager
-def _setting_up() -> Iterator[None]:
-    # once training runs, such errors are bugs and shown whole
-    from idmetric.checkpoints.errors import CheckpointError
-    from idmetric.train.state import TrainError
-
-    try:
-        yield
-    except (ValueError, OSError, ImportError, CheckpointError, TrainError) as error:
-        raise CommandError(str(error)) from error
-
-
 @guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    name = given[0] if given and given[0] in RECIPES else None
     parser = build_parser(prog=prog)
-    if name is None:
-        parser.parse_args(given)  # help, version, or an error
-        return 2
+    name = parser.parse_args(given[:1]).recipe  # ends here for help, the version and unknown names
     kept = "checkpoints written so far are kept, and the same command resumes from the last one"
     return ended(partial(_main, name, given, prog), parser, kept)
 
@@ -254,15 +240,12 @@ def _main(name: str, given: Sequence[str], prog: str) -> int:
         need("train", f"the recipe {name}", peft="peft")
     if name == "visme":
         need("visid", "the recipe visme", transformers="transformers")
-    try:
-        module = importlib.import_module(RECIPES[name][0])
-    except ImportError as error:
-        raise CommandError(str(error)) from error
     from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import MainFailed
 
     try:
+        module = importlib.import_module(RECIPES[name][0])
         run(name, module, build_parser(name, prog).parse_args(given))
     except Stopped as stopped:
         say(str(stopped))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from idmetric.io.columns import aligned
 from idmetric.io.decimals import four
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def _columns(scores: Scores) -> list[str]:
     if any(row.get("copy") for row in rows):
         columns.append(("copy", ["copy" if row.get("copy") else "" for row in rows]))
 
-    widths = [max(map(len, [head, *cells])) for head, cells in columns]
-    texts = [[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)) for text in texts]
+    return aligned([[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)])
 
 
 def _has_several_references(scores: Scores) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, failed
+from idmetric.cli.exits import codes, ended, fixable
 from idmetric.cli.output import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -112,14 +112,8 @@ def _measured(args: argparse.Namespace) -> int:
             check(args.json)
     except OSError as error:
         raise UsageError(f"--json: {error}") from error
-    from idmetric.checkpoints.errors import CheckpointError
-
-    try:
+    with fixable(RuntimeError, in_one_line=True):
         return _run(args)
-    except BrokenPipeError:
-        raise
-    except (CheckpointError, ImportError, ValueError, RuntimeError, OSError) as error:
-        return failed(error)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from idmetric.cli.bench.timing import Ratio, Timing, cpu_ratio, ratio
 from idmetric.io import json_file
+from idmetric.io.columns import aligned
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,8 @@ def table(rows: Iterable[Row]) -> str:
     kept = list(rows)
     lines = [HEADER, *(_cells(row) for row in kept)]
     used = [k for k in range(len(HEADER)) if any(line[k] for line in lines[1:])]
-    widths = {k: max(len(line[k]) for line in lines) for k in used}
-    text = [
-        "  ".join(line[k].rjust(widths[k]) if 2 <= k <= 5 else line[k].ljust(widths[k]) for k in used).rstrip()
-        for line in lines
-    ]
+    numbers = [place for place, k in enumerate(used) if 2 <= k <= 5]
+    text = aligned([[line[k] for k in used] for line in lines], right=numbers)
     notes = list(dict.fromkeys(f"  {row.what}: {_note(row)}" for row in kept if _note(row)))
     return "\n".join([*text, *notes]) + "\n"
 

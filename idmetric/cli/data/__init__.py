@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from idmetric import __version__
-from idmetric.checkpoints.errors import CheckpointError
-from idmetric.cli.exits import CommandError, codes, ended
+from idmetric.cli.exits import codes, ended, fixable
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.data.importers import KINDS
@@ -79,15 +78,9 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 def _run(args: argparse.Namespace) -> int:
     extra, packages = NEEDS[args.command]
     need(extra, f"idmetric data {args.command}", **packages)
-    try:
+    with fixable():
         _keep_inputs(args)
         return int(args.run(args))
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        if not _is_mendable(error):
-            raise  # a bug, with its traceback
-        raise CommandError(str(error)) from error
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
@@ -104,11 +97,6 @@ def _keep_inputs(args: argparse.Namespace) -> None:
         tables = ((path, path.relative_to(folder).as_posix()) for folder in folders for path in walk(folder))
         given += [path for path, name in tables if fnmatch(name, args.files or "*")]
     refuse_inputs({"-o": getattr(args, "out", None)}, given)
-
-
-def _is_mendable(error: Exception) -> bool:
-    """Whether an error is the user's to fix, rather than a bug."""
-    return isinstance(error, ValueError | OSError | ImportError | CheckpointError)
 
 
 if __name__ == "__main__":

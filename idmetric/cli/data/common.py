@@ -60,6 +60,21 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
     return Progress("images", not quiet, verb=f"{what}:").over(items, total)
 
 
+def refuse_leaks(manifest: Manifest) -> None:
+    """Refuse a manifest with identities in more than one split.
+
+    Raises:
+        ValueError: listing the first ten of them.
+    """
+    from idmetric.data.manifest.split import leaks
+
+    if found := leaks(manifest):
+        listed = "; ".join(f"{name!r} in {', '.join(parts)}" for name, parts in list(found.items())[:10])
+        raise ValueError(
+            f"{len(found)} identities are in more than one split: {listed}. Split again: idmetric data split"
+        )
+
+
 def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:
     """Report rows (id -> reason) that cannot be used, by an error or, with "skip", by lines on stderr.
 

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, save, take_out
+from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, refuse_leaks, save, take_out
 from idmetric.cli.exits import say
 from idmetric.cli.options import natural
+from idmetric.io.columns import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"rule {number}: {applied.warning}")
     for note in result.notes:
         say(f"{note}")
-    _refuse_leaks(result.manifest)
+    refuse_leaks(result.manifest)
     save(result.manifest, args)
     return 4 if skipped else 0
 
@@ -161,7 +163,7 @@ def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -
         ids = new.column("id")
         if not needs_masks:
             new = new.replace(mask=None, mask_bytes=None, part_mask=None, part_mask_bytes=None)
-        shown = faults(new, progress=lambda items, total, what: progress(items, total, what, args.quiet))
+        shown = faults(new, progress=partial(progress, quiet=args.quiet))
         problems = {ids[f.row]: f.reason for f in shown}
     if needs_masks:
         problems |= {names[k]: "it has no mask (--no-masks does without)" for k in missing_masks(manifest)}
@@ -178,22 +180,11 @@ def _without(manifest: Manifest, ids: Collection[str]) -> Manifest:
 def _refuse_splits(manifest: Manifest, args: argparse.Namespace) -> None:
     from idmetric.data.curate.recipes import splits_of
 
-    told = args.keep_splits or args.overwrite_splits or args.recipe not in ONLY["keep_splits"]
-    if not told and set(manifest.column("split")) - {None}:
+    chosen = args.keep_splits or args.overwrite_splits or args.recipe not in ONLY["keep_splits"]
+    if not chosen and set(manifest.column("split")) - {None}:
         raise ValueError(
             f"{args.manifest}: has splits already ({splits_of(manifest)}). --keep-splits keeps them (idsim then takes "
-            "images of split train alone); --overwrite-splits splits all of it anew"
-        )
-
-
-def _refuse_leaks(manifest: Manifest) -> None:
-    from idmetric.data.manifest.split import leaks
-
-    found = leaks(manifest)
-    if found:
-        listed = "; ".join(f"{name!r} in {', '.join(parts)}" for name, parts in list(found.items())[:10])
-        raise ValueError(
-            f"{len(found)} identities are in more than one split: {listed}. Split anew: idmetric data split"
+            "images of split train alone); --overwrite-splits makes new ones"
         )
 
 
@@ -208,11 +199,7 @@ def _table(before: Manifest, after: Manifest) -> str:
         label = "all" if name is None else name or "(none)"
         rows.append([label, *(c if c == "->" else f"{c:,}" for c in cells),
                      *(f"{last.get(f'split {s}', 0):,}" for s in splits)])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    )
+    return "\n".join(aligned(rows, right=range(1, len(rows[0]))))
 
 
 def _counts(manifest: Manifest) -> dict[str | None, Mapping[str, int]]:

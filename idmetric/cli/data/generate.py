@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import add_on_error, add_output
+from idmetric.cli.data.common import add_on_error, add_output, check_output
 from idmetric.cli.data.generate_options import TASKS, named, option, pairs, refuse_idle, shard, side
 from idmetric.cli.data.generate_work import Work
 
@@ -104,11 +104,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make all images, then the manifest; 4 if some were left out."""
     from idmetric.data.generate import GenerateError, read_wording
-    from idmetric.data.manifest.table import FORMATS
-    from idmetric.io.output import check
 
-    if args.out.suffix not in FORMATS:
-        raise GenerateError(f"{args.out}: a manifest ends in {', '.join(FORMATS)}")
+    check_output(args.out, args.dry_run)
     if args.merge and args.shard:
         raise GenerateError("--merge goes over all shards: leave --shard out")
     for name in ("copies", "each", "limit", "ask_count"):
@@ -116,8 +113,6 @@ def run(args: argparse.Namespace) -> int:
             raise GenerateError(f"{option(name)} must be at least 1")
     if (args.side or 0) < 0 or args.seed < 0:
         raise GenerateError("--side and --seed must not be negative")
-    if not args.dry_run:
-        check(args.out, parents=True)
     refuse_idle(args)
     words = read_wording(args.prompts)
     work = Work(args)

@@ -10,13 +10,15 @@ examples:
   idmetric data import table things.csv -o things.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
-become files in --images; a stopped import goes on where it was. Afterwards every image and mask is read once.
+become files in --images; the same command resumes a stopped import. At the end every image
+and mask is read once.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if job.images.replaced:
         print(
             f"note: {job.images.replaced} of them were there with another content. If another dataset's images are in "
-            "that folder, import it anew elsewhere (--images)",
+            "that folder, import it again elsewhere (--images)",
             file=sys.stderr,
         )
     common.save(kept, args)
@@ -97,25 +99,18 @@ def make_job(args: argparse.Namespace) -> Job:
         raise ValueError("--embed keeps images in a .parquet: it goes neither with --images nor with another format")
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit {args.limit}: at least 1")
-    folder = None if args.embed else args.images or args.out.parent / f"{args.out.stem}_images"
+    folder = None if args.embed else args.images or args.out.with_name(f"{args.out.stem}_images")
     return checked_job(
-        args.kind,
-        args.sources,
-        images=Images(folder, dry=args.dry_run),
-        name=args.name,
-        revision=args.revision,
-        files=args.files,
-        columns=_pairs(args.map, "--map"),
-        options=_pairs(args.option, "--option"),
-        limit=args.limit,
-        progress=lambda items, total, what: common.progress(items, total, what, args.quiet),
-    )
+        args.kind, args.sources, images=Images(folder, dry=args.dry_run), name=args.name, revision=args.revision,
+        files=args.files, columns=_pairs(args.map, "--map"), options=_pairs(args.option, "--option"),
+        limit=args.limit, progress=partial(common.progress, quiet=args.quiet),
+    )  # fmt: skip
 
 
 def _checked(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, list[str]]:
     from idmetric.data.manifest import check
 
-    found = check.faults(manifest, progress=lambda items, total, what: common.progress(items, total, what, args.quiet))
+    found = check.faults(manifest, progress=partial(common.progress, quiet=args.quiet))
     return check.without(manifest, {fault.row for fault in found}), [str(fault) for fault in found]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from idmetric.cli.data import common
@@ -41,11 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if (args.out is not None) != (args.on_error == "skip"):
         raise ValueError("--on-error skip and --out go together: the one leaves rows out, the other says where to")
     manifest = read(args.manifest)
-    found = check.faults(
-        manifest,
-        decode=args.decode,
-        progress=lambda items, total, what: common.progress(items, total, what, args.quiet or not args.decode),
-    )
+    shown = partial(common.progress, quiet=args.quiet or not args.decode)
+    found = check.faults(manifest, decode=args.decode, progress=shown)
     listed = problems(manifest, found, args.need_masks)
     if args.json:
         print(json_file.text({**asdict(summarize(manifest)), "problems": [asdict(p) for p in listed]}, indent=2))

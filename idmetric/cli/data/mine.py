@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, save, take_out
+from idmetric.cli import options
+from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, refuse_leaks, save, take_out
 from idmetric.cli.exits import say
 from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
@@ -69,11 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
-    text = "published model, 'tiny' (in the package), 'timm:NAME', folder or Hub repository"
+    text = options.MODELS
     text += "" if required else "; with it context negatives are the nearest ones, without it random ones"
     parser.add_argument("--model", required=required, help=text)
-    parser.add_argument("--device", help="cuda, mps, cpu, ... (default: the best there is)")
-    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="images per pass (default: 32)")
+    options.add_device(parser)
+    options.add_batch_size(parser)
     parser.add_argument("--embeddings", type=Path, metavar="DIR",
                         help="folder that keeps embeddings (default: embeddings/, beside the output)")  # fmt: skip
 
@@ -97,16 +98,11 @@ def _mine(args: argparse.Namespace) -> int:
 
     from idmetric.data.curate import mine
     from idmetric.data.manifest.lineage import lineages
-    from idmetric.data.manifest.split import leaks
     from idmetric.data.manifest.table import read
     from idmetric.store.nearest import check_index
 
     manifest = read(args.manifest)
-    crossing = leaks(manifest)
-    if crossing:
-        name, parts = next(iter(crossing.items()))
-        raise ValueError(f"{args.manifest}: {len(crossing)} identities are in more than one split, such as {name!r} in "
-                         f"{', '.join(parts)}; split anew: idmetric data split")  # fmt: skip
+    refuse_leaks(manifest)
     if args.mode == "negatives":
         pool = mine.pool_rows(manifest, args.roles)
         rows = np.union1d(mine.anchor_rows(manifest, args.roles), pool)

@@ -2,7 +2,7 @@
 
 examples:
   idmetric data world --out world/ --identities 1000
-      three views of each thing, and a distractor of each view at strengths 1.0 and 0.5
+      three views of each object, and a distractor of each view at strengths 1.0 and 0.5
   idmetric data world --out parts/ --identities 200 --views 2 --distractors 0 --parts 1
       part edits with masks and oracle scores, as in MTG
   idmetric data world --out triplets/ --identities 500 --context-edits 1 --identity-edits 1
@@ -13,9 +13,9 @@ examples:
       the same on eight processes, with meshes and photos of your own (folders meshes, shapes, backgrounds, textures,
       produce)
 
-A stopped run is taken up by the same command. The files depend on the seed, the settings and the assets alone. A folder
+The same command resumes a stopped run. The files depend on the seed, the settings and the assets alone. A folder
 holds one world and serves one run at a time; the same command with another --start adds identities to it. For several
-machines, give each a folder and a --start of its own, and merge the manifests with idmetric data merge.
+machines, give each another folder and --start, and join the manifests with idmetric data merge.
 """
 
 from __future__ import annotations
@@ -23,33 +23,37 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from idmetric.cli.data.common import add_dry_run
 from idmetric.io.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric data world`."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
-    parser.add_argument("--identities", "-n", type=int, default=100, help="how many things (default 100)")
-    parser.add_argument("--start", type=int, default=0, help="number of the first thing (default 0)")
-    parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
-    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default 224)")
-    parser.add_argument("--views", type=int, default=3, help="images of each thing in different contexts (default 3)")
-    text = "of each view at each strength: another thing in its very context (default 1)"
+    parser.add_argument("--identities", "-n", type=int, default=100, help="number of objects (default: 100)")
+    parser.add_argument("--start", type=int, default=0, help="number of the first object (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the world (default: 0)")
+    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    parser.add_argument("--views", type=int, default=3, help="images of each object in different contexts (default: 3)")
+    text = "distractors of each view at each strength: another object in the same context (default: 1)"
     parser.add_argument("--distractors", type=int, default=1, help=text)
-    text = "how different edited things are, 0..1; 1 = another of its kind (default 1.0 0.5)"
+    text = "how much edited objects differ, 0..1; 1 = another object of its kind (default: 1.0 0.5)"
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0, 0.5], help=text)
-    text = "one of the strengths for each thing, at random, instead of all"
+    text = "draw one of the strengths for each object instead of using all"
     parser.add_argument("--mixed", action="store_true", help=text)
-    parser.add_argument("--parts", type=int, default=0, help="part edits of each thing (default 0)")
-    parser.add_argument("--context-edits", type=int, default=0, help="of each view: same thing, other background")
-    parser.add_argument("--identity-edits", type=int, default=0, help="of each view: changed thing, same background")
+    parser.add_argument("--parts", type=int, default=0, help="part edits of each object (default: 0)")
+    parser.add_argument(
+        "--context-edits", type=int, default=0, help="edits of each view: same object, other background"
+    )
+    parser.add_argument(
+        "--identity-edits", type=int, default=0, help="edits of each view: changed object, same background"
+    )
     parser.add_argument("--grid", action="append", default=[], choices=("background", "viewpoint", "light"),
                         help="identity changes crossed with this factor; may be repeated")  # fmt: skip
-    parser.add_argument("--quality", type=int, default=95, help="of JPEG files; 100 writes PNG (default 95)")
+    parser.add_argument("--quality", type=int, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
-    parser.add_argument("--workers", type=int, default=1, help="processes; 0 = one for each core (default 1)")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be rendered, write nothing")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--workers", type=int, default=1, help="processes; 0 = one for each core (default: 1)")
+    add_dry_run(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     total = plan.pictures * args.identities
     if args.dry_run:
-        print(f"would render up to {total} images of {args.identities} things to {args.out} ({plan.pictures} of each)")
+        print(f"would render up to {total} images of {args.identities} objects to {args.out} ({plan.pictures} of each)")
         return 0
     done = 0
 

@@ -1,0 +1,13 @@
+"""The model that a command's options name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def load_options(dtype: str | None, revision: str | None, preprocessing: str | None = None) -> dict[str, Any]:
+    """Keyword arguments of `idmetric.load` for those of --dtype, --revision and --preprocessing that are given."""
+    import torch
+
+    given = {"dtype": dtype and getattr(torch, dtype), "revision": revision, "preprocessing": preprocessing}
+    return {name: value for name, value in given.items() if value}
