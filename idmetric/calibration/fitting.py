@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import combinations_with_replacement
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
 from idmetric.calibration.thresholds import both_kinds
 from idmetric.evaluate.arrays import Numbers, Truths
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 Array = NDArray[np.float64]
 Method = Literal["isotonic", "platt"]
@@ -58,7 +57,10 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
 
 
 def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
-    found = _sklearn("isotonic").IsotonicRegression(out_of_bounds="clip").fit(s.astype(np.float64), r.astype(float))
+    need("eval", "fitting a calibration", sklearn="scikit-learn")
+    from sklearn.isotonic import IsotonicRegression
+
+    found = IsotonicRegression(out_of_bounds="clip").fit(s.astype(np.float64), r.astype(float))
     x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
     if p[0] == p[-1]:
         raise Flat
@@ -66,12 +68,15 @@ def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
 
 
 def _platt(s: Numbers, r: Truths) -> Platt:
+    need("eval", "fitting a calibration", sklearn="scikit-learn")
+    from sklearn.linear_model import LogisticRegression
+
     high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
     target = np.where(r, high, low)
     center, scale = float(s.mean()), float(s.std()) or 1.0
     # a target between 0 and 1 is one pair of each kind, weighted
     x = np.tile((s.astype(np.float64) - center) / scale, 2)[:, None]
-    model = _sklearn("linear_model").LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
+    model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
     model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
@@ -136,10 +141,3 @@ def held_out(
             out[asked] = r[rest].mean()
 
     return out
-
-
-def _sklearn(module: str) -> Any:
-    try:
-        return importlib.import_module(f"sklearn.{module}")
-    except ImportError as error:
-        raise ImportError(f"fitting a calibration needs scikit-learn: {install('eval')}") from error

@@ -13,28 +13,26 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.gallery.index import by_key
+from idmetric.gallery.linkage import Linkage as Linkage
+from idmetric.gallery.linkage import cluster as cluster
 from idmetric.images.opening import Named
-from idmetric.io.hints import install
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, distances, nearest
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
-Linkage = Literal["average", "complete", "single"]
 Keep = Literal["largest", "sharpest"]
 Progress = Callable[[int, int], None]
 
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
-LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances)
 _PRINTS = 512  # prints held in memory, 0.8 MB each
-_CELLS = 2**24  # similarities held at once (64 MB)
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, so that it does not depend on size
 
@@ -86,7 +84,7 @@ def _near_duplicates(
 ) -> Records:
     if not len(gallery):
         return Records([], DUPLICATES)
-    table, by_key = gallery.table(), _by_key(gallery)
+    table, items = gallery.table(), by_key(gallery.items)
     vectors = _Lookup(gallery)
     links = _Links(len(table))
     pairs = _nearest_pairs(gallery, neighbours)
@@ -97,7 +95,7 @@ def _near_duplicates(
                 links.join(a, b)
         if progress is not None:
             progress(number, len(pairs[0]))
-    groups = [[item for row in rows for item in by_key[table.keys[row]]] for rows in links.groups()]
+    groups = [[item for row in rows for item in items[table.keys[row]]] for rows in links.groups()]
     groups = sorted((g for g in groups if len(g) > 1), key=lambda g: (-len(g), g[0].place))
     rows = [row for number, group in enumerate(groups, 1) for row in _group(number, group, vectors, keep, max_distance)]
     return Records(rows, DUPLICATES)
@@ -170,7 +168,6 @@ class _Lookup:
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery, self.table = gallery, gallery.table()
-        self.row = {key: k for k, key in enumerate(self.table.keys)}
         self.item = {item.key: item for item in reversed(gallery.items)}
         self.print = lru_cache(_PRINTS)(self._print)
 
@@ -182,10 +179,10 @@ class _Lookup:
         return take_print(np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
 
     def print_of(self, item: Item) -> Print:
-        return self.print(self.row[item.key])
+        return self.print(self.table.number[item.key])
 
     def distance(self, a: Item, b: Item) -> float:
-        x, y = self.table.rows(np.array([self.row[a.key], self.row[b.key]]))
+        x, y = self.table.rows_of([a.key, b.key])
         return float(distances(x[None], y[None])[0])
 
 
@@ -244,13 +241,13 @@ def identities(
 
 
 def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
-    table, by_key = gallery.table(), _by_key(gallery)
+    table, items = gallery.table(), by_key(gallery.items)
     vectors = table.rows(np.arange(len(table)))
     labels = cluster(vectors, limit, linkage)
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels.tolist()):
         groups.setdefault(label, []).append(row)
-    members = [[(row, item) for row in rows for item in by_key[table.keys[row]]] for rows in groups.values()]
+    members = [[(row, item) for row in rows for item in items[table.keys[row]]] for rows in groups.values()]
     members.sort(key=lambda group: (-len(group), group[0][1].place))
     found: list[Record] = []
     for number, group in enumerate(members, 1):
@@ -289,95 +286,6 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
     return rates[round(false_accept_rate, 9)]
 
 
-def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
-    """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
-
-    Args:
-        vectors: unit vectors (N, D).
-        threshold: groups are joined while their distance is at most this.
-        linkage: a group's distance to another is the mean over their pairs ("average", UPGMA), the largest
-            ("complete"), or the smallest ("single": connected components, where one false link joins two groups).
-
-    Returns:
-        Labels (N,), from 0 in the order of first members.
-
-    With any linkage, two images farther apart than `threshold` join only if a chain of nearer pairs connects them. So
-    connected components are found first, a block of distances at a time, and SciPy needs all distances only within
-    each.
-
-    Raises:
-        ImportError: without SciPy.
-        ValueError: for another linkage, a threshold below 0, or a component too large for average or complete.
-    """
-    if linkage not in ("average", "complete", "single") or not threshold >= 0:
-        raise ValueError(
-            f"linkage is average, complete or single, a threshold at least 0; got {linkage!r}, {threshold}"
-        )
-    try:
-        from scipy.cluster import hierarchy
-        from scipy.spatial.distance import squareform
-    except ImportError as error:
-        raise ImportError(f"clusters need SciPy: {install('eval')}") from error
-    table = np.ascontiguousarray(vectors, np.float32)
-    component = _components(table, threshold)
-    labels = component.copy()
-    if linkage != "single":
-        order = np.argsort(component, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-            if len(rows) > LARGEST:
-                raise ValueError(
-                    f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
-                    f"{linkage} linkage takes: lower the threshold, or linkage='single'"
-                )
-            if len(rows) > 2:
-                far = squareform(_matrix(table[rows]), checks=False)
-                inside = hierarchy.fcluster(hierarchy.linkage(far, linkage), threshold, "distance")
-                labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
-
-
-def _components(table: Single, threshold: float) -> NDArray[np.int64]:
-    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    count, slack = len(table), table.shape[1] * 2.0**-23 if len(table) else 0.0
-    label = np.arange(count)
-    step = max(1, _CELLS // max(1, count))
-    for start in range(0, count, step):
-        similarity = table[start : start + step] @ table[start:].T
-        a, b = np.nonzero(similarity >= 1 - threshold - slack)
-        a, b = a + start, b + start
-        a, b = a[label[a] != label[b]], b[label[a] != label[b]]
-        for part in range(0, len(a), 2**16):  # float32 may be off by a little
-            x, y = a[part : part + 2**16], b[part : part + 2**16]
-            near = distances(table[x], table[y]) <= threshold
-            graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
-            found = connected_components(graph, directed=False)[1][label]
-            first = np.full(count, count)
-            np.minimum.at(first, found, np.arange(count))
-            label = first[found]
-    return label
-
-
-def _matrix(vectors: Single) -> NDArray[np.float64]:
-    """Return 1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
-    x = vectors.astype(np.float64)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    far = 1 - x @ x.T
-    far = np.maximum((far + far.T) / 2, 0)
-    np.fill_diagonal(far, 0)
-    return np.asarray(far)
-
-
 def _centre(vectors: Single) -> int:
     """Return the row nearest to the others on average, hence to their sum, as distances are linear in cosines."""
     return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())
-
-
-def _by_key(gallery: Gallery) -> dict[str, list[Item]]:
-    found: dict[str, list[Item]] = {}
-    for item in gallery.items:
-        found.setdefault(item.key, []).append(item)
-    return found

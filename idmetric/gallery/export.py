@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from idmetric.gallery.errors import GalleryError
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
@@ -20,19 +18,17 @@ _ROWS = 4096
 
 def write_parquet(gallery: Gallery, path: Path) -> None:
     """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and the metadata hold `about`."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError(f"Parquet files need pyarrow: {install('data')}") from error
+    need("data", "a Parquet file", pyarrow="pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     table, items = gallery.table(), gallery.items
-    where = {key: k for k, key in enumerate(table.keys)}
     schema: pa.Schema | None = None
     with replacing(path) as temporary:
         writer: pq.ParquetWriter | None = None
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
-            vectors = table.rows(np.array([where[item.key] for item in part], np.int64))
+            vectors = table.rows_of([item.key for item in part])
             columns = {
                 "image": pa.array([i.place for i in part], pa.string()),
                 "name": pa.array([i.name for i in part], pa.string()),

@@ -68,14 +68,15 @@ class Gallery:
         self.store = folder_in(self.folder, self.about, metric.spelled_label)
         self.sources: list[Source] = []
         self._given: list[Source] = []  # sources named in this process
-        self._items: list[Item] | None = None
+        self._items: list[Item] | None
+        self._damage: GalleryError | None
         self.reload()
 
     # What is in it
 
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""
-        self._damage: GalleryError | None = None
+        self._items, self._damage = None, None
         try:
             found = read_index(self.store)
             if found is not None:
@@ -109,13 +110,7 @@ class Gallery:
         Raises:
             GalleryError: as `query`.
         """
-
-        def found() -> NDArray[np.float32]:
-            table = self.table()
-            where = {key: k for k, key in enumerate(table.keys)}
-            return table.rows(np.array([where[item.key] for item in self.items], np.int64))
-
-        return self.answer(found)
+        return self.answer(lambda: self.table().rows_of(item.key for item in self.items))
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
@@ -222,7 +217,8 @@ class Gallery:
             self.store.mkdir(parents=True, exist_ok=True)
 
         with locked_store(self.store, wait):
-            known = self._reload_what_is_sound()
+            self.reload()
+            known = self._items or []  # empty if the list is damaged: embeddings are found without it
             self._choose(sources, mask_dir, add, trust_sources)
             before = {item.where: item for item in known}
             wanted = list(entries(self.sources, self.masked))
@@ -288,18 +284,6 @@ class Gallery:
     def _check_sources(self, sources: Sequence[Source]) -> None:
         check_trusted(self.folder, [source for source in sources if source not in self._given])
 
-    def _reload_what_is_sound(self) -> list[Item]:
-        """Return the images known before; none if the list is damaged, as embeddings are found without it."""
-        self._shards = Store(self.store, self.patches, lambda _: None)
-        try:
-            found = read_index(self.store)
-            if found is None:
-                return []
-            self.sources = recorded(found[0]["sources"])
-        except GalleryError:
-            return []
-        return found[1]
-
     def _mend(self, quick: bool) -> list[str]:
         """Remove damaged shards, so that their images are embedded again; return their names."""
         lost: list[DamagedShardError] = []
@@ -352,11 +336,11 @@ class Gallery:
 
         self._check_model()
 
-        def found() -> Records:
-            search = Search(self, k, distance, rerank, index, exclude_same, probability, verify)
-            return search.run(images, masks, batch_size)
-
-        return self.answer(found)
+        return self.answer(
+            lambda: Search(self, k, distance, rerank, index, exclude_same, probability, verify).run(
+                images, masks, batch_size
+            )
+        )
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
         """Return the result of `find`, repeated if another process prunes the gallery meanwhile.

@@ -51,6 +51,14 @@ class Item:
         return (self.place, *self.files)
 
 
+def by_key(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """Group images by their content."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.key, []).append(item)
+    return found
+
+
 # Files
 
 

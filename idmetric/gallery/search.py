@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.gallery.errors import GalleryError, StaleWarning
-from idmetric.gallery.index import Item
+from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images.masks import Labelled, labelled
@@ -64,9 +64,7 @@ class Search:
                 raise ValueError(f"{self.gallery.metric.label} has no calibration: give it one by calibrate_with(file)")
             self.calibration.check_distance(self.distance)
             self.calibration.check_outside(self.gallery.about["outside"])
-        self.by_key: dict[str, list[Item]] = {}
-        for item in self.gallery.items:
-            self.by_key.setdefault(item.key, []).append(item)
+        self.by_key = by_key(self.gallery.items)
         if not self.by_key:
             raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
         self.table = self.gallery.table()

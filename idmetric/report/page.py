@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric import __version__
 from idmetric.io import json_file
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.io.output import check, replacing
 
 if TYPE_CHECKING:
@@ -49,10 +48,9 @@ def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values:
 
 
 def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, FunctionLoader, StrictUndefined
-    except ImportError as error:
-        raise ImportError(f"HTML pages need jinja2: {install('report')}") from error
+    need("report", "an HTML page", jinja2="jinja2")
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
     made = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -95,6 +93,6 @@ def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
         OutputError: if its folder is absent or not to be written to, or it is a folder itself.
     """
     _environment()
-    if plots and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(f"plots need matplotlib: {install('report')}")
+    if plots:
+        need("report", "a page with plots", matplotlib="matplotlib")
     check(path)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.protocols.common.result import Result, Value, slug
 
@@ -279,10 +279,8 @@ def _sensitivities(result: Result) -> dict[str, tuple[Value, Value]]:
 
 
 def _figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"plots need matplotlib: {install('report')}") from error
+    need("report", "a plot", matplotlib="matplotlib")
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()

@@ -17,23 +17,11 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from idmetric.io.hints import install
-from idmetric.scale.chunks import ROWS, Chunk, chunks
-from idmetric.scale.parts import Layout, Stored, own_folder
+from idmetric.io.hints import need
+from idmetric.scale.chunks import ROWS, Chunk
+from idmetric.scale.parts import Layout, Stored
 from idmetric.scale.places import ScaleError, checked_protocols, place
-from idmetric.scale.run import (
-    Done,
-    OnError,
-    Settings,
-    Source,
-    Summary,
-    check_apart,
-    embed_chunks,
-    finish,
-    open_model,
-    several,
-    work_of,
-)
+from idmetric.scale.run import Done, OnError, Settings, Source, Summary, embed_chunks, finish, open_model, prepared
 
 if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
@@ -118,31 +106,27 @@ def embed_on_ray(
     Raises:
         ImportError: without ray. ScaleError: as `embed_dataset`, or if the cluster gives up.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ImportError(f"a cluster needs Ray: {install('scale')}") from error
+    need("scale", "a cluster", ray="Ray")
+    import ray
+    import ray.data
+
     threads = workers or max(1, round(cpus))
     settings = Settings(batch_size, threads, quick, filesystem, out_filesystem, checked_protocols(allow))
-    check_apart(sources, out, filesystem, out_filesystem)
-    todo = chunks(
-        several(sources), lists=lists, filesystem=filesystem,
-        column=column, column_id=column_id, rows=rows, allow=settings.allow,
-    )  # fmt: skip
-    layout, folder = Layout.of(open_model(model), patches, stored), place(out, out_filesystem)
-    with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)), _connected(address):
-        dataset = ray.data.from_arrow(_blocks(todo)).map_batches(
+    with (
+        prepared(sources, out, model, lists, patches, stored, column, column_id, rows, settings) as work,
+        _connected(address),
+    ):
+        dataset = ray.data.from_arrow(_blocks(work.todo)).map_batches(
             Actor, batch_size=1, batch_format="pyarrow", num_cpus=cpus, num_gpus=gpus,
-            compute=_pool(actors or min(_room(ray.cluster_resources(), cpus, gpus), len(todo))),
+            compute=_pool(actors or min(_room(ray.cluster_resources(), cpus, gpus), len(work.todo))),
             fn_constructor_kwargs={
-                "model": model, "out": folder.name, "facts": layout.facts, "patches": patches, "stored": stored,
-                "settings": settings,
+                "model": model, "out": work.folder.name, "facts": work.layout.facts, "patches": patches,
+                "stored": stored, "settings": settings,
             },
         )  # fmt: skip
         try:
             with closing(_results(dataset)) as results:  # whatever stops this stops the actors
-                return finish(folder, todo, results, on_error, progress)
+                return finish(work.folder, work.todo, results, on_error, progress)
         except ray.exceptions.RayError as error:
             raise ScaleError(f"the cluster gave up ({_last(error)}): run again for what is missing") from error
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.gallery.index import Item
 from idmetric.gallery.sources import Entry
+from idmetric.io.hints import need
 from idmetric.io.prefetch import in_order
 from idmetric.scale.chunks import ROWS, Chunk, chunks, entries, places
-from idmetric.scale.parts import (
-    Held,
-    Layout,
-    Stored,
-    as_text,
-    held,
-    need_pyarrow,
-    own_folder,
-    parts_of,
-    unfinished,
-    writing,
-)
+from idmetric.scale.folder import own_folder, parts_of, unfinished
+from idmetric.scale.parts import Held, Layout, Stored, as_text, held, writing
 from idmetric.scale.places import Place, ScaleError, checked_protocols, place
 
 if TYPE_CHECKING:
@@ -136,16 +127,9 @@ def embed_dataset(
         OSError: if the folder cannot be written. ImportError: without pyarrow.
     """
     settings = Settings(batch_size, workers, quick, filesystem, out_filesystem, checked_protocols(allow))
-    need_pyarrow()
-    check_apart(sources, out, filesystem, out_filesystem)
-    todo = chunks(
-        several(sources), lists=lists, filesystem=filesystem, column=column, column_id=column_id, rows=rows,
-        allow=settings.allow,
-    )  # fmt: skip
-    metric = open_model(model)
-    layout, folder = Layout.of(metric, patches, stored), place(out, out_filesystem)
-    with own_folder(folder, layout, work_of(sources, lists, column, column_id, rows, filesystem)):
-        return finish(folder, todo, embed_chunks(metric, todo, folder, layout, settings), on_error, progress)
+    with prepared(sources, out, model, lists, patches, stored, column, column_id, rows, settings) as work:
+        results = embed_chunks(work.metric, work.todo, work.folder, work.layout, settings)
+        return finish(work.folder, work.todo, results, on_error, progress)
 
 
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
@@ -158,27 +142,45 @@ def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
     return load(model) if isinstance(model, str) else model()
 
 
-def check_apart(sources: Source | Sequence[Source], out: Source, filesystem: Any, out_filesystem: Any) -> None:
+@dataclass(frozen=True)
+class Work:
+    """The chunks of a run, the model, and the folder that the run has locked."""
+
+    todo: list[Chunk]
+    metric: Embedder
+    layout: Layout
+    folder: Place
+
+
+@contextmanager
+def prepared(
+    sources: Source | Sequence[Source], out: Source, model: Embedder | str | Callable[[], Embedder],
+    lists: Sequence[Source], patches: bool, stored: Stored, column: str | None, column_id: str | None, rows: int,
+    settings: Settings,
+) -> Iterator[Work]:  # fmt: skip
+    """List the images, open the model, and hold the folder during the block; arguments as for `embed_dataset`."""
+    need("data", "embedding a data set", pyarrow="pyarrow")
+    several = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    folder = place(out, settings.out_filesystem)
+    _check_apart(several, folder, settings)
+    todo = chunks(
+        several, lists=lists, filesystem=settings.filesystem, column=column, column_id=column_id, rows=rows,
+        allow=settings.allow,
+    )  # fmt: skip
+    metric = open_model(model)
+    layout = Layout.of(metric, patches, stored)
+    named, listed = ([as_text(place(x, settings.filesystem).name) for x in some] for some in (several, lists))
+    work = {"sources": named, "lists": listed, "column": column, "column_id": column_id, "rows": rows}
+    with own_folder(folder, layout, work):
+        yield Work(todo, metric, layout, folder)
+
+
+def _check_apart(sources: Sequence[Source], folder: Place, settings: Settings) -> None:
     """Refuse an output folder inside a source, where the next run would find it among the images."""
-    folder = place(out, out_filesystem)
-    for at in (place(source, filesystem) for source in several(sources)):
+    for at in (place(source, settings.filesystem) for source in sources):
         names = [x.name if x.system is not None else os.path.realpath(x.path) for x in (folder, at)]
-        if f"{names[0]}/".startswith(f"{names[1]}/") and filesystem is out_filesystem:
+        if f"{names[0]}/".startswith(f"{names[1]}/") and settings.filesystem is settings.out_filesystem:
             raise ScaleError(f"{folder.name!r} lies in the source {at.name!r}: keep the embeddings elsewhere")
-
-
-def work_of(
-    sources: Source | Sequence[Source], lists: Sequence[Source], column: str | None, column_id: str | None, rows: int,
-    filesystem: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the options that decide, with the model, which part holds which images."""
-    named, listed = ([as_text(place(x, filesystem).name) for x in some] for some in (several(sources), lists))
-    return {"sources": named, "lists": listed, "column": column, "column_id": column_id, "rows": rows}
-
-
-def several(sources: Source | Sequence[Source]) -> list[Source]:
-    """Return one or several sources as a list."""
-    return [sources] if isinstance(sources, str | os.PathLike) else list(sources)
 
 
 def embed_chunks(

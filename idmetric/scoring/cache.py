@@ -89,7 +89,6 @@ class Cache:
             self._writing(lambda: self._add(keys, embedding, small))
 
     def _add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
-
         for masked, store in self._of.items():
             at = [k for k, (m, _) in enumerate(keys) if m == masked]
             if at:
@@ -101,11 +100,7 @@ class Cache:
     def save(self) -> None:
         """Write whatever is not in a file yet."""
         if not self._full:
-            self._writing(self._save)
-
-    def _save(self) -> None:
-        for store in self._stores():
-            store.save()
+            self._writing(lambda: [store.save() for store in self._stores()])
 
     def _stores(self) -> list[Store]:
         return [store for store in (*self._of.values(), self._small) if store is not None]

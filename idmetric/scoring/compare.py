@@ -10,31 +10,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.apply import read as read_calibration
-from idmetric.distance.finite import NonFiniteError, check_distances
-from idmetric.distance.matrix import distance as distance_of
-from idmetric.evaluate.copies import Print
-from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.images.masks import MaskId
 from idmetric.images.read import ImageReadError, Outside
 from idmetric.io.decimals import rounded
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding, concatenate
-from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
-from idmetric.scoring.encoder import Encoder
 from idmetric.scoring.files import Cross, PathLike, check_masks, cross
-from idmetric.scoring.memory import Seen
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile
-from idmetric.scoring.reader import Reader
 from idmetric.scoring.records import Record
-from idmetric.scoring.scores import COLUMNS, Baseline, RequestError, Scores, columns_of
+from idmetric.scoring.run import Run
+from idmetric.scoring.scores import COLUMNS, RequestError, Scores, columns_of
 from idmetric.scoring.settings import Progress, Settings, Watcher
 
 STORED = "stored"  # as a calibration: the file beside the model's weights
@@ -169,7 +160,7 @@ def compare(
         for masked in {settings.mask_dir is not None or mask for mask in work.masked}:
             settings.calibration.check_outside(settings.outside if masked else "all")
 
-    run = _Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
+    run = Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
     except ImageReadError as error:
@@ -180,9 +171,7 @@ def compare(
     return _scores(rows, work, run, metric.signature(settings.distance), settings)
 
 
-def _scores(
-    rows: list[Record], work: Cross | Pairs, run: _Run, signature: dict[str, str], settings: Settings
-) -> Scores:
+def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[str, str], settings: Settings) -> Scores:
     """The rows ranked and in order: by distance, pairs as they are given."""
     for row in rows:
         row.update(rounded(row))
@@ -199,114 +188,3 @@ def _scores(
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
     return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
-
-
-class _Run:
-    """Makes the rows of one request.
-
-    Attributes:
-        baseline: with several references, set by `cross`.
-    """
-
-    def __init__(
-        self, metric: Embedder, settings: Settings, watcher: Watcher | None, progress: Progress, on_cpu: bool
-    ) -> None:
-        self._metric, self._settings, self._watcher, self._progress = metric, settings, watcher, progress
-        self.reader = Reader(metric, settings, watcher)
-        self._encoder = Encoder(metric, settings, self.reader, watcher, on_cpu)
-        self._prints = Prints()
-        self._signature = metric.signature(settings.distance)
-        self.baseline: Baseline | None = None
-
-    def cross(self, work: Cross) -> list[Record]:
-        """A row for each candidate that could be read."""
-        found = dict(self._encoder.images([(p, None) for p in work.references], self._progress))
-        if not found:
-            return []
-        names = [path for path, _ in found]
-        references = concatenate([seen.embedding for seen in found.values()])
-        prints = {path: self._prints.of(path, seen.small) for (path, _), seen in found.items()}
-        self.baseline = self._baseline_of(names, references, prints)
-        if self._watcher is not None:
-            self._watcher.references |= dict.fromkeys(found)
-
-        rows = []
-        for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
-            with _naming(file[0]):
-                far = self._metric.pairwise(references, seen.embedding, self._settings.distance)[:, 0].double()
-            best = int(far.argmin())
-            row = self._against(names, best, far.tolist(), file[0])
-            mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
-            rows.append(row)
-            if self._watcher is not None:
-                nearest = (names[best], None)
-                self._watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
-        return rows
-
-    def _against(self, names: list[str], best: int, distances: list[float], image: str) -> Record:
-        """The row of an image, from its distances to all references."""
-        if self._settings.aggregate == "mean":
-            row = self._row(";".join(names), image, distances)
-        else:
-            row = self._row(names[best], image, [distances[best]])
-        if self.baseline is not None:
-            row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
-        return row
-
-    def _baseline_of(
-        self, names: list[str], references: Embedding, prints: Mapping[str, Print | None]
-    ) -> Baseline | None:
-        """How far apart the references are, if there are several."""
-        if len(names) < 2:
-            return None
-        warn_of_repeated_references(prints)
-        apart = self._metric.pairwise(references, None, self._settings.distance).double().cpu().numpy()
-        values = leave_one_out(apart, self._settings.aggregate)
-        return Baseline(dict(zip(names, rounded(values.tolist()), strict=True)), self._settings.aggregate)
-
-    def pairs(self, pairs: Pairs) -> list[Record]:
-        """A row for each pair that could be read."""
-        rows: list[Record] = []
-        done = 0
-        for part, found in self._encoder.windows(pairs):
-            for pair in part:
-                a, b = (found.get(file) for file in pair.files)
-                if a is not None and b is not None:
-                    rows.append(self._pair(pair, a, b))
-            done += len(part)
-            self._progress(done, len(pairs))
-        return rows
-
-    def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
-        device = self._metric.device
-        # not by the metric itself, which would check for each pair that its weights are still those of the embeddings
-        found = distance_of(a.embedding.to(device), b.embedding.to(device), self._settings.distance)
-        with _naming(pair.b):
-            check_distances(found, self._metric.dtype)
-        row = self._row(pair.a, pair.b, [float(found[0])])
-        own, other = (self._prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
-        mark_copy(row, pair.b, own, {pair.a: other})
-        row |= dict(pair.other)
-        if self._watcher is not None:
-            reference, image = pair.files
-            self._watcher.add(row, image, reference, b.extra, a.extra)
-        return row
-
-    def _row(self, reference: str, image: str, distances: list[float]) -> Record:
-        s = self._signature
-        row = {"rank": 0, "distance": rounded(sum(distances) / len(distances)), "image": image, "reference": reference,
-               "model": s["model"], "revision": s["revision"], "distance_name": s["distance"],
-               "resolution": s["resolution"], "dtype": s["dtype"], "idmetric": s["idmetric"]}  # fmt: skip
-        if (calibration := self._settings.calibration) is not None:
-            row["probability"] = float(calibration.probability(distances, self._settings.prior).mean())
-            row["probability_basis"] = calibration.basis
-        return row
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Let errors about distances that are not finite name the image."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{path}: {error}", error.rows) from error

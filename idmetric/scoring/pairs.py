@@ -185,20 +185,21 @@ class PairsFile(Pairs):
             self._refuse_half_a_header(line, names)
             return None
         if "mask" in plain:
-            own_mask = self._owner_of_mask(plain)
-            names = [own_mask if name == "mask" else name for name in names]
-        own: dict[str, str] = {}
-        for cell, name in zip(line, names, strict=True):
-            if name in _COLUMNS:
-                self._refuse_twice(own, name, cell)
-        kept = [
-            name if name in _COLUMNS else _free(cell) if cell.strip() else f"column_{number}"
-            for number, (name, cell) in enumerate(zip(names, line, strict=True), 1)
-        ]
-        for cell, name in zip(line, kept, strict=True):
-            if name not in _COLUMNS:
-                self._refuse_twice(own, name, cell)
-        return kept
+            if not set(plain) & set(_CANDIDATES):
+                raise RequestError(
+                    f"{str(self._path)!r}: the column 'mask' may belong to either image: call it mask_a or mask_b, and "
+                    "name both if there are two"
+                )
+            names = ["mask_b" if name == "mask" else name for name in names]
+        own: dict[str, str] = {}  # name -> header
+        for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
+            kept = name if name in _COLUMNS else _free(cell) if cell.strip() else f"column_{number}"
+            if kept in own:
+                raise RequestError(
+                    f"{str(self._path)!r}: the columns {own[kept]!r} and {cell!r} mean the same: rename or remove one"
+                )
+            own[kept] = cell
+        return list(own)
 
     def _refuse_half_a_header(self, line: list[str], names: list[str]) -> None:
         for side, other in (("a", "b"), ("b", "a")):
@@ -210,21 +211,6 @@ class PairsFile(Pairs):
                     f"{str(self._path)!r}: the header names the column {cell!r}, but none for the other image: call it "
                     f"{' or '.join(_SIDES[other])}"
                 )
-
-    def _owner_of_mask(self, plain: list[str]) -> str:
-        if not set(plain) & set(_CANDIDATES):
-            raise RequestError(
-                f"{str(self._path)!r}: the column 'mask' may belong to either image: call it mask_a or mask_b, and "
-                "name both if there are two"
-            )
-        return "mask_b"
-
-    def _refuse_twice(self, own: dict[str, str], name: str, cell: str) -> None:
-        if name in own:
-            raise RequestError(
-                f"{str(self._path)!r}: the columns {own[name]!r} and {cell!r} mean the same: rename or remove one"
-            )
-        own[name] = cell
 
 
 def _free(name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,15 @@ class StoredTable:
                 kept[at] = vectors
             yield np.array(at), vectors
         self._kept = kept
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of each key's row."""
+        return {key: k for k, key in enumerate(self.keys)}
+
+    def rows_of(self, keys: Iterable[str]) -> Single:
+        """The vectors of keys, in their order."""
+        return self.rows(np.array([self.number[key] for key in keys], np.int64))
 
     def rows(self, numbers: Ints) -> Single:
         """See `nearest.Table`."""

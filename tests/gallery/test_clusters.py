@@ -212,9 +212,9 @@ def test_clusters_are_those_of_scikit_learn(linkage: Any, seed: int, threshold: 
 def test_many_blocks_give_the_same_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clumps(1, 0.5)
     expected = cluster(vectors, 0.1)
-    monkeypatch.setattr("idmetric.gallery.clusters._CELLS", 200)
+    monkeypatch.setattr("idmetric.gallery.linkage._CELLS", 200)
     assert np.array_equal(cluster(vectors, 0.1), expected)
-    monkeypatch.setattr("idmetric.gallery.clusters.LARGEST", 10)
+    monkeypatch.setattr("idmetric.gallery.linkage.LARGEST", 10)
     with pytest.raises(ValueError, match="lower the threshold, or linkage='single'"):
         cluster(vectors, 1.5)
     assert cluster(vectors, 1.5, "single").max() == 0

@@ -1,0 +1,96 @@
+"""Agglomerative clusters of vectors by 1 - cos, also of more vectors than have room for all their distances."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.io.hints import need
+from idmetric.store.nearest import Single, distances
+
+Linkage = Literal["average", "complete", "single"]
+LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances)
+_CELLS = 2**24  # similarities held at once (64 MB)
+
+
+def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
+    """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
+
+    Args:
+        vectors: unit vectors (N, D).
+        threshold: groups are joined while their distance is at most this.
+        linkage: a group's distance to another is the mean over their pairs ("average", UPGMA), the largest
+            ("complete"), or the smallest ("single": connected components, where one false link joins two groups).
+
+    Returns:
+        Labels (N,), from 0 in the order of first members.
+
+    With any linkage, two images farther apart than `threshold` join only if a chain of nearer pairs connects them. So
+    connected components are found first, a block of distances at a time, and SciPy needs all distances only within
+    each.
+
+    Raises:
+        ImportError: without SciPy.
+        ValueError: for another linkage, a threshold below 0, or a component too large for average or complete.
+    """
+    if linkage not in ("average", "complete", "single") or not threshold >= 0:
+        raise ValueError(
+            f"linkage is average, complete or single, a threshold at least 0; got {linkage!r}, {threshold}"
+        )
+    need("eval", "clustering", scipy="SciPy")
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    table = np.ascontiguousarray(vectors, np.float32)
+    component = _components(table, threshold)
+    labels = component.copy()
+    if linkage != "single":
+        order = np.argsort(component, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
+            if len(rows) > LARGEST:
+                raise ValueError(
+                    f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
+                    f"{linkage} linkage takes: lower the threshold, or linkage='single'"
+                )
+            if len(rows) > 2:
+                far = squareform(_matrix(table[rows]), checks=False)
+                inside = hierarchy.fcluster(hierarchy.linkage(far, linkage), threshold, "distance")
+                labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+
+
+def _components(table: Single, threshold: float) -> NDArray[np.int64]:
+    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    count, slack = len(table), table.shape[1] * 2.0**-23 if len(table) else 0.0
+    label = np.arange(count)
+    step = max(1, _CELLS // max(1, count))
+    for start in range(0, count, step):
+        similarity = table[start : start + step] @ table[start:].T
+        a, b = np.nonzero(similarity >= 1 - threshold - slack)
+        a, b = a + start, b + start
+        a, b = a[label[a] != label[b]], b[label[a] != label[b]]
+        for part in range(0, len(a), 2**16):  # float32 may be off by a little
+            x, y = a[part : part + 2**16], b[part : part + 2**16]
+            near = distances(table[x], table[y]) <= threshold
+            graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
+            found = connected_components(graph, directed=False)[1][label]
+            first = np.full(count, count)
+            np.minimum.at(first, found, np.arange(count))
+            label = first[found]
+    return label
+
+
+def _matrix(vectors: Single) -> NDArray[np.float64]:
+    """Return 1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
+    x = vectors.astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    far = 1 - x @ x.T
+    far = np.maximum((far + far.T) / 2, 0)
+    np.fill_diagonal(far, 0)
+    return np.asarray(far)
