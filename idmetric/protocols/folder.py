@@ -34,13 +34,13 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
+from idmetric.protocols.common.columns import listed, texts
 from idmetric.protocols.common.intervals import auc, average, mean
 from idmetric.protocols.common.ranked import Measure, Search, measure, remembered, score_pairs
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row, Value, extend
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 
 Array = NDArray[np.float64]
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def run(
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
     """The search within each dataset over the queries with a positive, and notes on images without one."""
-    names = np.array([name or "" for name in data.column("dataset")], dtype=object)
+    names = texts(data, "dataset", "")
     found, notes = {}, []
     for name in dict.fromkeys(names):
         rows = np.flatnonzero(names == name)
@@ -99,11 +99,9 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
         if not has.any():
             raise ValueError(f"no identity{place} has two images: retrieval needs a positive for at least one query")
         if not has.all():
-            lone = list(dict.fromkeys(data.take(rows[~has]).column("identity")))
-            more = f" and {len(lone) - _SHOWN} more" if len(lone) > _SHOWN else ""
             notes.append(
                 f"{int((~has).sum())} images{place} have no positive and are searched but not queried: "
-                f"{', '.join(lone[:_SHOWN])}{more}"
+                f"{listed(data.take(rows[~has]).column('identity'))}"
             )
         found[name or "all"] = search.only(has)
 
@@ -122,9 +120,8 @@ def _result(
     about: Mapping[str, Any], notes: Sequence[str],
 ) -> Result:  # fmt: skip
     rows: list[Row] = []
-    queries: dict[str, list[Any]] = {}
-    pairs: dict[str, list[Any]] = {}
-    ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+    items: dict[str, dict[str, list[Any]]] = {}
+    ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
         scores = remembered(scorer, search.gallery)
@@ -136,25 +133,19 @@ def _result(
         if area is not None:
             row["AUC"] = area
         rows.append(row)
-        _extend(queries, {"dataset": [dataset] * len(search.queries), "id": ids[search.queries],
-                          "identity": identities[search.queries], **found})  # fmt: skip
-        _extend(pairs, {"dataset": [dataset] * len(both.a), "a": ids[both.a], "b": ids[both.b], "score": both.score,
-                        "same": both.same})  # fmt: skip
+        extend(items, "queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
+               identity=identities[search.queries], **found)  # fmt: skip
+        extend(items, "pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
+               same=both.same)  # fmt: skip
 
     if len(rows) > 1:
         rows.append(_means(rows))
-    return Result("folder", name, rows, scorer.signature(), about, {"queries": queries, "pairs": pairs}, notes)
+    return Result("folder", name, rows, scorer.signature(), about, items, notes)
 
 
 def _means(rows: Sequence[Row]) -> Row:
     """Means over datasets; the interval treats the datasets' own as independent."""
     out: Row = {"dataset": "mean"}
     for metric in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, Value)):
-        values = [v for row in rows if isinstance(v := row.get(metric), Value)]
-        out[metric] = average(values)
+        out[metric] = average([v for row in rows if isinstance(v := row.get(metric), Value)])
     return out
-
-
-def _extend(columns: dict[str, list[Any]], more: Mapping[str, Any]) -> None:
-    for name, values in more.items():
-        columns.setdefault(name, []).extend(values.tolist() if isinstance(values, np.ndarray) else values)

@@ -35,7 +35,6 @@ The paper leaves the division of mAP@k open; here it is by min(k, positives), as
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,10 +45,11 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
-from idmetric.protocols.common.intervals import mean, plain_average
+from idmetric.protocols.common.columns import parameters, texts
+from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
-from idmetric.protocols.common.ranked import Measure, Search, measure
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
+from idmetric.protocols.common.result import Result, Row, Value, extend
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 
 Array = NDArray[np.float64]
@@ -57,8 +57,6 @@ Ints = NDArray[np.int64]
 GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
 REVISITED = ("roxford", "rparis")
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,7 @@ def run(
 
     for name, scorer in bound.models.items():
         rows, items = _rows(scorer, bound.manifest, found, settings, options)
-        results.append(Result("retrieval", name, rows, scorer.signature(), about, {"queries": items},
-                              [*bound.notes, *notes]))  # fmt: skip
+        results.append(Result("retrieval", name, rows, scorer.signature(), about, items, [*bound.notes, *notes]))
 
     return results
 
@@ -124,9 +121,10 @@ def run(
 
 def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
-    names = np.array([name or "all" for name in data.column("dataset")], dtype=object)
+    names = texts(data, "dataset", "all")
     place = np.array([_place(*pair) for pair in zip(data.column("slot"), data.column("split"), strict=True)], object)
-    known = np.array([identity is not None for identity in data.column("identity")], dtype=bool)
+    identities = data.column("identity")
+    known = np.array([identity is not None for identity in identities], dtype=bool)
     found, notes = {}, []
 
     for name in dict.fromkeys(names):
@@ -139,17 +137,13 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
             lacks = (
                 "queries (slot or split 'query')" if len(gallery) else f"gallery (slot 'candidate', split {GALLERY})"
             )
-            raise ValueError(f"dataset {name}: no {lacks}; there are the splits {_splits(data, own)}")
+            there = ", ".join(map(repr, dict.fromkeys(texts(data, "split")[own])))
+            raise ValueError(f"dataset {name}: no {lacks}; there are the splits {there}")
         if not known[queries].all():
             raise ValueError(f"dataset {name}: {int((~known[queries]).sum())} queries have no identity")
         search = replace(Search.of(data, queries, gallery), ignored=_ignored(data, queries))
-        has = search.positives() > 0
-        if not has.all():
-            text = _lonely(data, name, queries[~has])
-            if not has.any() or (said and not skip):
-                raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
-            notes.append(f"{text}: left out")
-        found[name] = search.only(has)
+        found[name], lost = answerable(search, f"dataset {name}", identities, skip=skip or not said)
+        notes += lost
 
     return found, notes
 
@@ -160,24 +154,12 @@ def _place(slot: str | None, split: str | None) -> str | None:
     return "query" if split == "query" else "gallery" if split in GALLERY else None
 
 
-def _splits(data: Manifest, own: NDArray[np.bool_]) -> str:
-    given = dict.fromkeys(s for s, mine in zip(data.column("split"), own, strict=True) if mine)
-    return ", ".join(repr(s) for s in given)
-
-
-def _lonely(data: Manifest, name: str, rows: Ints) -> str:
-    identities = data.column("identity")
-    listed = list(dict.fromkeys(identities[row] for row in rows))
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return f"dataset {name}: {len(rows)} queries have no positive in the gallery: {', '.join(listed[:_SHOWN])}{more}"
-
-
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that it neither gains nor loses by."""
     number = {name: row for row, name in enumerate(data.column("id"))}
-    parameters, found = data.column("parameters"), {}
+    about, found = parameters(data), {}
     for row in queries.tolist():
-        wanted = json.loads(parameters[row]).get("x_ignore") if parameters[row] else None
+        wanted = about[row].get("x_ignore")
         if wanted is None:
             continue
         missing = [name for name in wanted if name not in number]
@@ -193,11 +175,11 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
 
 def _rows(
     scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options
-) -> tuple[list[Row], dict[str, list[Any]]]:
+) -> tuple[list[Row], dict[str, dict[str, list[Any]]]]:
     paper = ilgen_printed(scorer.signature().get("model", ""), options.paper)
     rows: list[Row] = []
-    items: dict[str, list[Any]] = {"dataset": [], "id": [], "identity": [], "mAP": [], "P@1": []}
-    ids, identities = np.array(data.column("id"), object), np.array(data.column("identity"), object)
+    items: dict[str, dict[str, list[Any]]] = {}
+    ids, identities = texts(data, "id"), texts(data, "identity")
 
     for name, search in found.items():
         label, measures = measures_of(name, options.k)
@@ -207,11 +189,8 @@ def _rows(
         row["mAP"] = mean(values["mAP"], owner, settings, paper.get(name))
         row["P@1"] = mean(values["P@1"], owner, settings)
         rows.append(row)
-        items["dataset"] += [name] * len(owner)
-        items["id"] += ids[search.queries].tolist()
-        items["identity"] += identities[search.queries].tolist()
-        for which in measures:
-            items[which] += values[which].tolist()
+        extend(items, "queries", dataset=[name] * len(owner), id=ids[search.queries],
+               identity=identities[search.queries], **values)  # fmt: skip
 
     rows += _summaries(rows, paper)
     return rows, items
@@ -237,10 +216,10 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
     printed = paper if oxford == {"_medium", "_hard"} else {}
     if oxford and oxford == paris:
         both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
-        value["rop"] = plain_average(both, printed.get("rop"))
+        value["rop"] = average(both, printed.get("rop"), independent=False)
         found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
 
     if all(name in value for name in ILGEN_COLUMNS[1:]):
-        whole = plain_average([value[name] for name in ILGEN_COLUMNS[1:]], printed.get("avg"))
+        whole = average([value[name] for name in ILGEN_COLUMNS[1:]], printed.get("avg"), independent=False)
         found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
     return found

@@ -27,7 +27,7 @@ Own data in this form: `idmetric data generate --task distractor` (docs/data-nea
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,19 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.matched import (
-    Matched,
-    cross_scores,
-    edit_items,
-    margins_of,
-    matched,
-    oracle,
-    oracles_of,
-    rates,
-    unanswered,
-)
+from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
-from idmetric.protocols.common.result import Result, Row
+from idmetric.protocols.common.result import Result, Row, extend
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 
 Array = NDArray[np.float64]
@@ -131,8 +122,8 @@ def _check(samples: Matched, parts: Matched) -> list[str]:
         if len(these) and lone.all():
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
         if lone.any():
-            few = list(dict.fromkeys(these.identity[lone]))
-            shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+            few = set(these.identity[lone])
+            shown = listed(these.identity[lone])
             notes.append(f"{len(few)} identities with {what} have one view and no margin: {shown}")
 
     return notes
@@ -152,8 +143,7 @@ def _rows(
     model = nearid_row(scorer.signature().get("model", ""))
     masked = settings.look.masked
     rows: list[Row] = []
-    items: dict[str, list[Any]] = {}
-    edits: dict[str, Any] = {}
+    items: dict[str, dict[str, Any]] = {}
     lost: list[str] = []
 
     def add(source: str, margins: Array, identity: NDArray[np.object_], printed: bool = True) -> None:
@@ -163,9 +153,8 @@ def _rows(
             rows.append({"source": source, **found})
 
     if len(samples):
-        margins = margins_of(scorer, samples)
-        lost += unanswered(margins, samples)
-        _extend(items, samples, margins)
+        margins, lost = margins_of(scorer, samples)
+        _keep(items, samples, margins)
         there = list(dict.fromkeys(samples.source))
         for source in there:
             add(source, margins[samples.source == source], samples.identity[samples.source == source])
@@ -178,13 +167,11 @@ def _rows(
             add(ALL_ENGINES, margins, samples.identity, printed=nine)
 
     if len(parts):
-        margins = margins_of(scorer, parts)
-        lost += unanswered(margins, parts)
-        _extend(items, parts, margins)
+        margins, notes = margins_of(scorer, parts)
+        lost += notes
+        _keep(items, parts, margins)
         add(PART_EDITS, margins, parts.identity)
-        scores, known = cross_scores(scorer, parts), oracles_of(data, parts)
-        edits = edit_items(scores, known, parts.identity)
-        found = oracle(scores, known, parts.identity, settings, nearid_oracle(model, masked))
+        found, items["parts"] = part_edits(scorer, data, parts, settings, nearid_oracle(model, masked))
         if rows and rows[-1]["source"] == PART_EDITS:
             rows[-1] |= found
         elif found:
@@ -192,13 +179,11 @@ def _rows(
 
     if not rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
-    return rows, {"samples": items, "parts": edits} if edits else {"samples": items}, lost
+    return rows, items, lost
 
 
-def _extend(items: dict[str, list[Any]], samples: Matched, margins: Array) -> None:
+def _keep(items: dict[str, dict[str, Any]], samples: Matched, margins: Array) -> None:
     """Append a line for each sample, with its margins that are not NaN."""
-    columns: dict[str, Sequence[Any]] = {"source": samples.source.tolist(), "identity": samples.identity.tolist()}
-    columns["margins"] = [[float(m) for m in row if not np.isnan(m)] for row in margins]
-    columns["won"] = [len(own) > 0 and all(m > 0 for m in own) for own in columns["margins"]]
-    for name, values in columns.items():
-        items.setdefault(name, []).extend(values)
+    valid = [row[~np.isnan(row)].tolist() for row in margins]
+    won = [len(own) > 0 and min(own) > 0 for own in valid]
+    extend(items, "samples", source=samples.source, identity=samples.identity, margins=valid, won=won)

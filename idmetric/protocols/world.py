@@ -23,7 +23,6 @@ says of Mesa, VTK and NumPy versions; numbers of two machines can differ in the 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,17 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.matched import (
-    Matched,
-    cross_scores,
-    edit_items,
-    margins_of,
-    matched,
-    oracle,
-    oracles_of,
-    rates,
-    unanswered,
-)
+from idmetric.protocols.common.columns import parameters
+from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Progress, Scorer, Settings, bind
@@ -159,13 +149,9 @@ def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTING
 # Distractors and part edits
 
 
-def _about(data: Manifest) -> list[dict[str, Any]]:
-    return [json.loads(text) if text else {} for text in data.column("parameters")]
-
-
 def _samples(data: Manifest) -> tuple[Matched, Matched]:
     """Views with their distractors, by strength, and with their part edits; edit grids are neither."""
-    about = _about(data)
+    about = parameters(data)
     plain = np.array(["factor" not in a for a in about], dtype=bool)
     kept, numbers = data.take(plain), np.flatnonzero(plain)
 
@@ -183,8 +169,8 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
 def _distractors(
     scorer: Scorer, near: Matched, settings: Settings, items: dict[str, Mapping[str, Any]], notes: list[str]
 ) -> list[Row]:
-    margins = margins_of(scorer, near)
-    notes += unanswered(margins, near)
+    margins, lost = margins_of(scorer, near)
+    notes += lost
     rows: list[Row] = []
 
     for strength in sorted(set(near.source), key=float, reverse=True):
@@ -196,7 +182,7 @@ def _distractors(
         rows.append({"bench": "distractors", "which": ALL, **rates(margins, near.identity, settings)})
     items["margins"] = {
         "strength": [float(s) for s in near.source], "identity": near.identity.tolist(),
-        "margins": [[float(x) for x in m if not np.isnan(x)] for m in margins],
+        "margins": [m[~np.isnan(m)].tolist() for m in margins],
     }  # fmt: skip
 
     return rows
@@ -206,13 +192,10 @@ def _parts(
     scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, items: dict[str, Mapping[str, Any]],
     notes: list[str],
 ) -> list[Row]:  # fmt: skip
-    scores, known = cross_scores(scorer, parts), oracles_of(data, parts)
-    margins = margins_of(scorer, parts)
-    notes += unanswered(margins, parts)
-    row: Row = {"bench": "part edits", "which": ALL, **rates(margins, parts.identity, settings)}
-    row |= oracle(scores, known, parts.identity, settings)
-    items["parts"] = edit_items(scores, known, parts.identity)
-    return [row]
+    margins, lost = margins_of(scorer, parts)
+    notes += lost
+    found, items["parts"] = part_edits(scorer, data, parts, settings)
+    return [{"bench": "part edits", "which": ALL, **rates(margins, parts.identity, settings), **found}]
 
 
 # Sensitivity
@@ -220,7 +203,7 @@ def _parts(
 
 def _grid(data: Manifest) -> list[Cell]:
     """The cells of all edit grids, none where the world has none."""
-    return cells(data) if any("factor" in about for about in _about(data)) else []
+    return cells(data) if any("factor" in about for about in parameters(data)) else []
 
 
 def _sensitivity(

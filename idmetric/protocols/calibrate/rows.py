@@ -22,14 +22,8 @@ Array = NDArray[np.float64]
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
-    row: Row = {"what": f"probability, {method}"}
-
-    for name, measure in measures.items():
-        row[name] = any_statistic(
-            lambda rows, m=measure: m(p[rows], pairs.same[rows]), pairs.family, settings, len(p)  # type: ignore[misc]
-        )  # fmt: skip
-
-    return row
+    values = {name: any_statistic(f, (p, pairs.same), pairs.family, settings) for name, f in measures.items()}
+    return {"what": f"probability, {method}", **values}
 
 
 def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
@@ -43,10 +37,7 @@ def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
     low, high = (None, None) if took is None else (took.low, took.high)
     row["true accept"] = Value(point.true_accept, low, high, count)
 
-    for kind, share in _alarms(point.threshold, scores, pairs).items():
-        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
-
-    return row
+    return row | _alarm_values(point.threshold, scores, pairs)
 
 
 def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings) -> Row:
@@ -57,15 +48,9 @@ def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Se
     row["distance"] = Value(float(given["distance"]), None, None, count)
 
     for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
-        row[name] = any_statistic(
-            lambda rows, own=own: took[rows][own[rows]].mean() if own[rows].any() else np.nan,  # type: ignore[misc]
-            pairs.family, settings, int(own.sum()),
-        )  # fmt: skip
+        row[name] = any_statistic(_share, (took, own), pairs.family, settings, count=int(own.sum()))
 
-    for kind, share in _alarms(threshold, scores, pairs).items():
-        row[f"false accept, {kind}"] = Value(share, None, None, int((pairs.kind == kind).sum()))
-
-    return row
+    return row | _alarm_values(threshold, scores, pairs)
 
 
 def items_of(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
@@ -93,6 +78,15 @@ def as_json(found: Threshold, scores: Array, pairs: Pairs) -> dict[str, Any]:
         "true_accept": found.point.true_accept, "false_accept": found.point.false_accept,
         "false_accept_by_kind": _alarms(found.point.threshold, scores, pairs),
     }  # fmt: skip
+
+
+def _share(took: Array, own: NDArray[np.bool_]) -> float:
+    return float(took[own].mean()) if own.any() else np.nan
+
+
+def _alarm_values(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Value]:
+    shares, counts = _alarms(threshold, scores, pairs), pairs.counts()
+    return {f"false accept, {kind}": Value(share, None, None, counts[kind]) for kind, share in shares.items()}
 
 
 def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:

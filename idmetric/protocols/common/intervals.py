@@ -7,6 +7,7 @@ each sample (`idmetric.evaluate.bootstrap`). Both give the same numbers for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,7 @@ def ratio(
     total = float(wholes.sum())
     if total <= 0:
         raise ValueError("nothing to average")
-    low = high = None
-    if _wanted(identity, settings):
-        found = resampled_ratio(parts, wholes, identity, samples=settings.bootstrap, seed=settings.seed)
-        low, high = percentiles(found, settings.bootstrap) or (None, None)
+    low, high = _interval(resampled_ratio, (parts, wholes), identity, settings)
     return Value(float(parts.sum()) / total, low, high, round(total), paper)
 
 
@@ -69,48 +67,56 @@ def auc(
     """ROC AUC over pairs; `identity` (P, 2) are the members'. None if all or no pairs are of one identity."""
     if same.all() or not same.any():
         return None
-    low = high = None
-    if _wanted(identity, settings):
-        found = resampled_auc(scores, same, identity, samples=settings.bootstrap, seed=settings.seed)
-        low, high = percentiles(found, settings.bootstrap) or (None, None)
+    low, high = _interval(resampled_auc, (scores, same), identity, settings)
     return Value(roc_auc(scores, same), low, high, len(scores), paper)
 
 
-def average(values: Sequence[Value], paper: float | None = None) -> Value:
-    """The plain mean of several values; its interval takes theirs as independent (half-widths in quadrature)."""
+def average(values: Sequence[Value], paper: float | None = None, *, independent: bool = True) -> Value:
+    """The plain mean of several values.
+
+    Its interval takes theirs as independent (half-widths in quadrature); values that share identities are not, and get
+    no interval.
+    """
     center = float(np.mean([v.value for v in values]))
-    below = [v.value - v.low for v in values if v.low is not None]
-    above = [v.high - v.value for v in values if v.high is not None]
     low = high = None
-    if len(below) == len(above) == len(values):
-        low = center - float(np.linalg.norm(below)) / len(values)
-        high = center + float(np.linalg.norm(above)) / len(values)
+    if independent and all(v.low is not None and v.high is not None for v in values):
+        below, above = (float(np.linalg.norm([getattr(v, end) - v.value for v in values])) for end in ("low", "high"))
+        low, high = center - below / len(values), center + above / len(values)
     return Value(center, low, high, sum(v.count for v in values), paper)
 
 
-def plain_average(values: Sequence[Value], paper: float | None = None) -> Value:
-    """The plain mean of several values, without an interval, since they share identities."""
-    return Value(float(np.mean([v.value for v in values])), None, None, sum(v.count for v in values), paper)
-
-
 def any_statistic(
-    statistic: Callable[[Ints], float], identity: Names, settings: Settings, count: int, paper: float | None = None
-) -> Value:
-    """Any statistic of item numbers, see `evaluate.bootstrap`.
+    statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names, settings: Settings,
+    paper: float | None = None, *, count: int | None = None,
+) -> Value:  # fmt: skip
+    """Any statistic of columns of items, such as scores and labels; each sample calls it with some of their rows.
 
     The interval is None for too few identities, or if settings ask for none.
+
+    Args:
+        count: the support, default the number of items.
 
     Raises:
         ValueError: if the statistic is undefined on the data itself.
     """
-    value = float(statistic(np.arange(len(identity))))
+    value, low, high = float(statistic(*items)), None, None
+    if _wanted(identity, settings):
+        with suppress(ValueError):
+            found = bootstrap(
+                lambda rows: statistic(*(column[rows] for column in items)), identity, samples=settings.bootstrap,
+                seed=settings.seed,
+            )  # fmt: skip
+            value, low, high = found.value, found.low, found.high
+    return Value(value, low, high, len(identity) if count is None else count, paper)
+
+
+def _interval(
+    resampled: Callable[..., Array], given: Sequence[NDArray[Any]], identity: Names, settings: Settings
+) -> tuple[float | None, float | None]:
     if not _wanted(identity, settings):
-        return Value(value, None, None, count, paper)
-    try:
-        found = bootstrap(statistic, identity, samples=settings.bootstrap, seed=settings.seed)
-    except ValueError:
-        return Value(value, None, None, count, paper)
-    return Value(found.value, found.low, found.high, count, paper)
+        return None, None
+    found = resampled(*given, identity, samples=settings.bootstrap, seed=settings.seed)
+    return percentiles(found, settings.bootstrap) or (None, None)
 
 
 def _wanted(identity: Names, settings: Settings) -> bool:

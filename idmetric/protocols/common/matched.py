@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from idmetric.data.manifest.lineage import VIEW_ROLES, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
+from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Scorer, Settings
@@ -83,19 +84,16 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
 
 def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
     """Identity -> place of each view -> its row and image."""
-    keys, names, roles, parameters = (
-        image_keys(data), data.column("identity"), data.column("role"), data.column("parameters")
-    )  # fmt: skip
+    columns = (data.column("identity"), data.column("role"), image_keys(data), parameters(data))
     found: dict[str, dict[int, tuple[int, str]]] = {}
     seen: set[tuple[str, str]] = set()
 
-    for row, (name, role, key) in enumerate(zip(names, roles, keys, strict=True)):
+    for row, (name, role, key, about) in enumerate(zip(*columns, strict=True)):
         if name is None or role not in VIEW_ROLES or (name, key) in seen:
             continue
         seen.add((name, key))
         own = found.setdefault(name, {})
-        said = json.loads(parameters[row]).get("x_view") if parameters[row] else None
-        at = int(said) - 1 if said is not None else len(own)
+        at = int(about["x_view"]) - 1 if about.get("x_view") is not None else len(own)
         if at in own or at < 0:
             raise ValueError(f"row {row + 1}: view {at + 1} of {name!r} is there already, or no number from 1")
         if at >= _MANY:
@@ -110,24 +108,19 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
 # Scores
 
 
-def view_scores(scorer: Scorer, samples: Matched) -> Array:
-    """Similarities (S, V, V) of views, above the diagonal; NaN elsewhere and where a view is missing."""
-    width = samples.views.shape[1]
-    first, last = np.nonzero(np.triu(np.ones((width, width), dtype=bool), 1))
-    out = np.full((len(samples), width, width), np.nan)
-    out[:, first, last] = _scores(scorer, samples.views[:, first], samples.views[:, last])
-    return out
+def margins_of(scorer: Scorer, samples: Matched) -> tuple[Array, list[str]]:
+    """Margins (S, V * (V - 1)) of samples, see `directed_margins`, and a note if a judge gave some no answer."""
+    views, width = samples.views, samples.views.shape[1]
+    first, last = np.triu_indices(width, 1)
+    between = np.full((len(samples), width, width), np.nan)
+    between[:, first, last] = _scores(scorer, views[:, first], views[:, last])
+    margins = directed_margins(between, _scores(scorer, views, samples.made))
 
-
-def made_scores(scorer: Scorer, samples: Matched) -> Array:
-    """Similarities (S, V) of each view to the image made from it; NaN if one is missing."""
-    return _scores(scorer, samples.views, samples.made)
-
-
-def cross_scores(scorer: Scorer, samples: Matched) -> Array:
-    """Similarities (S, V, V): [s, i, j] of view i to the image made from view j."""
-    left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
-    return _scores(scorer, left, right)
+    there = np.where(views >= 0, 0.0, np.nan)
+    possible = directed_margins(there[:, :, None] + there[:, None, :], np.where(samples.made >= 0, there, np.nan))
+    wanted = ~np.isnan(possible)
+    lost = int((wanted & np.isnan(margins)).sum())
+    return margins, [f"{lost} of {int(wanted.sum())} margins have no answer and are left out"] if lost else []
 
 
 def _scores(scorer: Scorer, a: Ints, b: Ints) -> Array:
@@ -160,60 +153,43 @@ def rates(
     }
 
 
-def oracle(
-    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: Settings,
+def part_edits(
+    scorer: Scorer, data: Manifest, samples: Matched, settings: Settings,
     paper: tuple[float | None, float | None] = (None, None),
-) -> dict[str, Value]:  # fmt: skip
-    """M-O and M-O-pair with intervals by identity; scores (S, V, V) and oracles (S, V) as `oracle_agreement` takes.
+) -> tuple[dict[str, Value], dict[str, Any]]:  # fmt: skip
+    """M-O and M-O-pair with intervals by identity, and a line of items for each view with its own part-edit.
 
-    Empty where they are not defined.
+    Values that are not defined are left out.
     """
+    left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
+    scores = _scores(scorer, left, right)  # [s, i, j]: of view i to the image made from view j
+    known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
+    oracles = known[samples.made]  # -1, a missing image, takes the last
+
+    similarity = np.diagonal(scores, axis1=1, axis2=2)
+    there = ~np.isnan(similarity) & ~np.isnan(oracles)
+    names = np.broadcast_to(samples.identity[:, None], there.shape)[there].tolist()
+    items = {"identity": names, "score": similarity[there], "oracle": oracles[there]}
+    return _oracle(scores, oracles, samples.identity, settings, paper), items
+
+
+def _oracle(
+    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: Settings,
+    paper: tuple[float | None, float | None],
+) -> dict[str, Value]:  # fmt: skip
     try:
         whole: OracleAgreement = oracle_agreement(scores, oracles)
     except ValueError:
         return {}
 
-    def of(rows: Ints, which: str) -> float:
-        value = getattr(oracle_agreement(scores[rows], oracles[rows]), which)
+    def of(which: str, *rows: Array) -> float:
+        value = getattr(oracle_agreement(*rows), which)
         if value is None:
             raise ValueError("no similarity to another view's edit")
         return float(value)
 
-    found = {}
-    for name, which, count, printed in zip(("M-O", "M-O-pair"), ("whole", "pair"), whole.pairs, paper, strict=True):
-        if getattr(whole, which) is not None:
-            found[name] = any_statistic(
-                lambda rows, which=which: of(rows, which),  # type: ignore[misc]
-                identity, settings, count, printed,
-            )  # fmt: skip
-
-    return found
-
-
-def edit_items(scores: Array, oracles: Array, identity: NDArray[np.object_]) -> dict[str, Any]:
-    """A line for each view with its own part-edit: identity, similarity and oracle; arguments as for `oracle`."""
-    own = np.arange(scores.shape[1])
-    similarity = scores[:, own, own]
-    there = ~np.isnan(similarity) & ~np.isnan(oracles)
-    names = np.broadcast_to(identity[:, None], there.shape)[there].tolist()
-    return {"identity": names, "score": similarity[there], "oracle": oracles[there]}
-
-
-def oracles_of(data: Manifest, samples: Matched) -> Array:
-    """Oracle scores (S, V) of the image made from each view; NaN without one."""
-    known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
-    return np.asarray(known[samples.made])  # -1, a missing one, is the last
-
-
-def unanswered(margins: Array, samples: Matched) -> list[str]:
-    """A note on margins that lack a value although their images exist: a judge gave no answer."""
-    views, made = samples.views >= 0, samples.made >= 0
-    both = np.where(views[:, :, None] & views[:, None, :], 0.0, np.nan)
-    possible = ~np.isnan(directed_margins(both, np.where(views & made, 0.0, np.nan)))
-    lost = int((possible & np.isnan(margins)).sum())
-    return [f"{lost} of {int(possible.sum())} margins have no answer and are left out"] if lost else []
-
-
-def margins_of(scorer: Scorer, samples: Matched) -> Array:
-    """Margins (S, V * (V - 1)) of samples, see `directed_margins`."""
-    return directed_margins(view_scores(scorer, samples), made_scores(scorer, samples))
+    return {
+        name: any_statistic(partial(of, which), (scores, oracles), identity, settings, printed, count=count)
+        for name, which, count, printed in zip(("M-O", "M-O-pair"), ("whole", "pair"), whole.pairs, paper, strict=True)
+        if getattr(whole, which) is not None
+    }

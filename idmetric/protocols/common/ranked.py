@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import per_query
+from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.intervals import codes, owners
 from idmetric.protocols.common.scorers import Scorer
 
@@ -78,6 +79,25 @@ class Search:
         """Slices of the queries of bounded memory."""
         size = max(1, _CELLS // max(1, len(self.gallery)))
         return [slice(s, min(s + size, len(self.queries))) for s in range(0, len(self.queries), size)]
+
+
+def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
+    """The search over the queries with a positive, and a note on those without.
+
+    Args:
+        where: start of messages. names: of the manifest's rows, which messages list.
+
+    Raises:
+        ValueError: if no query has a positive, or one has none and `skip` is False.
+    """
+    has = search.positives() > 0
+    if len(has) and has.all():
+        return search, []
+    lone = search.queries[~has]
+    text = f"{where}: {len(lone)} queries have no positive in the gallery: {listed(names[row] for row in lone)}"
+    if not has.any() or not skip:
+        raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
+    return search.only(has), [f"{text}: left out"]
 
 
 def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> dict[str, Array]:

@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.csv_text import csv_text
@@ -76,6 +79,13 @@ class Result:
     settings: Mapping[str, Any] = field(default_factory=dict)
     items: Mapping[str, Columns] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+
+def extend(items: dict[str, dict[str, list[Any]]], table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
+    """Append lines to a table of items; columns have equal length."""
+    for name, values in columns.items():
+        column = items.setdefault(table, {}).setdefault(name, [])
+        column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
 # Text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.columns import free, parameters
 
 NONE = "none"  # the factor of pictures without a change of context
 _COLUMNS = ("factor", "factor_change", "identity_change")
@@ -84,20 +84,12 @@ def rescaled(grid: Sequence[Cell]) -> list[Cell]:
 
 
 def _about(data: Manifest) -> list[dict[str, Any]]:
-    """What each row says of its changes, in free columns or parameters."""
-    free = {
-        name: data.column(f"x_{name}") if f"x_{name}" in data.table.column_names else [None] * len(data)
-        for name in _COLUMNS
-    }
-    found = []
-
-    for row, text in enumerate(data.column("parameters")):
-        given = json.loads(text) if text else {}
-        found.append({
-            name: values[row] if values[row] not in (None, "") else given.get(name) for name, values in free.items()
-        })  # fmt: skip
-
-    return found
+    """The changes of each row, by its columns x_... or its parameters."""
+    columns = {name: free(data, name) for name in _COLUMNS}
+    return [
+        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
+        for row, given in enumerate(parameters(data))
+    ]
 
 
 def _number(given: Any, name: str, row: int) -> float:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.columns import free, listed, texts
 from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 Group = tuple[str | None, str | None]  # name and split
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,15 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     if which is not None:
         return {which: np.arange(len(data))}
     known = {alias: name for name, b in BENCHMARKS.items() for alias in (name, *b.names)}
-    given = [data.column("dataset")]
-    if "x_subset" in data.table.column_names:
-        given.insert(0, data.column("x_subset"))
     found: dict[str, list[int]] = defaultdict(list)
 
-    for row, names in enumerate(zip(*given, strict=True)):
+    for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
         name = next((known[p] for n in names if n and (p := _plain(str(n))) in known), None)
         if name is not None:
             found[name].append(row)
 
     if not found:
-        there = ", ".join(repr(n) for n in list(dict.fromkeys(data.column("dataset")))[:_SHOWN])
+        there = listed(map(repr, data.column("dataset")))
         raise ValueError(
             f"no benchmark of ID-Sim here: the column dataset holds {there}, not {', '.join(BENCHMARKS)}; "
             "say which one it is: --set NAME"
@@ -141,8 +138,9 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
 def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
     """Queries and gallery as slots, parts or splits say, or one query drawn of each identity."""
     benchmark = BENCHMARKS[name]
-    slot = np.array(data.column("slot"), object)[rows]
-    split = np.array(_part(data), object)[rows]
+    slot = texts(data, "slot")[rows]
+    parts = zip(free(data, "part"), data.column("split"), strict=True)
+    split = np.array([split if part is None else part for part, split in parts], object)[rows]
     queries = next((q for q in (slot == "query", *(split == p for p in benchmark.queries)) if q.any()), None)
     gallery = next((g for g in (slot == "candidate", *(split == p for p in benchmark.gallery)) if g.any()), None)
     if queries is not None and gallery is not None:
@@ -151,19 +149,11 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
         return _drawn(data, rows, seed)
 
     lacks = "queries" if queries is None else "gallery"
-    parts = ", ".join(repr(p) for p in dict.fromkeys(split.tolist()))
+    there = ", ".join(map(repr, dict.fromkeys(split)))
     raise ValueError(
         f"{name}: no {lacks}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} the "
-        f"gallery (or slots query and candidate); there are the splits {parts}"
+        f"gallery (or slots query and candidate); there are the splits {there}"
     )
-
-
-def _part(data: Manifest) -> list[str | None]:
-    """Each row's part of its set, or its split where it has none."""
-    splits: list[str | None] = data.column("split")
-    if "x_part" not in data.table.column_names:
-        return splits
-    return [split if part is None else part for part, split in zip(data.column("x_part"), splits, strict=True)]
 
 
 def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
@@ -243,8 +233,7 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
             )
         notes = []
         if without:
-            listed = ", ".join(without[:_SHOWN]) + (", ..." if len(without) > _SHOWN else "")
-            notes.append(f"{len(without)} objects allow no {mode} triplet: {listed}")
+            notes.append(f"{len(without)} objects allow no {mode} triplet: {listed(without)}")
         made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, tuple(notes))
 
     return made

@@ -39,10 +39,11 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
-from idmetric.protocols.common.intervals import any_statistic, auc, codes, mean, owners, plain_average
+from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
 from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
-from idmetric.protocols.common.ranked import Measure, Search, searched
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
+from idmetric.protocols.common.result import Result, Row, Value, extend
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
 
@@ -50,7 +51,6 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Items = dict[str, dict[str, list[Any]]]
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -141,20 +141,12 @@ def _places(data: Manifest, kept: Manifest) -> Ints:
 
 def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dict[str, Search], list[str]]:
     """The searches over queries with a positive, and notes on queries without one."""
-    found, notes = {}, []
+    found: dict[str, Search] = {}
+    notes: list[str] = []
     for name, plan in made.items():
-        if plan.kind != "search":
-            continue
-        search = Search.of(data, *plan.sides)
-        has = search.positives() > 0
-        if not len(has) or not has.all():
-            listed = ", ".join(data.column("id")[r] for r in search.queries[~has][:_SHOWN])
-            text = f"{name}: {int((~has).sum())} queries have no positive in the gallery: {listed}"
-            if not skip or not has.any():
-                raise ValueError(f"{text}; mend the manifest, or leave them out (--on-error skip)")
-            notes.append(f"{text}: left out")
-        found[name] = search.only(has)
-
+        if plan.kind == "search":
+            found[name], lost = answerable(Search.of(data, *plan.sides), name, data.column("id"), skip=skip)
+            notes += lost
     return found, notes
 
 
@@ -167,7 +159,7 @@ class _Model:
         self.items: Items = {}
         self.notes: list[str] = []
         self.identity = codes(data.column("identity"))
-        self.ids = np.array(data.column("id"), object)
+        self.ids = texts(data, "id")
 
     def paper(self, benchmark: str, metric: str) -> float | None:
         """What is printed."""
@@ -197,12 +189,13 @@ class _Model:
         self._keep("pairs", name, len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
         self.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
         by = BENCHMARKS[name].by
-        kinds = np.array(self.data.column(by), object)[a] if by else np.array([], object)
+        kinds = texts(self.data, by)[a] if by else np.array([], object)
         several = [k for k in dict.fromkeys(kinds.tolist()) if k is not None]
         if len(several) > 1:
             own = [self._of_pairs(f"{name}, {k}", scores[kinds == k], same[kinds == k], a[kinds == k]) for k in several]
             self.rows += [{"dataset": f"{name}, {k}", **row} for k, row in zip(several, own, strict=True)]
-            self.rows.append({"dataset": f"{name}, mean over {by}", **_mean_of(own)})
+            means = {metric: average([row[metric] for row in own], independent=False) for metric in own[0]}
+            self.rows.append({"dataset": f"{name}, mean over {by}", **means})
 
     def _of_pairs(
         self, where: str, scores: Array, same: NDArray[np.bool_], a: Ints, name: str = ""
@@ -212,12 +205,9 @@ class _Model:
         owner = owners(self.identity, a)  # anchors' identities are drawn
         made = {"AP": average_precision, "AUC": roc_auc}
         return {
-            metric: any_statistic(
-                lambda rows, f=f: f(scores[rows], same[rows]),  # type: ignore[misc]  # mypy infers no default's type
-                owner, self.settings, len(scores), self.paper(name, metric),
-            )
+            metric: any_statistic(f, (scores, same), owner, self.settings, self.paper(name, metric))
             for metric, f in made.items()
-        }  # fmt: skip
+        }
 
     def triplets(self, name: str, plan: Plan) -> None:
         """Share of triplets with the anchor nearer to the positive; a tie loses."""
@@ -242,11 +232,4 @@ class _Model:
         return scores
 
     def _keep(self, table: str, name: str, count: int, **columns: Any) -> None:
-        for column, values in {"dataset": [name] * count, **columns}.items():
-            own = self.items.setdefault(table, {}).setdefault(column, [])
-            own.extend(values.tolist() if isinstance(values, np.ndarray) else values)
-
-
-def _mean_of(rows: list[dict[str, Value]]) -> dict[str, Value]:
-    """Plain means over rows."""
-    return {metric: plain_average([row[metric] for row in rows]) for metric in rows[0]}
+        extend(self.items, table, dataset=[name] * count, **columns)

@@ -10,10 +10,11 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.patches import MATCHES, Match
+from idmetric.protocols.common.columns import free, listed
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 
-_REFERENCES, _TARGETS = ("train",), ("test_dense", "test")  # PODS's parts
+_REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,16 @@ class Task:
 
 def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Task], list[str]]:
     """A task for each identity with references and targets, and notes on identities without."""
-    identity, ids, part = data.column("identity"), data.column("id"), [None] * len(data)
-    masked = [data.source(row, "mask") is not None for row in range(len(data))]
-    if "x_part" in data.table.column_names and set(data.column("x_part")) & set(_REFERENCES):
-        part = data.column("x_part")
-    shown = next((p for p in _TARGETS if p in part), None)
+    identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
+    masked = [mask is not None for mask in data.sources("mask")]
+    shown = next((p for p in _TARGETS if p in part), None) if _REFERENCE in part else None
     refs: dict[str, list[int]] = defaultdict(list)
     targets: dict[str, list[int]] = defaultdict(list)
 
     for row in sorted(range(len(data)), key=lambda r: ids[r]):
         if identity[row] is None or not masked[row]:
             continue
-        given = part[row] in _REFERENCES if shown else len(refs[identity[row]]) < options.references
+        given = part[row] == _REFERENCE if shown else len(refs[identity[row]]) < options.references
         if given and len(refs[identity[row]]) < options.references:
             refs[identity[row]].append(row)
         elif not given and (not shown or part[row] == shown):
@@ -91,5 +90,5 @@ def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Ta
         found.append(Task(name, tuple(refs[name]), tuple(targets[name]), tuple(strangers.tolist())))
 
     left = sorted({n for n in identity if n is not None} - set(able))
-    notes = [f"{len(left)} identities lack a reference or a target with a mask: {', '.join(left[:5])}"] if left else []
+    notes = [f"{len(left)} identities lack a reference or a target with a mask: {listed(left)}"] if left else []
     return found, notes

@@ -180,10 +180,7 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
 
     for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
-        row[name] = any_statistic(
-            lambda rows, f=statistic: f(scores[rows], people[rows]),  # type: ignore[misc]
-            collections, own, len(scores), value,
-        )  # fmt: skip
+        row[name] = any_statistic(statistic, (scores, people), collections, own, value)
 
     return row
 

@@ -43,10 +43,11 @@ from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
+from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row, Value, extend
 from idmetric.protocols.common.scorers import Scorer, Settings, bind
 from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
@@ -117,7 +118,7 @@ def run(
         )  # fmt: skip
         rows, items, lost = _rows(scorer, asked, settings, row)
         own = [*notes, *asked.notes, *lost, *_remarks(asked, models[name])]
-        results.append(Result("mveb", name, rows, scorer.signature(), about, {"questions": items}, own))
+        results.append(Result("mveb", name, rows, scorer.signature(), about, items, own))
 
     return results
 
@@ -176,12 +177,12 @@ def _remarks(asked: Asked, model: Any) -> list[str]:
 
 def _rows(
     scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
-) -> tuple[list[Row], dict[str, list[Any]], list[str]]:
+) -> tuple[list[Row], dict[str, dict[str, list[Any]]], list[str]]:
     rows: list[Row] = []
-    items: dict[str, list[Any]] = {"dataset": [], "id": [], _P1: []}
+    items: dict[str, dict[str, list[Any]]] = {}
     notes: list[str] = []
     values: dict[str, Value] = {}
-    ids = np.array(asked.data.column("id"), object)
+    ids = texts(asked.data, "id")
 
     for one in sorted(asked.sets, key=lambda q: TASKS.index(q.task) if q.task else len(TASKS)):
         won = answers(scorer, one)
@@ -193,9 +194,8 @@ def _rows(
         value = mean(won[there], one.owner[there], settings)
         values[one.dataset] = value
         rows.append({"task": one.task or "-", "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value})
-        items["dataset"] += [one.dataset] * int(there.sum())
-        items["id"] += ids[one.queries[there]].tolist()
-        items[_P1] += won[there].tolist()
+        extend(items, "questions", dataset=[one.dataset] * int(there.sum()), id=ids[one.queries[there]],
+               **{_P1: won[there]})  # fmt: skip
 
     if not values:
         raise ValueError("no question has an answer")

@@ -1,0 +1,37 @@
+"""Columns of a manifest as protocols read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+
+_SHOWN = 5
+
+
+def texts(data: Manifest, name: str, empty: str | None = None) -> NDArray[Any]:
+    """A column of texts as an array (N,) of objects, with `empty` in place of missing ones."""
+    return np.array([empty if text is None else text for text in data.column(name)], dtype=object)
+
+
+def free(data: Manifest, name: str) -> list[Any]:
+    """The column x_`name`; None for each row if the manifest lacks it."""
+    column = f"x_{name}"
+    return data.column(column) if column in data.table.column_names else [None] * len(data)
+
+
+def parameters(data: Manifest) -> list[dict[str, Any]]:
+    """The parameters of each row; empty for a row without."""
+    return [json.loads(text) if text else {} for text in data.column("parameters")]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first different names, and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
+    return ", ".join(different[:_SHOWN]) + more
