@@ -30,17 +30,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
-from idmetric.protocols.common.columns import listed, texts
+from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import auc, average, mean
 from idmetric.protocols.common.ranked import Measure, Search, measure, remembered, score_pairs
-from idmetric.protocols.common.result import Result, Row, Value, extend
-from idmetric.protocols.common.scorers import Scorer, Settings, bind
-
-Array = NDArray[np.float64]
+from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
 
 @dataclass(frozen=True)
@@ -62,23 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[5], metavar="K", help="of recall@k and hit@k (default 5)")
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(tuple(args.k)))
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 
     Raises:
         ValueError: if no identity has two images.
         UnreadableError: see `scorers.bind`.
     """
-    named = data.take(np.array([i is not None for i in data.column("identity")], dtype=bool))
-    _searches(named)  # before anything is embedded
-    bound = bind(named, models, settings)
+    known = data.take(named(data))
+    _searches(known)  # before anything is embedded
+    bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
     return [
@@ -120,7 +115,7 @@ def _result(
     about: Mapping[str, Any], notes: Sequence[str],
 ) -> Result:  # fmt: skip
     rows: list[Row] = []
-    items: dict[str, dict[str, list[Any]]] = {}
+    items: Items = {}
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
@@ -129,9 +124,7 @@ def _result(
         row: Row = {"dataset": dataset}
         row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
         both = score_pairs(scores, search.gallery, search.identity, search.image, settings.seed)
-        area = auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
-        if area is not None:
-            row["AUC"] = area
+        row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
         rows.append(row)
         extend(items, "queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
                identity=identities[search.queries], **found)  # fmt: skip

@@ -38,22 +38,19 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
-from idmetric.protocols.common.columns import parameters, texts
+from idmetric.protocols.common.arrays import Ints
+from idmetric.protocols.common.columns import named, parameters, texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
-from idmetric.protocols.common.result import Result, Row, Value, extend
-from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
 REVISITED = ("roxford", "rparis")
@@ -88,14 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", choices=tuple(ILGEN_TABLE_5), help=text)
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.paper))
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each dataset, ROP, and the mean of the paper's six columns.
 
     Raises:
@@ -123,8 +118,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
     """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
     names = texts(data, "dataset", "all")
     place = np.array([_place(*pair) for pair in zip(data.column("slot"), data.column("split"), strict=True)], object)
-    identities = data.column("identity")
-    known = np.array([identity is not None for identity in identities], dtype=bool)
+    known = named(data)
     found, notes = {}, []
 
     for name in dict.fromkeys(names):
@@ -142,7 +136,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
         if not known[queries].all():
             raise ValueError(f"dataset {name}: {int((~known[queries]).sum())} queries have no identity")
         search = replace(Search.of(data, queries, gallery), ignored=_ignored(data, queries))
-        found[name], lost = answerable(search, f"dataset {name}", identities, skip=skip or not said)
+        found[name], lost = answerable(search, f"dataset {name}", data.column("identity"), skip=skip or not said)
         notes += lost
 
     return found, notes
@@ -175,10 +169,10 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
 
 def _rows(
     scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options
-) -> tuple[list[Row], dict[str, dict[str, list[Any]]]]:
+) -> tuple[list[Row], Items]:
     paper = ilgen_printed(scorer.signature().get("model", ""), options.paper)
     rows: list[Row] = []
-    items: dict[str, dict[str, list[Any]]] = {}
+    items: Items = {}
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for name, search in found.items():

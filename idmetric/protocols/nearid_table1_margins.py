@@ -27,7 +27,6 @@ Own data in this form: `idmetric data generate --task distractor` (docs/data-nea
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
 from idmetric.protocols.common.result import Result, Row, extend
-from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
-Array = NDArray[np.float64]
 # averages of Table 5 -> the engines they are over, by their names on the Hub
 GROUPS = {
     "training": ("Flux", "Flux_1024", "Qwen", "Qwen_1328"),
@@ -71,14 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--released-pa", action="store_true", help=text)
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.released_pa))
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
     Raises:

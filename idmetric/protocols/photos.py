@@ -12,7 +12,7 @@ gives the same numbers with intervals, and the other numbers of `idmetric eval f
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,18 @@ from idmetric.protocols.common.baselines import hsv_histogram as hsv_histogram  
 from idmetric.protocols.common.baselines import small_pixels as small_pixels
 from idmetric.protocols.common.models import open_model, untrained_twin
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import Models, Settings
 
 SPLIT = "dev"
 _SETTINGS = Settings()
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings)
 
 
-def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[Result]:
     """A result for each model: a row for each dataset of the split "dev", and their means.
 
     Raises:

@@ -29,18 +29,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Progress, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.idsim_fig6_sensitivity.grid import Cell, cells
 from idmetric.protocols.idsim_fig6_sensitivity.protocol import answered, grid_plan, measured
 
-Array = NDArray[np.float64]
 ALL = "all"
 
 
@@ -82,9 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strengths", type=float, nargs="+", default=list(given.strengths), help=text)
 
 
-def command(
-    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
-) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.world_seed, args.size, args.identities, args.grids, tuple(args.strengths))
     if data is None:
@@ -110,7 +106,7 @@ def bench(folder: Path, options: Options = _OPTIONS, progress: Progress | None =
     return rendered(folder, plans, progress)
 
 
-def run(data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[Result]:
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.lineage import lineages, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.arrays import Ints, Truths
+from idmetric.protocols.common.columns import named, texts
 from idmetric.protocols.common.intervals import codes
 
-Ints = NDArray[np.int64]
 _DRAWS = 20  # tries for a pair that was not drawn before
 _LIST = 100_000  # pairs of an identity, up to which all are listed to draw from
 
@@ -25,7 +26,7 @@ class Pairs:
 
     a: Ints
     b: Ints
-    same: NDArray[np.bool_]
+    same: Truths
     kind: NDArray[Any]
     family: Ints
 
@@ -36,9 +37,7 @@ class Pairs:
 
 def usable(data: Manifest) -> Manifest:
     """Rows of known identity without part-edits, which show neither the object itself nor another."""
-    roles = np.array(data.column("role"), dtype=object)
-    known = np.array([i is not None for i in data.column("identity")], dtype=bool)
-    return data.take(known & (roles != "part-edit"))
+    return data.take(named(data) & (texts(data, "role") != "part-edit"))
 
 
 def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
@@ -125,9 +124,8 @@ class _Table:
 
     def category(self, row: int, rng: np.random.Generator) -> int | None:
         """Another identity of its category in its dataset."""
-        return (
-            None if self._category[row] < 0 else self._stranger(row, self._in_category[int(self._category[row])], rng)
-        )
+        number = int(self._category[row])
+        return None if number < 0 else self._stranger(row, self._in_category[number], rng)
 
     def anyone(self, row: int, rng: np.random.Generator) -> int | None:
         """Another family of its dataset."""

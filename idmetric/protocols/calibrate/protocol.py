@@ -24,13 +24,12 @@ identities than the calibration was made from.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric import __version__
 from idmetric.calibration.apply import Calibration, CalibrationError, read
@@ -41,12 +40,12 @@ from idmetric.io.output import check
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.calibrate.rows import as_json, decision_row, held_row, items_of, quality_row
+from idmetric.protocols.common.arrays import Array
+from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import auc
 from idmetric.protocols.common.result import Result, Row, Value, slug
-from idmetric.protocols.common.scorers import Bound, Settings, bind
+from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
 STORED = "stored"  # as --check: the calibration in the model's folder
 
@@ -97,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--about", default="", metavar="TEXT", help="a description of the data, kept in the file")
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     if args.check is not None and args.save is not None:
         raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
@@ -106,23 +105,12 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
 
     if args.save is not None:
         check(args.save, parents=True)
-    options = Options(
-        args.method,
-        tuple(args.rates),
-        args.pairs,
-        args.folds,
-        args.about or args.data.name,
-        args.save,
-        args.out,
-        args.check,
-    )
-
-    return run(data, models, settings, options)
+    about = args.about or args.data.name
+    chosen = Options(args.method, tuple(args.rates), args.pairs, args.folds, about, args.save, args.out, args.check)
+    return run(data, models, settings, chosen)
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model; calibrations are written as `options` say.
 
     Raises:
@@ -145,7 +133,7 @@ def run(
 
 
 def calibrations(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -162,7 +150,7 @@ def calibrations(
 
 
 def checked(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
+    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     _check_models(models)
@@ -173,10 +161,7 @@ def checked(
     for name, scorer in bound.models.items():
         scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
         p = calibration.probability(1 - scores)
-        rows = [quality_row("as given", p, pairs, settings)]
-        area = auc(scores, pairs.same, pairs.family, settings)
-        if area is not None:
-            rows[0]["AUC"] = area
+        rows = [quality_row("as given", p, pairs, settings) | auc(scores, pairs.same, pairs.family, settings)]
         rows += [held_row(one, scores, pairs, settings) for one in calibration.thresholds]
         about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
         notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
@@ -187,7 +172,7 @@ def checked(
     return results
 
 
-def _check_models(models: Mapping[str, Any]) -> None:
+def _check_models(models: Models) -> None:
     for name, metric in models.items():
         if not isinstance(metric, Embedder):
             raise ValueError(f"{name} cannot be calibrated: only models that idmetric.load opens can")
@@ -202,11 +187,11 @@ def _given(name: str, metric: Embedder, settings: Settings, options: Options) ->
         raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
     found.check_model(metric.calibrated_model())
     found.check_distance(settings.distance)
-    found.check_outside(settings.look.outside if settings.look.masked else "all")
+    found.check_outside(settings.outside)
     return found
 
 
-def _bound(data: Manifest, models: Mapping[str, Any], settings: Settings, options: Options) -> tuple[Bound, Pairs]:
+def _bound(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Bound, Pairs]:
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(known, models, settings)
@@ -231,19 +216,18 @@ def _calibrated(
         )
         rows.append(quality_row(method, unseen[method], pairs, settings))
 
-    area = auc(scores, pairs.same, pairs.family, settings)
     chosen = rows[METHODS.index(options.method)]
-    if area is not None:
-        chosen["AUC"] = area
+    chosen |= auc(scores, pairs.same, pairs.family, settings)
     found = threshold_intervals(
         scores, pairs.same, pairs.family, options.rates, samples=settings.bootstrap, seed=settings.seed
     )
     rows += [decision_row(t, scores, pairs) for t in found]
     calibration = Calibration(
         fit(scores, pairs.same, options.method, limit), metric.calibrated_model(), settings.distance,
-        float(pairs.same.mean()), settings.look.outside if settings.look.masked else "all", name,
+        float(pairs.same.mean()), settings.outside, name,
         tuple(as_json(t, scores, pairs) for t in found),
-        {k: _plain(v) for k, v in chosen.items() if isinstance(v, Value)} | {"folds": options.folds},
+        {k: {end: getattr(v, end) for end in ("value", "low", "high")} for k, v in chosen.items()
+         if isinstance(v, Value)} | {"folds": options.folds},
         _about(data, pairs, options, settings, families), _versions(metric),
     )  # fmt: skip
     items = items_of(data, pairs, scores, unseen[options.method])
@@ -255,21 +239,13 @@ def _calibrated(
 
 def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, families: int) -> dict[str, Any]:
     used = np.unique([pairs.a, pairs.b])
-    names = np.array(data.column("dataset"), dtype=object)[used]
+    datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
+    origin = "photos" if not any(engines) else "rendered" if engines == {RENDERER} else "generated"
     return {
-        "about": options.about, "origin": _origin(data, used), "datasets": sorted({str(n) for n in names if n}),
-        "images": len(used),
-        "identities": len(set(np.array(data.column("identity"), dtype=object)[used])), "families": families,
+        "about": options.about, "origin": origin, "datasets": sorted(n for n in datasets if n), "images": len(used),
+        "identities": len(identities), "families": families,
         "pairs": pairs.counts(), "seed": settings.seed,
     }  # fmt: skip
-
-
-def _origin(data: Manifest, used: Ints) -> str:
-    """The origin of the images, by the manifest's engines; images without an engine count as photos."""
-    engines = set(np.array(data.column("engine"), dtype=object)[used].tolist())
-    if not any(engines):
-        return "photos"
-    return "rendered" if engines == {RENDERER} else "generated"
 
 
 def _notes(pairs: Pairs, unseen: bool = True) -> list[str]:
@@ -280,10 +256,6 @@ def _notes(pairs: Pairs, unseen: bool = True) -> list[str]:
     if families < 50:
         found.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
     return found
-
-
-def _plain(value: Value) -> dict[str, float | None]:
-    return {"value": value.value, "low": value.low, "high": value.high}
 
 
 def _versions(metric: Embedder) -> dict[str, str]:

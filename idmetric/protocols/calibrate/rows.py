@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.calibration.quality import brier_score, expected_calibration_error, log_loss, reliability
 from idmetric.calibration.thresholds import Threshold, accepted
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.calibrate.pairs import Pairs
+from idmetric.protocols.common.arrays import Array, Truths
 from idmetric.protocols.common.intervals import any_statistic
 from idmetric.protocols.common.result import Columns, Row, Value
 from idmetric.protocols.common.scorers import Settings
-
-Array = NDArray[np.float64]
 
 
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
@@ -31,9 +29,8 @@ def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
     point, count = found.point, len(scores)
     row: Row = {"what": f"threshold at {found.rate:g} false accepts"}
 
-    at, took = found.threshold, found.true_accept
-    low, high = (None, None) if at is None else (1 - at.high, 1 - at.low)
-    row["distance"] = Value(1 - point.threshold, low, high, count)
+    row["distance"] = Value(1 - point.threshold, *_distances(found), count)
+    took = found.true_accept
     low, high = (None, None) if took is None else (took.low, took.high)
     row["true accept"] = Value(point.true_accept, low, high, count)
 
@@ -71,16 +68,21 @@ def items_of(data: Manifest, pairs: Pairs, scores: Array, probability: Array) ->
 
 def as_json(found: Threshold, scores: Array, pairs: Pairs) -> dict[str, Any]:
     """A threshold as a calibration keeps it; distances in place of similarities."""
-    at = found.threshold
+    low, high = _distances(found)
     return {
-        "false_accept_rate": found.rate, "distance": 1 - found.point.threshold,
-        "low": None if at is None else 1 - at.high, "high": None if at is None else 1 - at.low,
+        "false_accept_rate": found.rate, "distance": 1 - found.point.threshold, "low": low, "high": high,
         "true_accept": found.point.true_accept, "false_accept": found.point.false_accept,
         "false_accept_by_kind": _alarms(found.point.threshold, scores, pairs),
     }  # fmt: skip
 
 
-def _share(took: Array, own: NDArray[np.bool_]) -> float:
+def _distances(found: Threshold) -> tuple[float | None, float | None]:
+    """The interval of a threshold's distance."""
+    at = found.threshold
+    return (None, None) if at is None else (1 - at.high, 1 - at.low)
+
+
+def _share(took: Array, own: Truths) -> float:
     return float(took[own].mean()) if own.any() else np.nan
 
 

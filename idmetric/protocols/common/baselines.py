@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -32,8 +31,8 @@ from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
+from idmetric.protocols.common.arrays import Array
 
-Array = NDArray[np.float64]
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 WHITE: Color = (255, 255, 255)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.arrays import Truths
 
 _SHOWN = 5
 
@@ -17,6 +18,11 @@ _SHOWN = 5
 def texts(data: Manifest, name: str, empty: str | None = None) -> NDArray[Any]:
     """A column of texts as an array (N,) of objects, with `empty` in place of missing ones."""
     return np.array([empty if text is None else text for text in data.column(name)], dtype=object)
+
+
+def named(data: Manifest) -> Truths:
+    """Whether each row (N,) has an identity."""
+    return np.array([identity is not None for identity in data.column("identity")], dtype=bool)
 
 
 def free(data: Manifest, name: str) -> list[Any]:

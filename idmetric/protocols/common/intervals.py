@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from idmetric.evaluate.bootstrap import bootstrap, percentiles
 from idmetric.evaluate.ranking import roc_auc
 from idmetric.evaluate.resampled import resampled_auc, resampled_ratio
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Names = NDArray[Any]  # one for each item, equal for equal identities
 
 
@@ -62,13 +61,17 @@ def ratio(
 
 
 def auc(
-    scores: Array, same: NDArray[np.bool_], identity: Names, settings: Settings, paper: float | None = None
-) -> Value | None:
-    """ROC AUC over pairs; `identity` (P, 2) are the members'. None if all or no pairs are of one identity."""
+    scores: Array, same: Truths, identity: Names, settings: Settings, paper: float | None = None
+) -> dict[str, Value]:
+    """ROC AUC over pairs, as a column of a row; empty if all or no pairs are of one identity.
+
+    Args:
+        identity: (P, 2), of both members.
+    """
     if same.all() or not same.any():
-        return None
+        return {}
     low, high = _interval(resampled_auc, (scores, same), identity, settings)
-    return Value(roc_auc(scores, same), low, high, len(scores), paper)
+    return {"AUC": Value(roc_auc(scores, same), low, high, len(scores), paper)}
 
 
 def average(values: Sequence[Value], paper: float | None = None, *, independent: bool = True) -> Value:

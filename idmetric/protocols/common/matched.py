@@ -14,13 +14,12 @@ from idmetric.data.manifest.lineage import VIEW_ROLES, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Scorer, Settings
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _MANY = 64  # views of an identity beyond which a table of all of them is unlikely to be meant
 
 
@@ -41,7 +40,7 @@ class Matched:
     def __len__(self) -> int:
         return len(self.identity)
 
-    def take(self, chosen: NDArray[np.bool_]) -> Matched:
+    def take(self, chosen: Truths) -> Matched:
         """Some samples."""
         return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
 

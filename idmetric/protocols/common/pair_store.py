@@ -15,9 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from idmetric.io.output import replacing, writing
-
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from idmetric.protocols.common.arrays import Array, Ints
 
 
 def cell_of(low: Ints, high: Ints) -> Ints:

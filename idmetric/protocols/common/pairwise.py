@@ -24,12 +24,11 @@ from torch import Tensor
 from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.read import ImageReadError, Outside, read_image
+from idmetric.protocols.common.arrays import Array, Ints
 from idmetric.protocols.common.pair_store import PairStore, cell_of, ends_of
 from idmetric.protocols.common.tiles import Tiles
 from idmetric.store.fingerprint import MASKED
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 

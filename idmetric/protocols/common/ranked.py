@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import per_query
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.scorers import Scorer
+from idmetric.protocols.common.scorers import Scorer, slices
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Measure = Callable[[Array, NDArray[np.bool_]], float]  # scores and relevance of one query's gallery
+Measure = Callable[[Array, Truths], float]  # scores and relevance of one query's gallery
 _CELLS = 2**24  # similarities held at once (128 MB)
 PAIRS = 1_000_000  # of two identities, up to which all are looked at; of more, so many by chance
 OWN_PAIRS = 5_000_000  # of one identity, likewise: some are met only where identities have hundreds of images
@@ -60,11 +59,11 @@ class Search:
             found[part] = (relevant & valid).sum(1)
         return found
 
-    def only(self, chosen: NDArray[np.bool_]) -> Search:
+    def only(self, chosen: Truths) -> Search:
         """The search of some of the queries; chosen is (Q,)."""
         return replace(self, queries=self.queries[chosen])
 
-    def truth(self, part: slice) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def truth(self, part: slice) -> tuple[Truths, Truths]:
         """For some queries: which gallery images show their identity, and which they search."""
         rows = self.queries[part]
         relevant = self.identity[rows][:, None] == self.identity[self.gallery]
@@ -77,8 +76,7 @@ class Search:
 
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
-        size = max(1, _CELLS // max(1, len(self.gallery)))
-        return [slice(s, min(s + size, len(self.queries))) for s in range(0, len(self.queries), size)]
+        return slices(len(self.queries), max(1, _CELLS // max(1, len(self.gallery))))
 
 
 def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
@@ -103,12 +101,29 @@ def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool =
 def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> dict[str, Array]:
     """Measures (Q,) of each query, all of which must have a positive."""
     found = {name: np.empty(len(search.queries)) for name in measures}
-    for part in search.blocks():
-        scores = scorer.matrix(search.queries[part], search.gallery)
-        relevant, valid = search.truth(part)
-        for name, one in measures.items():
-            found[name][part] = per_query(one, scores, relevant & valid, valid=valid)
+    for block in _blocks(scorer, search):
+        _measure(block, measures, found)
     return found
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Similarities of some queries to the gallery, and what `Search.truth` says of them."""
+
+    part: slice
+    scores: Array
+    relevant: Truths
+    valid: Truths
+
+
+def _blocks(scorer: HasMatrix, search: Search) -> Iterator[_Block]:
+    for part in search.blocks():
+        yield _Block(part, scorer.matrix(search.queries[part], search.gallery), *search.truth(part))
+
+
+def _measure(block: _Block, measures: Mapping[str, Measure], found: Mapping[str, Array]) -> None:
+    for name, one in measures.items():
+        found[name][block.part] = per_query(one, block.scores, block.relevant & block.valid, valid=block.valid)
 
 
 class Remembered:
@@ -137,7 +152,7 @@ class Pairs:
     a: Ints
     b: Ints
     score: Array
-    same: NDArray[np.bool_]
+    same: Truths
 
 
 def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed: int = 0) -> Pairs:
@@ -149,16 +164,11 @@ def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed
     counts = np.unique(owners(identity, rows), return_counts=True)[1].astype(np.int64)
     own = int((counts**2).sum())
     shares = _shares((own - len(rows)) // 2, (len(rows) ** 2 - own) // 2)
-    parts: list[tuple[Ints, Ints, Array, NDArray[np.bool_]]] = []
-
-    for number, part in enumerate(whole.blocks()):
-        relevant, valid = whole.truth(part)
-        wanted = _drawn(valid & (np.arange(len(rows))[part, None] < np.arange(len(rows))), relevant, shares,
-                        (seed, number))  # fmt: skip
-        i, j = np.nonzero(wanted)
-        scores = scorer.matrix(rows[part], rows)
-        parts.append((rows[part][i], rows[j], scores[i, j], relevant[i, j]))
-
+    later = np.arange(len(rows))
+    parts = [
+        _pairs(block, whole, block.valid & (later[block.part, None] < later), shares, (seed, number))
+        for number, block in enumerate(_blocks(scorer, whole))
+    ]
     return _joined(parts)
 
 
@@ -172,16 +182,10 @@ def searched(
     found = {name: np.empty(len(search.queries)) for name in measures}
     own = int(search.positives().sum())
     shares = _shares(own, len(search.queries) * len(search.gallery) - own)
-    parts: list[tuple[Ints, Ints, Array, NDArray[np.bool_]]] = []
-
-    for number, part in enumerate(search.blocks()):
-        scores = scorer.matrix(search.queries[part], search.gallery)
-        relevant, valid = search.truth(part)
-        for name, one in measures.items():
-            found[name][part] = per_query(one, scores, relevant & valid, valid=valid)
-        i, j = np.nonzero(_drawn(valid, relevant, shares, (seed, number)))
-        parts.append((search.queries[part][i], search.gallery[j], scores[i, j], relevant[i, j]))
-
+    parts = []
+    for number, block in enumerate(_blocks(scorer, search)):
+        _measure(block, measures, found)
+        parts.append(_pairs(block, search, block.valid, shares, (seed, number)))
     return found, _joined(parts)
 
 
@@ -190,16 +194,14 @@ def _shares(own: int, strangers: int) -> tuple[float, float]:
     return min(1.0, OWN_PAIRS / max(1, own)), min(1.0, PAIRS / max(1, strangers))
 
 
-def _drawn(
-    wanted: NDArray[np.bool_], relevant: NDArray[np.bool_], shares: tuple[float, float], seed: tuple[int, int]
-) -> NDArray[np.bool_]:
-    if min(shares) == 1:
-        return wanted
-    chance = np.random.default_rng(seed).random(wanted.shape)
-    kept: NDArray[np.bool_] = wanted & (chance < np.where(relevant, *shares))
-    return kept
+def _pairs(block: _Block, search: Search, wanted: Truths, shares: tuple[float, float], seed: tuple[int, int]) -> Pairs:
+    """The wanted pairs of a block, or by chance these shares of them."""
+    if min(shares) < 1:
+        chance = np.random.default_rng(seed).random(wanted.shape)
+        wanted = wanted & (chance < np.where(block.relevant, *shares))
+    i, j = np.nonzero(wanted)
+    return Pairs(search.queries[block.part][i], search.gallery[j], block.scores[i, j], block.relevant[i, j])
 
 
-def _joined(parts: Sequence[tuple[Ints, Ints, Array, NDArray[np.bool_]]]) -> Pairs:
-    a, b, score, same = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Pairs(a, b, score, same)
+def _joined(parts: Sequence[Pairs]) -> Pairs:
+    return Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))

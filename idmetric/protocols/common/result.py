@@ -56,6 +56,7 @@ class Value:
 
 Row = dict[str, str | Value]
 Columns = Mapping[str, Sequence[Any]]
+Items = dict[str, dict[str, list[Any]]]  # table -> columns of equal length
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Result:
     notes: Sequence[str] = ()
 
 
-def extend(items: dict[str, dict[str, list[Any]]], table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
+def extend(items: Items, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
     """Append lines to a table of items; columns have equal length."""
     for name, values in columns.items():
         column = items.setdefault(table, {}).setdefault(name, [])

@@ -11,7 +11,7 @@ and compare when they are asked, see `pairwise`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -28,9 +28,10 @@ from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
+from idmetric.protocols.common.arrays import Array
 
-Array = NDArray[np.float64]
 Rows = Sequence[int] | NDArray[np.integer]
+Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open_model`
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
@@ -72,8 +73,12 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """The settings that change numbers, to report with them."""
-        seen = self.look.outside if self.look.masked else "all"
-        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": seen}
+        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": self.outside}
+
+    @property
+    def outside(self) -> str:
+        """The treatment of pixels outside the masks; "all" if models see whole images."""
+        return self.look.outside if self.look.masked else "all"
 
 
 class Scorer(Protocol):
@@ -100,7 +105,7 @@ class Bound:
 
 def bind(
     manifest: Manifest,
-    models: Mapping[str, Any],
+    models: Models,
     settings: Settings,
     rows: Rows | None = None,
     *,
@@ -134,7 +139,21 @@ def bind(
     return _skipping(manifest, own, settings)
 
 
-def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings) -> Bound:
+def left_out(manifest: Manifest, error: UnreadableError, rows: Iterable[int], notes: list[str]) -> Manifest:
+    """The manifest without rows of unusable images and those that depend on them; adds a note.
+
+    Raises:
+        UnreadableError: the given one, if no row is left.
+    """
+    kept = without(manifest, set(rows))
+    if not len(kept):
+        raise error
+    gone = len(manifest) - len(kept)
+    notes.append(f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)")
+    return kept
+
+
+def _skipping(manifest: Manifest, models: Models, settings: Settings) -> Bound:
     """Bind without unusable images; embeddings made before these are found are kept."""
     folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
     if folder is not None:
@@ -146,14 +165,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
             bound = _bind(manifest, models, settings, None, None)
             break
         except UnreadableError as error:
-            kept = without(manifest, error.problems)
-            if not len(kept):
-                raise
-            gone = len(manifest) - len(kept)
-            notes.append(
-                f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)"
-            )
-            manifest = kept
+            manifest = left_out(manifest, error, error.problems, notes)
 
     for scorer in bound.values():
         if isinstance(scorer, VectorScorer | pairwise.PairScorer):
@@ -163,7 +175,7 @@ def _skipping(manifest: Manifest, models: Mapping[str, Any], settings: Settings)
 
 def _bind(
     manifest: Manifest,
-    models: Mapping[str, Any],
+    models: Models,
     settings: Settings,
     rows: Rows | None,
     words: Mapping[int, str] | None,
@@ -220,7 +232,7 @@ class VectorScorer:
         out = np.empty((len(rows), len(columns)))
         if self.distance == "cls":
             left = self.vectors(rows)
-            for part in _slices(len(columns), _COLUMNS):
+            for part in slices(len(columns), _COLUMNS):
                 np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
             return out.clip(-1, 1, out=out)
 
@@ -239,7 +251,7 @@ class VectorScorer:
             raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         out = np.empty(len(a))
 
-        for part in _slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
+        for part in slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
             left, right = np.asarray(a)[part], np.asarray(b)[part]
             if self.distance == "cls":
                 out[part] = (self.vectors(left) * self.vectors(right)).sum(1)
@@ -255,7 +267,7 @@ class VectorScorer:
     def _blocks(self, count: int) -> list[slice]:
         one = self.stored.embedding(self._rows[:1])
         assert one.patches is not None
-        return _slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
+        return slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -263,5 +275,6 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / norm, dtype=np.float32)
 
 
-def _slices(count: int, size: int) -> list[slice]:
+def slices(count: int, size: int) -> list[slice]:
+    """Slices of `size` items, the last one smaller, that cover so many."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from idmetric.protocols.common.arrays import Array, Ints
+
 Features = tuple[Tensor, ...]  # each (B, ...)
 
 _TILE, _TILE_BYTES = 64, 2**27  # images, and bytes of their features, in a tile

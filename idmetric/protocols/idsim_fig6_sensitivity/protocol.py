@@ -38,26 +38,25 @@ slopes of factors in different units (degrees, strengths) comparable.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.sensitivity import Fit, fits
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.rendered import rendered
-from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Progress, Scorer, Settings, bind
+from idmetric.protocols.common.result import Items, Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.idsim_fig6_sensitivity.grid import NONE, Cell, cells, rescaled
 
 if TYPE_CHECKING:
     from idmetric.data.world.write import Plan
 
-Array = NDArray[np.float64]
 ALL = "all"
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
@@ -98,9 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
 
 
-def command(
-    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
-) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.rescale, not args.no_anchor, args.identities, args.world_seed, args.size)
     if data is None:
@@ -124,9 +121,7 @@ def grid_plan(seed: int, size: int) -> Plan:
     return Plan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each factor, and the mean over factors.
 
     Raises:
@@ -184,9 +179,7 @@ def answered(scorer: Scorer, grid: Sequence[Cell]) -> tuple[Array, list[Cell], l
     return scores[there], [c for c, known in zip(grid, there, strict=True) if known], [] if there.all() else notes
 
 
-def measured(
-    scores: Array, grid: Sequence[Cell], settings: Settings
-) -> tuple[list[Row], dict[str, dict[str, list[Any]]]]:
+def measured(scores: Array, grid: Sequence[Cell], settings: Settings) -> tuple[list[Row], Items]:
     """A row for each factor and one for all, and the items behind them: cells with their scores, fits, samples.
 
     Args:
@@ -196,7 +189,7 @@ def measured(
         ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
     """
     rows: list[Row] = []
-    items: dict[str, dict[str, list[Any]]] = {"grid": _columns(grid, scores)}
+    items: Items = {"grid": _columns(grid, scores)}
     slopes: dict[str, list[float]] = {}
 
     for factor in _factors(grid):
@@ -219,7 +212,7 @@ def measured(
     return rows, items
 
 
-def _mean(values: Array, settings: Settings, items: dict[str, dict[str, list[Any]]], factor: str, name: str) -> Value:
+def _mean(values: Array, settings: Settings, items: Items, factor: str, name: str) -> Value:
     """The mean over instances; the bootstrap statistics of supplement F go to the items."""
     count, center = len(values), float(values.mean())
     if settings.bootstrap < 2 or count < 2:
@@ -237,6 +230,6 @@ def _columns(grid: Sequence[Cell], scores: Array) -> dict[str, list[Any]]:
     return {name: [getattr(cell, name) for cell in grid] for name in names} | {"score": scores.tolist()}
 
 
-def _add(items: dict[str, dict[str, list[Any]]], table: str, **values: Any) -> None:
+def _add(items: Items, table: str, **values: Any) -> None:
     for column, value in values.items():
         items.setdefault(table, {}).setdefault(column, []).append(value)

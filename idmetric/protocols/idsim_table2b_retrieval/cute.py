@@ -17,12 +17,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.arrays import Ints
 
-Ints = NDArray[np.int64]
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
 Scenes = dict[str, list[int]]  # scene -> rows

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common.arrays import Ints, Truths
 from idmetric.protocols.common.columns import free, listed, texts
 from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
-Ints = NDArray[np.int64]
-Truths = NDArray[np.bool_]
 Group = tuple[str | None, str | None]  # name and split
 
 

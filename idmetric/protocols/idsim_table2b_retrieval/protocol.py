@@ -35,21 +35,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
 from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
-from idmetric.protocols.common.result import Result, Row, Value, extend
-from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
 
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Items = dict[str, dict[str, list[Any]]]
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
 
 
@@ -87,14 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", choices=IDSIM_ROWS, help="the paper's row to compare with (default: by the model)")
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.set, args.triplets, args.paper))
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
 
     Raises:
@@ -172,9 +167,7 @@ class _Model:
         row: Row = {"dataset": name}
         row |= {m: mean(v, owner, self.settings, self.paper(name, m)) for m, v in found.items()}
         ends = owners(search.identity, np.stack([both.a, both.b], 1))
-        area = auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
-        if area is not None:
-            row["AUC"] = area
+        row |= auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
         self.rows.append(row)
         self._keep("queries", name, len(owner), id=self.ids[search.queries], **found)
         self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
@@ -197,9 +190,7 @@ class _Model:
             means = {metric: average([row[metric] for row in own], independent=False) for metric in own[0]}
             self.rows.append({"dataset": f"{name}, mean over {by}", **means})
 
-    def _of_pairs(
-        self, where: str, scores: Array, same: NDArray[np.bool_], a: Ints, name: str = ""
-    ) -> dict[str, Value]:
+    def _of_pairs(self, where: str, scores: Array, same: Truths, a: Ints, name: str = "") -> dict[str, Value]:
         if same.all() or not same.any():
             raise ValueError(f"{where}: pairs of one identity and of two are needed, got {len(same)} of one kind")
         owner = owners(self.identity, a)  # anchors' identities are drawn

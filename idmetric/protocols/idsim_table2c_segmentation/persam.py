@@ -26,15 +26,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import install
 from idmetric.models.identified import auto_device
-
-Array = NDArray[np.float64]
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +47,10 @@ class Segmentation:
         box: x0, y0, x1, y1 of step 3; None where step 2's mask is empty: then that is the result.
     """
 
-    mask: NDArray[np.bool_]
+    mask: Truths
     quality: float
     points: Array
-    labels: NDArray[np.int64]
+    labels: Ints
     box: tuple[float, float, float, float] | None
 
 
@@ -145,9 +144,9 @@ class PerSAM:
         best = int(found.iou_scores[0, 0].argmax())
         return found.pred_masks[:, 0, best : best + 1], float(found.iou_scores[0, 0, best])
 
-    def _full(self, logits: Tensor, seen: Seen) -> NDArray[np.bool_]:
+    def _full(self, logits: Tensor, seen: Seen) -> Truths:
         [masks] = self.processor.post_process_masks(logits[None].float().cpu(), [seen.size], [seen.scaled])
-        full: NDArray[np.bool_] = masks[0, 0].numpy()
+        full: Truths = masks[0, 0].numpy()
         return full
 
     def _scaled(self, places: Array, seen: Seen) -> Tensor:
@@ -156,7 +155,7 @@ class PerSAM:
         return torch.from_numpy(places * scale).to(self.model.device, self.model.dtype)
 
 
-def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Array, NDArray[np.int64]]:
+def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Array, Ints]:
     """The hottest and the coldest places of a map (H, W): x, y (N, 2), and labels (N,), 1 = hot, 0 = cold.
 
     Of equal places the first, row by row. Further ones keep a sixteenth of the map's longer side away from those of
@@ -189,7 +188,7 @@ def _peaks(heat: Array, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def box_of(mask: NDArray[np.bool_]) -> tuple[float, float, float, float] | None:
+def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
     """x0, y0, x1, y1 of the outermost pixels of a mask; None of an empty one."""
     y, x = np.nonzero(mask)
     return (float(x.min()), float(y.min()), float(x.max()), float(y.max())) if len(y) else None

@@ -45,7 +45,7 @@ from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import IDSIM_TABLE_2C, idsim_row
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
 from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
@@ -78,9 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--identities", type=int, default=30, metavar="N", help=text)
 
 
-def command(
-    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
-) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     sam = None
     if args.sam is not None:
@@ -101,9 +99,7 @@ def rendered_objects(folder: Path, identities: int = 30, progress: Progress | No
     return rendered(folder, {"things": (plan, identities)}, progress)
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
 
     Raises:

@@ -20,12 +20,12 @@ from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding, concatenate
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.scorers import Progress, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import box_of
 from idmetric.protocols.idsim_table2c_segmentation.plan import Options, Task
 from idmetric.scoring.heatmaps import coverage, layout
 
-Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is chosen
 NAMES = ("subject", "image", "present", "score", "iou", "intersection", "union", "pointing", "best")

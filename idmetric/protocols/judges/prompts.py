@@ -12,7 +12,6 @@ before it are removed; anything else is refused.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 _FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
-Check = Callable[[Any], str | None]  # of a value: the expected kind if it is wrong, else None
+Kind = tuple[str, Callable[[Any], bool]]  # of a value: its description, and whether a value is of this kind
 
 
 class AnswerError(ValueError):
@@ -35,14 +34,14 @@ class Question:
     Attributes:
         name: how users choose it.
         prompt: the text before the two images.
-        fields: name -> the check of its value.
+        fields: name -> the kind of its value.
         similarity: from a valid answer to 0..1, higher = more surely the same.
         max_tokens: enough for an answer.
     """
 
     name: str
     prompt: str
-    fields: Mapping[str, Check]
+    fields: Mapping[str, Kind]
     similarity: Callable[[Mapping[str, Any]], float]
     max_tokens: int
 
@@ -60,10 +59,9 @@ class Question:
                 for what, names in (("without", missing), ("with unknown", unknown)) if names
             ))  # fmt: skip
 
-        for name, check in self.fields.items():
-            wrong = check(answer[name])
-            if wrong is not None:
-                raise AnswerError(f"{name} is {_short(answer[name])}, not {wrong}")
+        for name, (kind, fits) in self.fields.items():
+            if not fits(answer[name]):
+                raise AnswerError(f"{name} is {_short(answer[name])}, not {kind}")
 
         return answer
 
@@ -101,25 +99,22 @@ def _short(value: Any) -> str:
 # Kinds of values
 
 
-def _number(low: float, high: float) -> Check:
-    def check(value: Any) -> str | None:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return None if good and low <= value <= high else f"a number from {low:g} to {high:g}"
-
-    return check
-
-
-def _one_of(*allowed: Any) -> Check:
-    def check(value: Any) -> str | None:
-        good = any(value == a and isinstance(value, bool) == isinstance(a, bool) for a in allowed)
-        return None if good else f"one of {', '.join(json.dumps(a) for a in allowed)}"
-
-    return check
+def _number(low: float, high: float) -> Kind:
+    return (
+        f"a number from {low:g} to {high:g}",
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
+    )
 
 
-def _texts(value: Any) -> str | None:
-    return None if isinstance(value, list) and all(isinstance(v, str) for v in value) else "a list of texts"
+def _one_of(*allowed: Any) -> Kind:
+    return f"one of {', '.join(map(json.dumps, allowed))}", lambda value: any(
+        value == a and isinstance(value, bool) == isinstance(a, bool) for a in allowed
+    )
 
+
+_TEXTS: Kind = (
+    "a list of texts", lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value)
+)  # fmt: skip
 
 EVIDENCE = Question(
     name="evidence",
@@ -150,8 +145,8 @@ Answer with one JSON object and nothing else, no Markdown:
 match_cues and conflict_cues: short texts about the thing itself, possibly none. background_used: false, or true if you
 could not do without it; then confidence is "low". confidence: "high", "medium" or "low". score: a number, 0 to 10.""",
     fields={
-        "match_cues": _texts,
-        "conflict_cues": _texts,
+        "match_cues": _TEXTS,
+        "conflict_cues": _TEXTS,
         "background_used": _one_of(True, False),
         "confidence": _one_of("high", "medium", "low"),
         "score": _number(0, 10),

@@ -14,6 +14,7 @@ from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import cut_out
 from idmetric.images.read import ImageReadError, describe, read_image
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.scorers import Progress, Settings
 from idmetric.protocols.judges.judge import Judge
 
@@ -33,7 +34,7 @@ class JudgeScorer:
         """See `scorers.Scorer`."""
         return {**self.judge.signature(), "distance": "1 - similarity"}
 
-    def matrix(self, rows: Rows, columns: Rows) -> NDArray[np.float64]:
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
         """Refuse: a matrix of a thousand images would take a million questions.
 
         Raises:
@@ -43,7 +44,7 @@ class JudgeScorer:
             f"a judge compares pairs, and this protocol ranks {len(rows)} x {len(columns)} of them: leave the judge out"
         )
 
-    def pairs(self, a: Rows, b: Rows) -> NDArray[np.float64]:
+    def pairs(self, a: Rows, b: Rows) -> Array:
         """Similarities (P,) of a's rows to b's, one by one, asked in this order; NaN without an answer."""
         if len(a) != len(b):
             raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")

@@ -17,7 +17,6 @@ docs/protocols-dreambench.md says which files, and how they become a folder or a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.protocols.common.paper_numbers import HUMAN
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
@@ -56,9 +55,7 @@ def read_data(path: Path) -> Manifest:
     return dreambench_samples.read(path) if path.is_dir() else read(path)
 
 
-def command(
-    args: argparse.Namespace, data: Manifest | None, models: Mapping[str, Any], settings: Settings
-) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line: published ratings without data, models' own scores with it.
 
     Raises:
@@ -85,7 +82,7 @@ def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options
 
 def run(
     data: Manifest,
-    models: Mapping[str, Any],
+    models: Models,
     settings: Settings = _SETTINGS,
     options: Options = _OPTIONS,
     *,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
 from idmetric.evaluate.bootstrap import percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.intervals import any_statistic
 from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
@@ -25,8 +25,6 @@ from idmetric.protocols.common.paper_numbers import (
 from idmetric.protocols.common.result import Row, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans
-
-Array = NDArray[np.float64]
 
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code

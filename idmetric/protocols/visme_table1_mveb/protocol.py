@@ -36,23 +36,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.embed import UnreadableError
-from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
+from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
-from idmetric.protocols.common.result import Result, Row, Value, extend
-from idmetric.protocols.common.scorers import Scorer, Settings, bind
+from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
 
-Array = NDArray[np.float64]
 _P1 = "P@1"
 
 
@@ -88,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any], settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     wrong = [given for given in args.task if "=" not in given]
     if wrong:
@@ -97,9 +95,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Mapping[str, Any],
     return run(data, models, settings, Options(tasks, args.paper))
 
 
-def run(
-    data: Manifest, models: Mapping[str, Any], settings: Settings = _SETTINGS, options: Options = _OPTIONS
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
@@ -135,7 +131,7 @@ def _follows(model: Any) -> str:
 
 
 def _bind(
-    data: Manifest, models: Mapping[str, Any], settings: Settings, options: Options
+    data: Manifest, models: Models, settings: Settings, options: Options
 ) -> tuple[Asked, dict[str, Scorer], list[str]]:
     """Models bound to the questions; an image that cannot be read leaves with its questions, where that is wanted."""
     notes: list[str] = []
@@ -144,17 +140,12 @@ def _bind(
         try:
             return asked, _bound(asked, models, replace(settings, on_error="fail")), notes
         except UnreadableError as error:
-            kept = without(data, {int(asked.origin[row]) for row in error.problems})
-            if settings.on_error == "fail" or not len(kept):
+            if settings.on_error == "fail":
                 raise
-            gone = len(data) - len(kept)
-            notes.append(
-                f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)"
-            )
-            data = kept
+            data = left_out(data, error, (int(asked.origin[row]) for row in error.problems), notes)
 
 
-def _bound(asked: Asked, models: Mapping[str, Any], settings: Settings) -> dict[str, Scorer]:
+def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer]:
     needed = np.unique(np.concatenate([one.rows() for one in asked.sets]))
     dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
     others = {name: model for name, model in models.items() if name not in dual}
@@ -167,19 +158,15 @@ def _bound(asked: Asked, models: Mapping[str, Any], settings: Settings) -> dict[
 
 def _remarks(asked: Asked, model: Any) -> list[str]:
     editing = any(one.task == "ID-Edit" for one in asked.sets)
-    if editing and _follows(model) == "nothing":
-        return ["no text tower: Identity Editing by images alone"]
-    return []
+    return ["no text tower: Identity Editing by images alone"] if editing and _follows(model) == "nothing" else []
 
 
 # Numbers
 
 
-def _rows(
-    scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
-) -> tuple[list[Row], dict[str, dict[str, list[Any]]], list[str]]:
+def _rows(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None) -> tuple[list[Row], Items, list[str]]:
     rows: list[Row] = []
-    items: dict[str, dict[str, list[Any]]] = {}
+    items: Items = {}
     notes: list[str] = []
     values: dict[str, Value] = {}
     ids = texts(asked.data, "id")

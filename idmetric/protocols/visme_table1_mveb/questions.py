@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.visid import TASKS
+from idmetric.protocols.common.arrays import Ints, Truths
 from idmetric.protocols.common.intervals import codes, owners
 from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.visme_table1_mveb.datasets import TASK_OF, known_name
 
-Ints = NDArray[np.int64]
-Truths = NDArray[np.bool_]
 Group = tuple[str, str | None]  # name and split
 INSTRUCTIONS = {"ID-Rec": "recognition", "Re-ID": "reidentification", "ID-Grd": "grounding", "ID-Edit": "editing"}
 _RANKED = ("candidate", "positive", "negative")
