@@ -27,7 +27,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_
 from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import auc, average, mean
 from idmetric.protocols.common.ranked import Measure, Search, measure, remembered, score_pairs
-from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
 
@@ -76,10 +75,11 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
-    return [
-        _result(name, scorer, bound.manifest, searches, settings, options, about, [*bound.notes, *notes])
-        for name, scorer in bound.models.items()
-    ]
+    results = []
+    for scorer, result in bound.results("folder", about, notes):
+        _measure(scorer, bound.manifest, searches, settings, options, result)
+        results.append(result)
+    return results
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
@@ -110,12 +110,9 @@ def measures(ks: Sequence[int]) -> dict[str, Measure]:
     return at | {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
 
 
-def _result(
-    name: str, scorer: Scorer, data: Manifest, searches: Mapping[str, Search], settings: Settings, options: Options,
-    about: Mapping[str, Any], notes: Sequence[str],
-) -> Result:  # fmt: skip
-    rows: list[Row] = []
-    items: Items = {}
+def _measure(
+    scorer: Scorer, data: Manifest, searches: Mapping[str, Search], settings: Settings, options: Options, result: Result
+) -> None:
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
@@ -125,15 +122,14 @@ def _result(
         row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
         both = score_pairs(scores, search.gallery, search.identity, search.image, settings.seed)
         row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
-        rows.append(row)
-        extend(items, "queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
-               identity=identities[search.queries], **found)  # fmt: skip
-        extend(items, "pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
-               same=both.same)  # fmt: skip
+        result.rows.append(row)
+        result.keep("queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
+                    identity=identities[search.queries], **found)  # fmt: skip
+        result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
+                    same=both.same)  # fmt: skip
 
-    if len(rows) > 1:
-        rows.append(_means(rows))
-    return Result("folder", name, rows, scorer.signature(), about, items, notes)
+    if len(result.rows) > 1:
+        result.rows.append(_means(result.rows))
 
 
 def _means(rows: Sequence[Row]) -> Row:

@@ -48,7 +48,7 @@ from idmetric.protocols.common.columns import named, parameters, texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
-from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
 GALLERY = ("gallery", "database", "index")
@@ -103,11 +103,9 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     found, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
     results = []
-
-    for name, scorer in bound.models.items():
-        rows, items = _rows(scorer, bound.manifest, found, settings, options)
-        results.append(Result("retrieval", name, rows, scorer.signature(), about, items, [*bound.notes, *notes]))
-
+    for scorer, result in bound.results("retrieval", about, notes):
+        _measure(scorer, bound.manifest, found, settings, options, result)
+        results.append(result)
     return results
 
 
@@ -167,27 +165,23 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
 # Numbers
 
 
-def _rows(
-    scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options
-) -> tuple[list[Row], Items]:
-    paper = ilgen_printed(scorer.signature().get("model", ""), options.paper)
-    rows: list[Row] = []
-    items: Items = {}
+def _measure(
+    scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options, result: Result
+) -> None:
+    paper = ilgen_printed(result.signature.get("model", ""), options.paper)
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for name, search in found.items():
         label, measures = measures_of(name, options.k)
         values = measure(scorer, search, measures)
         owner = search.identity[search.queries]
-        row: Row = {"dataset": name, "measure": label}
-        row["mAP"] = mean(values["mAP"], owner, settings, paper.get(name))
-        row["P@1"] = mean(values["P@1"], owner, settings)
-        rows.append(row)
-        extend(items, "queries", dataset=[name] * len(owner), id=ids[search.queries],
-               identity=identities[search.queries], **values)  # fmt: skip
+        precision = mean(values["mAP"], owner, settings, paper.get(name))
+        first = mean(values["P@1"], owner, settings)
+        result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
+        result.keep("queries", dataset=[name] * len(owner), id=ids[search.queries],
+                    identity=identities[search.queries], **values)  # fmt: skip
 
-    rows += _summaries(rows, paper)
-    return rows, items
+    result.rows.extend(_summaries(result.rows, paper))
 
 
 def measures_of(dataset: str, k: int | None) -> tuple[str, dict[str, Measure]]:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
-from idmetric.protocols.common.result import Result, Row, extend
+from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
 # averages of Table 5 -> the engines they are over, by their names on the Hub
@@ -85,13 +84,12 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     _check(*_samples(data))  # before anything is embedded
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
-    notes = [*bound.notes, *_check(samples, parts), *_splits(bound.manifest)]
+    notes = [*_check(samples, parts), *_splits(bound.manifest)]
     about = {**settings.as_dict(), "released_pa": options.released_pa}
     results = []
-    for name, scorer in bound.models.items():
-        rows, items, lost = _rows(scorer, bound.manifest, samples, parts, settings, options)
-        results.append(Result("nearid", name, rows, scorer.signature(), about, items, [*notes, *lost]))
-
+    for scorer, result in bound.results("nearid", about, notes):
+        _measure(scorer, bound.manifest, samples, parts, settings, options, result)
+        results.append(result)
     return results
 
 
@@ -134,14 +132,11 @@ def _splits(data: Manifest) -> list[str]:
     return [which] if names and names != ["test"] else []
 
 
-def _rows(
-    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: Options
-) -> tuple[list[Row], dict[str, dict[str, Any]], list[str]]:
-    model = nearid_row(scorer.signature().get("model", ""))
-    masked = settings.look.masked
-    rows: list[Row] = []
-    items: dict[str, dict[str, Any]] = {}
-    lost: list[str] = []
+def _measure(
+    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: Options,
+    result: Result,
+) -> None:  # fmt: skip
+    model, masked, rows = nearid_row(result.signature.get("model", "")), settings.look.masked, result.rows
 
     def add(source: str, margins: Array, identity: NDArray[np.object_], printed: bool = True) -> None:
         if (~np.isnan(margins)).any():
@@ -150,8 +145,8 @@ def _rows(
             rows.append({"source": source, **found})
 
     if len(samples):
-        margins, lost = margins_of(scorer, samples)
-        _keep(items, samples, margins)
+        margins = margins_of(scorer, samples, result.notes)
+        _keep(result, samples, margins)
         there = list(dict.fromkeys(samples.source))
         for source in there:
             add(source, margins[samples.source == source], samples.identity[samples.source == source])
@@ -164,11 +159,10 @@ def _rows(
             add(ALL_ENGINES, margins, samples.identity, printed=nine)
 
     if len(parts):
-        margins, notes = margins_of(scorer, parts)
-        lost += notes
-        _keep(items, parts, margins)
+        margins = margins_of(scorer, parts, result.notes)
+        _keep(result, parts, margins)
         add(PART_EDITS, margins, parts.identity)
-        found, items["parts"] = part_edits(scorer, data, parts, settings, nearid_oracle(model, masked))
+        found, result.items["parts"] = part_edits(scorer, data, parts, settings, nearid_oracle(model, masked))
         if rows and rows[-1]["source"] == PART_EDITS:
             rows[-1] |= found
         elif found:
@@ -176,11 +170,10 @@ def _rows(
 
     if not rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
-    return rows, items, lost
 
 
-def _keep(items: dict[str, dict[str, Any]], samples: Matched, margins: Array) -> None:
+def _keep(result: Result, samples: Matched, margins: Array) -> None:
     """Append a line for each sample, with its margins that are not NaN."""
     valid = [row[~np.isnan(row)].tolist() for row in margins]
     won = [len(own) > 0 and min(own) > 0 for own in valid]
-    extend(items, "samples", source=samples.source, identity=samples.identity, margins=valid, won=won)
+    result.keep("samples", source=samples.source, identity=samples.identity, margins=valid, won=won)

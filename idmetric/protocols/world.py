@@ -23,10 +23,8 @@ says of Mesa, VTK and NumPy versions; numbers of two machines can differ in the 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,10 +32,10 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.rendered import rendered
-from idmetric.protocols.common.result import Result, Row
+from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.idsim_fig6_sensitivity.grid import Cell, cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import answered, grid_plan, measured
+from idmetric.protocols.idsim_fig6_sensitivity.protocol import grid_plan, measure
 
 ALL = "all"
 
@@ -127,17 +125,14 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[
     grid = _grid(bound.manifest)
     results = []
 
-    for name, scorer in bound.models.items():
-        rows: list[Row] = []
-        items: dict[str, Mapping[str, Any]] = {}
-        notes = [*bound.notes]
+    for scorer, result in bound.results("world", settings.as_dict()):
         if len(near):
-            rows += _distractors(scorer, near, settings, items, notes)
+            _distractors(scorer, near, settings, result)
         if len(parts):
-            rows += _parts(scorer, bound.manifest, parts, settings, items, notes)
+            _parts(scorer, bound.manifest, parts, settings, result)
         if grid:
-            rows += _sensitivity(scorer, grid, settings, items, notes)
-        results.append(Result("world", name, rows, scorer.signature(), settings.as_dict(), items, notes))
+            _sensitivity(scorer, grid, settings, result)
+        results.append(result)
 
     return results
 
@@ -162,13 +157,8 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     return near, parts
 
 
-def _distractors(
-    scorer: Scorer, near: Matched, settings: Settings, items: dict[str, Mapping[str, Any]], notes: list[str]
-) -> list[Row]:
-    margins, lost = margins_of(scorer, near)
-    notes += lost
-    rows: list[Row] = []
-
+def _distractors(scorer: Scorer, near: Matched, settings: Settings, result: Result) -> None:
+    margins, rows = margins_of(scorer, near, result.notes), result.rows
     for strength in sorted(set(near.source), key=float, reverse=True):
         own = near.source == strength
         found = rates(margins[own], near.identity[own], settings)
@@ -176,22 +166,14 @@ def _distractors(
 
     if len(rows) > 1:
         rows.append({"bench": "distractors", "which": ALL, **rates(margins, near.identity, settings)})
-    items["margins"] = {
-        "strength": [float(s) for s in near.source], "identity": near.identity.tolist(),
-        "margins": [m[~np.isnan(m)].tolist() for m in margins],
-    }  # fmt: skip
-
-    return rows
+    result.keep("margins", strength=near.source.astype(float), identity=near.identity,
+                margins=[m[~np.isnan(m)].tolist() for m in margins])  # fmt: skip
 
 
-def _parts(
-    scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, items: dict[str, Mapping[str, Any]],
-    notes: list[str],
-) -> list[Row]:  # fmt: skip
-    margins, lost = margins_of(scorer, parts)
-    notes += lost
-    found, items["parts"] = part_edits(scorer, data, parts, settings)
-    return [{"bench": "part edits", "which": ALL, **rates(margins, parts.identity, settings), **found}]
+def _parts(scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, result: Result) -> None:
+    found = rates(margins_of(scorer, parts, result.notes), parts.identity, settings)
+    oracle, result.items["parts"] = part_edits(scorer, data, parts, settings)
+    result.rows.append({"bench": "part edits", "which": ALL, **found, **oracle})
 
 
 # Sensitivity
@@ -202,12 +184,9 @@ def _grid(data: Manifest) -> list[Cell]:
     return cells(data) if any("factor" in about for about in parameters(data)) else []
 
 
-def _sensitivity(
-    scorer: Scorer, grid: list[Cell], settings: Settings, items: dict[str, Mapping[str, Any]], notes: list[str]
-) -> list[Row]:
-    """The rows of protocol `sensitivity`, factor by factor."""
-    scores, known, lost = answered(scorer, grid)
-    rows, own = measured(scores, known, settings)
-    notes += lost
-    items["grid"] = own["grid"]
-    return [row for row in rows if row["which"] != ALL]
+def _sensitivity(scorer: Scorer, grid: list[Cell], settings: Settings, result: Result) -> None:
+    """Add the rows of protocol `sensitivity`, factor by factor."""
+    own = replace(result, rows=[], items={})
+    measure(scorer, grid, settings, own)
+    result.rows.extend(row for row in own.rows if row["which"] != ALL)
+    result.items["grid"] = own.items["grid"]

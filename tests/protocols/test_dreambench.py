@@ -19,7 +19,12 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.baselines import hsv_vector
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.paper_numbers import (
+from idmetric.protocols.common.result import Result, Row, Value, table
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
+from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
+from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
+from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
     ALL_CATEGORIES,
     DREAMBENCH_METHODS,
     FISHER_ROW,
@@ -28,11 +33,6 @@ from idmetric.protocols.common.paper_numbers import (
     NEARID_TABLE_2,
     dreambench_ranks,
 )
-from idmetric.protocols.common.result import Result, Row, Value, table
-from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
-from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
 from idmetric.protocols.nearid_table2_dreambench.table import Options, rate
 

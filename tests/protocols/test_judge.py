@@ -727,7 +727,8 @@ def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     assert verdict.similarity is None  # random weights say nothing
     assert torch.equal(torch.get_rng_state(), before)
     assert asked.report().tokens_out == 2 * 4
-    answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *model._ends()])
+    ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
+    answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
     given: list[Any] = []
 
     def generate(**inputs: Any) -> torch.Tensor:

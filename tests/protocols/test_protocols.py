@@ -593,7 +593,10 @@ def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered:
         def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
             return np.array([1 - 0.5 * amounts[row][0] - 0.25 * amounts[row][1] for row in a])
 
-    for row in world._sensitivity(Linear(), grid, Settings(bootstrap=10), {}, []):  # type: ignore[arg-type]
+    result = Result("world", "linear", [])
+    world._sensitivity(Linear(), grid, Settings(bootstrap=10), result)  # type: ignore[arg-type]
+    assert len(result.rows) > 1
+    for row in result.rows:
         assert row["identity"].value == pytest.approx(0.5)  # type: ignore[union-attr]
         assert row["context"].value == pytest.approx(0.25)  # type: ignore[union-attr]
         assert row["R^2"].value == pytest.approx(1)  # type: ignore[union-attr]

@@ -149,9 +149,9 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
         ("Backbone:vit_large_patch16_dinov3.lvd1689m", (0.153, 0.18)),
         ("IDSim:tiny", (None, None)),
     ):
-        shown = segmentation._row("persam", found, PLAIN, label, True)
+        shown = segmentation._row("persam", found, PLAIN, label)
         assert tuple(v.paper for v in (shown["mAP"], shown["F1"]) if isinstance(v, Value)) == printed
-        elsewhere = segmentation._row("persam", found, PLAIN, label, False)
+        elsewhere = segmentation._row("persam", found, PLAIN, "")
         assert all(v.paper is None for v in elsewhere.values() if isinstance(v, Value))
     [result] = segmentation.run(data, {"m": metric}, PLAIN)
     assert set(result.items["prior"]["image"]) == {f"{k}-1" for k in range(4)}  # test_dense, not test

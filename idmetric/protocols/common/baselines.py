@@ -14,7 +14,9 @@ Images are squashed to these sizes, as our models squash them to theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,15 @@ def small_pixels(paths: Sequence[Path]) -> Array:
     return np.stack([pixel_vector(read_image(path)) for path in paths])
 
 
-class VectorBaseline:
-    """A formula that gives an image a vector, as a model."""
+class _Pictures:
+    """The flags of a `VectorModel` that embeds whole images and reads no words."""
 
     background = WHITE
-    reads_words = False
-    has_patches = False
+    reads_words = has_patches = False
+
+
+class VectorBaseline(_Pictures):
+    """A formula that gives an image a vector, as a model."""
 
     def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
         self.name, self.vector = name, vector
@@ -92,7 +97,33 @@ class VectorBaseline:
 # Metrics of pairs
 
 
-class Ssim:
+class _PairBaseline:
+    """The common part of SSIM and LPIPS: a size, and similarities from features of each image."""
+
+    background = WHITE
+    side: int
+
+    def __init__(self, device: torch.device | str | None) -> None:
+        self.device = auto_device() if device is None else torch.device(device)
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """Pixels (3, H, W), uint8."""
+        return (to_pixels(_subject(image, mask, outside), (self.side, self.side)) * 255).round().byte()
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
+        return self.between(self.features(a), self.features(b))
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of prepared images, each (B, ...)."""
+        raise NotImplementedError
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        raise NotImplementedError
+
+
+class Ssim(_PairBaseline):
     """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and colours, -1..1; 1 = equal.
 
     SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
@@ -101,10 +132,10 @@ class Ssim:
     an image are computed once for all its pairs, and the window acts on rows and columns in turn.
     """
 
-    background = WHITE
+    side = SSIM_SIDE
 
     def __init__(self, device: torch.device | str | None = None) -> None:
-        self.device = auto_device() if device is None else torch.device(device)
+        super().__init__(device)
         # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._window = _gaussian_window(SSIM_SIDE, 1.5, 11).to(self.device, dtype)
@@ -112,10 +143,6 @@ class Ssim:
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
         return _signature("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """Pixels (3, H, W), uint8."""
-        return _small(_subject(image, mask, outside), SSIM_SIDE)
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
@@ -132,31 +159,27 @@ class Ssim:
         below = (a[1].square() + b[1].square()).add_(c1).mul_((a[2] + b[2]).add_(c2))
         return above.div_(below).flatten(1).mean(1)
 
-    def compare(self, a: Tensor, b: Tensor) -> Tensor:
-        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
-        return self.between(self.features(a), self.features(b))
-
     def _blur(self, x: Tensor) -> Tensor:
         return self._window @ x @ self._window.T
 
 
-class Lpips:
+class Lpips(_PairBaseline):
     """LPIPS (Zhang et al. 2018) by its authors' package, as the similarity 1 - LPIPS.
 
     Args:
         network: their module (`lpips.LPIPS`), for other backbones than AlexNet.
     """
 
-    background = WHITE
+    side = LPIPS_SIDE
 
     def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
+        super().__init__(device)
         try:
             import lpips
         except ImportError as error:
             raise ImportError("the baseline lpips needs a package of that name: pip install lpips") from error
         if network is None:
             network = lpips.LPIPS(net="alex", verbose=False)
-        self.device = auto_device() if device is None else torch.device(device)
         self.network = network.to(self.device).eval()
         self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
 
@@ -169,10 +192,6 @@ class Lpips:
     def weights(self) -> str:
         """Hash of the weights, 16 hex digits."""
         return weights_digest(self.network)[:16]
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """Pixels (3, H, W), uint8."""
-        return _small(_subject(image, mask, outside), LPIPS_SIDE)
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """Unit-length activations (B, C, h, w) of each layer for prepared images."""
@@ -192,10 +211,6 @@ class Lpips:
                 far += weighed.mean((1, 2, 3))
         return 1 - far
 
-    def compare(self, a: Tensor, b: Tensor) -> Tensor:
-        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
-        return self.between(self.features(a), self.features(b))
-
 
 def _gaussian_window(side: int, sigma: float, width: int) -> Tensor:
     """The matrix (side, side), float64, that averages rows under a Gaussian window, mirrored at the edges."""
@@ -208,23 +223,17 @@ def _gaussian_window(side: int, sigma: float, width: int) -> Tensor:
     )
 
 
-class DreamSim:
+class DreamSim(_Pictures):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
         model, transform: the pair returned by their `dreamsim(...)`, for other variants than the ensemble.
     """
 
-    background = WHITE
-    reads_words = False
-    has_patches = False
-
     def __init__(
-        self,
-        device: torch.device | str | None = None,
-        model: Any = None,
+        self, device: torch.device | str | None = None, model: Any = None,
         transform: Callable[[Image.Image], Tensor] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.device = auto_device() if device is None else torch.device(device)
         if model is None or transform is None:
             try:
@@ -273,16 +282,9 @@ def _signature(name: str, revision: str, distance: str, resolution: str = "") ->
 
 
 def _version(package: str) -> str:
-    from importlib import metadata
-
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _small(image: Image.Image, side: int) -> Tensor:
-    return (to_pixels(image, (side, side)) * 255).round().byte()
+    return ""
 
 
 def _subject(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:

@@ -36,6 +36,11 @@ def parameters(data: Manifest) -> list[dict[str, Any]]:
     return [json.loads(text) if text else {} for text in data.column("parameters")]
 
 
+def plain(name: str) -> str:
+    """A name's letters and digits in lower case, to compare names by."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
 def listed(names: Iterable[str]) -> str:
     """The first different names, and how many more there are."""
     different = list(dict.fromkeys(names))

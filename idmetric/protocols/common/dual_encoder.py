@@ -10,7 +10,6 @@ which the paper doesn't say; a plain mean of raw ones would be ruled by the long
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,7 +77,7 @@ class DualEncoder:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{source!r} is no whole {kind}: {error}") from error
 
-        self.name, self.revision = source, _commit(where)
+        self.name, self.revision = source, where.name if where.parent.name == "snapshots" else ""  # of the Hub's cache
         self.device = auto_device() if device is None else torch.device(device)
         self.model = model.to(self.device).eval()
         self.length = int(model.config.text_config.max_position_embeddings)
@@ -132,8 +131,3 @@ def _pooled(found: Any) -> Tensor:
     """transformers 5 wraps the features in an output."""
     features: Tensor = found if isinstance(found, Tensor) else found.pooler_output
     return features
-
-
-def _commit(where: Path) -> str:
-    """The commit of a folder of the Hub's cache."""
-    return where.name if where.parent.name == "snapshots" else ""

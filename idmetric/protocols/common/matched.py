@@ -107,8 +107,8 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
 # Scores
 
 
-def margins_of(scorer: Scorer, samples: Matched) -> tuple[Array, list[str]]:
-    """Margins (S, V * (V - 1)) of samples, see `directed_margins`, and a note if a judge gave some no answer."""
+def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
+    """Margins (S, V * (V - 1)) of samples, see `directed_margins`; adds a note if a judge gave some no answer."""
     views, width = samples.views, samples.views.shape[1]
     first, last = np.triu_indices(width, 1)
     between = np.full((len(samples), width, width), np.nan)
@@ -119,7 +119,9 @@ def margins_of(scorer: Scorer, samples: Matched) -> tuple[Array, list[str]]:
     possible = directed_margins(there[:, :, None] + there[:, None, :], np.where(samples.made >= 0, there, np.nan))
     wanted = ~np.isnan(possible)
     lost = int((wanted & np.isnan(margins)).sum())
-    return margins, [f"{lost} of {int(wanted.sum())} margins have no answer and are left out"] if lost else []
+    if lost:
+        notes.append(f"{lost} of {int(wanted.sum())} margins have no answer and are left out")
+    return margins
 
 
 def _scores(scorer: Scorer, a: Ints, b: Ints) -> Array:

@@ -207,9 +207,11 @@ class PairScorer:
         )
 
     def _compare(self, new: Ints) -> None:
-        """Compare pairs tile by tile; an error or interrupt keeps the values so far."""
-        found, order, done, kept = np.full(len(new), np.nan), self._order(new), 0, 0
-        low, high = ends_of(new[order])
+        """Compare pairs by column tile, row tile, row and column; an error or interrupt keeps the values so far."""
+        found, done, kept = np.full(len(new), np.nan), 0, 0
+        low, high = ends_of(new)
+        order = np.lexsort((high, low, low // self._tiles.size, high // self._tiles.size))
+        low, high = low[order], high[order]
         saved = time.monotonic()
 
         try:
@@ -229,11 +231,6 @@ class PairScorer:
             finished = np.sort(order[:done])
             self._learn(new[finished], found[finished])
             self.compared += done
-
-    def _order(self, cells: Ints) -> Ints:
-        """The order of comparison: by column tile, row tile, row and column."""
-        low, high = ends_of(cells)
-        return np.lexsort((high, low, low // self._tiles.size, high // self._tiles.size))
 
     def _save(self, cells: Ints, values: Array) -> None:
         if self._store is not None and len(cells):

@@ -56,7 +56,6 @@ class Value:
 
 Row = dict[str, str | Value]
 Columns = Mapping[str, Sequence[Any]]
-Items = dict[str, dict[str, list[Any]]]  # table -> columns of equal length
 
 
 @dataclass(frozen=True)
@@ -78,15 +77,14 @@ class Result:
     rows: list[Row]
     signature: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    items: Mapping[str, Columns] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    items: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-
-def extend(items: Items, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
-    """Append lines to a table of items; columns have equal length."""
-    for name, values in columns.items():
-        column = items.setdefault(table, {}).setdefault(name, [])
-        column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+    def keep(self, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
+        """Append lines to a table of items; columns have equal length."""
+        for name, values in columns.items():
+            column = self.items.setdefault(table, {}).setdefault(name, [])
+            column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
 # Text
@@ -94,29 +92,23 @@ def extend(items: Items, table: str, **columns: Sequence[Any] | NDArray[Any]) ->
 
 def table(results: Sequence[Result]) -> str:
     """Aligned columns for a terminal, with intervals in brackets and a column of the papers' values."""
-    lines = _cells(results)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    columns = list(zip(*_cells(results), strict=True))
+    widths = [max(map(len, column)) for column in columns]
     labels = 1 + len(names_of(results, str))
-    text = []
-
-    for line in lines:
-        cells = [
-            cell.ljust(width) if k < labels else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append("  ".join(cells).rstrip())
-
+    aligned = [
+        [cell.ljust(width) if k < labels else cell.rjust(width) for cell in column]
+        for k, (column, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    text = ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
     return "\n".join([*text, *footnotes(results)]) + "\n"
 
 
 def markdown(results: Sequence[Result]) -> str:
     """The same as a Markdown table."""
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in _cells(results)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    text = ["| " + " | ".join(line) + " |" for line in lines]
-    text[1] = "|" + "|".join(lines[1]) + "|"
-    notes = footnotes(results)
-    return "\n".join([*text, *([""] if notes else []), *[f"- {note}" for note in notes]]) + "\n"
+    cells = _cells(results)
+    head, *lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in cells]
+    notes = [f"- {note}" for note in footnotes(results)]
+    return "\n".join([head, "|" + "---|" * len(cells[0]), *lines, *([""] if notes else []), *notes]) + "\n"
 
 
 def latex(results: Sequence[Result]) -> str:

@@ -11,7 +11,7 @@ and compare when they are asked, see `pairwise`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -29,6 +29,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
 from idmetric.protocols.common.arrays import Array
+from idmetric.protocols.common.result import Result
 
 Rows = Sequence[int] | NDArray[np.integer]
 Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open_model`
@@ -101,6 +102,13 @@ class Bound:
     manifest: Manifest
     models: dict[str, Scorer]
     notes: list[str]
+
+    def results(
+        self, protocol: str, settings: Mapping[str, Any], notes: Sequence[str] = ()
+    ) -> Iterator[tuple[Scorer, Result]]:
+        """Each model with its result, to which the protocol adds rows, items and further notes."""
+        for name, scorer in self.models.items():
+            yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, [*self.notes, *notes])
 
 
 def bind(

@@ -50,7 +50,7 @@ from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.sensitivity import Fit, fits
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.rendered import rendered
-from idmetric.protocols.common.result import Items, Result, Row, Value
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.idsim_fig6_sensitivity.grid import NONE, Cell, cells, rescaled
 
@@ -136,11 +136,9 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
     results = []
 
-    for name, scorer in bound.models.items():
-        scores, own, notes = answered(scorer, grid)
-        rows, items = measured(scores, own, settings)
-        results.append(Result("sensitivity", name, rows, scorer.signature(), about, items, [*bound.notes, *notes]))
-
+    for scorer, result in bound.results("sensitivity", about):
+        measure(scorer, grid, settings, result)
+        results.append(result)
     return results
 
 
@@ -171,65 +169,48 @@ def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, F
         raise ValueError(f"factor {factor!r}: {error}") from error
 
 
-def answered(scorer: Scorer, grid: Sequence[Cell]) -> tuple[Array, list[Cell], list[str]]:
-    """Scores of cells to their anchors, the cells that have one (a judge may have no answer), and a note on others."""
-    scores = scorer.pairs([c.row for c in grid], [c.anchor for c in grid])
-    there = np.isfinite(scores)
-    notes = [f"{int((~there).sum())} of {len(scores)} comparisons of edit grids have no answer and are left out"]
-    return scores[there], [c for c, known in zip(grid, there, strict=True) if known], [] if there.all() else notes
+def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Result) -> None:
+    """Add a row for each factor and one for all, and the items behind them: cells with their scores, fits, samples.
 
-
-def measured(scores: Array, grid: Sequence[Cell], settings: Settings) -> tuple[list[Row], Items]:
-    """A row for each factor and one for all, and the items behind them: cells with their scores, fits, samples.
-
-    Args:
-        scores: (N,), of each cell to its anchor, finite (see `answered`).
+    Cells without a score (a judge may have no answer) are left out, with a note.
 
     Raises:
         ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
     """
-    rows: list[Row] = []
-    items: Items = {"grid": _columns(grid, scores)}
+    scores = scorer.pairs([cell.row for cell in grid], [cell.anchor for cell in grid])
+    there = np.isfinite(scores)
+    if not there.all():
+        lost = int((~there).sum())
+        result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
+    grid, scores = [cell for cell, known in zip(grid, there, strict=True) if known], scores[there]
+    names = ("instance", "factor", "factor_change", "identity_change")
+    result.keep("grid", **{name: [getattr(cell, name) for cell in grid] for name in names}, score=scores)
     slopes: dict[str, list[float]] = {}
 
     for factor in _factors(grid):
         found = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
         for attribute, name in _NAMES.items():
-            values = np.array([getattr(one, attribute) for one in found.values()])
-            row[name] = _mean(values, settings, items, factor, name)
-        rows.append(row)
+            row[name] = _mean([getattr(one, attribute) for one in found.values()], settings, result, factor, name)
+        result.rows.append(row)
         for instance, one in found.items():
             slopes.setdefault(instance, []).append(one.identity)
-            _add(items, "fits", instance=instance, factor=factor, identity=one.identity, context=one.factor,
-                 intercept=one.intercept, r2=one.r2)  # fmt: skip
+            result.keep("fits", instance=[instance], factor=[factor], identity=[one.identity], context=[one.factor],
+                        intercept=[one.intercept], r2=[one.r2])  # fmt: skip
 
-    if len(rows) > 1:
-        means = np.array([np.mean(own) for own in slopes.values()])
-        value = _mean(means, settings, items, ALL, "identity")
-        rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
-
-    return rows, items
+    if len(result.rows) > 1:
+        value = _mean([np.mean(own) for own in slopes.values()], settings, result, ALL, "identity")
+        result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
 
 
-def _mean(values: Array, settings: Settings, items: Items, factor: str, name: str) -> Value:
+def _mean(values: Sequence[Any], settings: Settings, result: Result, factor: str, name: str) -> Value:
     """The mean over instances; the bootstrap statistics of supplement F go to the items."""
-    count, center = len(values), float(values.mean())
+    slopes, count = np.array(values), len(values)
     if settings.bootstrap < 2 or count < 2:
-        return Value(center, None, None, count)
+        return Value(float(slopes.mean()), None, None, count)
     found: Interval = bootstrap(
-        lambda rows: float(values[rows].mean()), np.arange(count), samples=settings.bootstrap, seed=settings.seed
+        lambda rows: float(slopes[rows].mean()), np.arange(count), samples=settings.bootstrap, seed=settings.seed
     )
-    _add(items, "bootstrap", factor=factor, which=name, value=found.value, mean=found.mean, deviation=found.deviation,
-         low=found.low, high=found.high, samples=found.samples)  # fmt: skip
+    result.keep("bootstrap", factor=[factor], which=[name], value=[found.value], mean=[found.mean],
+                deviation=[found.deviation], low=[found.low], high=[found.high], samples=[found.samples])  # fmt: skip
     return Value(found.value, found.low, found.high, count)
-
-
-def _columns(grid: Sequence[Cell], scores: Array) -> dict[str, list[Any]]:
-    names = ("instance", "factor", "factor_change", "identity_change")
-    return {name: [getattr(cell, name) for cell in grid] for name in names} | {"score": scores.tolist()}
-
-
-def _add(items: Items, table: str, **values: Any) -> None:
-    for column, value in values.items():
-        items.setdefault(table, {}).setdefault(column, []).append(value)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.arrays import Ints, Truths
-from idmetric.protocols.common.columns import free, listed, texts
+from idmetric.protocols.common.columns import free, listed, plain, texts
 from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
@@ -76,11 +76,10 @@ class Plan:
         """The plan for renumbered rows (row -> its new number, -1 = gone), without comparisons that lost a row."""
         moved = tuple(place[side] for side in self.sides)
         if self.kind == "search":
-            return Plan(self.kind, tuple(side[side >= 0] for side in moved), None, self.notes)
+            return replace(self, sides=tuple(side[side >= 0] for side in moved))
         whole = np.all([side >= 0 for side in moved], axis=0)
-        return Plan(
-            self.kind, tuple(side[whole] for side in moved), None if self.same is None else self.same[whole], self.notes
-        )
+        same = None if self.same is None else self.same[whole]
+        return replace(self, sides=tuple(side[whole] for side in moved), same=same)
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     found: dict[str, list[int]] = defaultdict(list)
 
     for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
-        name = next((known[p] for n in names if n and (p := _plain(str(n))) in known), None)
+        name = next((known[p] for n in names if n and (p := plain(str(n))) in known), None)
         if name is not None:
             found[name].append(row)
 
@@ -122,13 +121,11 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
     """
     made: dict[str, Plan] = {}
     for name, rows in found.items():
-        benchmark = BENCHMARKS[name]
-        if benchmark.kind == "search":
-            made[name] = _search(data, rows, name, seed)
-        elif benchmark.kind == "pairs":
-            made[name] = _pairs(data, rows, name)
-        else:
+        kind = BENCHMARKS[name].kind
+        if kind == "triplets":
             made |= _triplets(data, rows, name, per_object, seed)
+        else:
+            made[name] = _search(data, rows, name, seed) if kind == "search" else _pairs(data, rows, name)
 
     return {name: _sized(plan, name) for name, plan in made.items()}
 
@@ -268,9 +265,4 @@ def _sized(plan: Plan, name: str) -> Plan:
         return plan
     what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
     ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
-    note = f"{name}: {ours} {what}, the paper has {theirs}"
-    return Plan(plan.kind, plan.sides, plan.same, (*plan.notes, note))
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    return replace(plan, notes=(*plan.notes, f"{name}: {ours} {what}, the paper has {theirs}"))

@@ -43,7 +43,7 @@ from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
 from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
-from idmetric.protocols.common.result import Items, Result, Row, Value, extend
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
 
@@ -104,12 +104,13 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     bound = bind(data.take(needed), models, settings)
     made = {name: plan.at(_places(data, bound.manifest)) for name, plan in made.items()}
     searches, lost = _searches(bound.manifest, made, skip)
-    notes = [*bound.notes, *(note for plan in made.values() for note in plan.notes), *lost]
+    notes = [*(note for plan in made.values() for note in plan.notes), *lost]
     about = {**settings.as_dict(), "triplets": options.triplets}
     results = []
 
-    for name, scorer in bound.models.items():
-        one = _Model(scorer, bound.manifest, settings, _row_of(scorer, settings, options))
+    for scorer, result in bound.results("idsim", about, notes):
+        label = None if settings.look.masked else options.paper or idsim_row(result.signature.get("model", ""))
+        one = _Model(scorer, bound.manifest, settings, label, result)
         for benchmark, plan in made.items():
             if plan.kind == "search":
                 one.search(benchmark, searches[benchmark])
@@ -117,15 +118,9 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
                 one.pairs(benchmark, plan)
             else:
                 one.triplets(benchmark, plan)
-        results.append(Result("idsim", name, one.rows, scorer.signature(), about, one.items, [*notes, *one.notes]))
+        results.append(result)
 
     return results
-
-
-def _row_of(scorer: Scorer, settings: Settings, options: Options) -> str | None:
-    if settings.look.masked:
-        return None
-    return options.paper or idsim_row(scorer.signature().get("model", ""))
 
 
 def _places(data: Manifest, kept: Manifest) -> Ints:
@@ -146,18 +141,15 @@ def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dic
 
 
 class _Model:
-    """The rows and items of one model."""
+    """Adds the comparisons of one model to its result."""
 
-    def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None) -> None:
-        self.scorer, self.data, self.settings, self.row = scorer, data, settings, row
-        self.rows: list[Row] = []
-        self.items: Items = {}
-        self.notes: list[str] = []
+    def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None, result: Result) -> None:
+        self.scorer, self.data, self.settings, self.row, self.result = scorer, data, settings, row, result
         self.identity = codes(data.column("identity"))
         self.ids = texts(data, "id")
 
     def paper(self, benchmark: str, metric: str) -> float | None:
-        """What is printed."""
+        """The paper's number for this model."""
         return idsim_printed(self.row, benchmark, metric, self.settings.distance)
 
     def search(self, name: str, search: Search) -> None:
@@ -168,7 +160,7 @@ class _Model:
         row |= {m: mean(v, owner, self.settings, self.paper(name, m)) for m, v in found.items()}
         ends = owners(search.identity, np.stack([both.a, both.b], 1))
         row |= auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
-        self.rows.append(row)
+        self.result.rows.append(row)
         self._keep("queries", name, len(owner), id=self.ids[search.queries], **found)
         self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
 
@@ -180,15 +172,15 @@ class _Model:
         there = np.isfinite(scores)
         a, b, scores, same = a[there], b[there], scores[there], same[there]
         self._keep("pairs", name, len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
-        self.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
+        self.result.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
         by = BENCHMARKS[name].by
         kinds = texts(self.data, by)[a] if by else np.array([], object)
         several = [k for k in dict.fromkeys(kinds.tolist()) if k is not None]
         if len(several) > 1:
             own = [self._of_pairs(f"{name}, {k}", scores[kinds == k], same[kinds == k], a[kinds == k]) for k in several]
-            self.rows += [{"dataset": f"{name}, {k}", **row} for k, row in zip(several, own, strict=True)]
+            self.result.rows.extend({"dataset": f"{name}, {k}", **row} for k, row in zip(several, own, strict=True))
             means = {metric: average([row[metric] for row in own], independent=False) for metric in own[0]}
-            self.rows.append({"dataset": f"{name}, mean over {by}", **means})
+            self.result.rows.append({"dataset": f"{name}, mean over {by}", **means})
 
     def _of_pairs(self, where: str, scores: Array, same: Truths, a: Ints, name: str = "") -> dict[str, Value]:
         if same.all() or not same.any():
@@ -209,7 +201,7 @@ class _Model:
         near, far = near[there], far[there]
         won = (near > far).astype(np.float64)
         value = mean(won, owners(self.identity, anchor), self.settings, self.paper(name, "accuracy"))
-        self.rows.append({"dataset": name, "accuracy": value})
+        self.result.rows.append({"dataset": name, "accuracy": value})
         self._keep("triplets", name, len(near), anchor=self.ids[anchor], positive=self.ids[positive],
                    negative=self.ids[negative], near=near, far=far)  # fmt: skip
 
@@ -219,8 +211,8 @@ class _Model:
         if gone == len(scores):
             raise ValueError(f"{name}: none of {gone} comparisons has an answer")
         if gone:
-            self.notes.append(f"{name}: {gone} of {len(scores)} comparisons have no answer and are left out")
+            self.result.notes.append(f"{name}: {gone} of {len(scores)} comparisons have no answer and are left out")
         return scores
 
     def _keep(self, table: str, name: str, count: int, **columns: Any) -> None:
-        extend(self.items, table, dataset=[name] * count, **columns)
+        self.result.keep(table, dataset=[name] * count, **columns)

@@ -112,7 +112,8 @@ class PerSAM:
         """What SAM sees, once for all maps of an image."""
         inputs = self.processor(images=read_image(image), return_tensors="pt")
         pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
-        size, scaled = (_pair(inputs[name][0]) for name in ("original_sizes", "reshaped_input_sizes"))
+        sizes = (inputs[name][0] for name in ("original_sizes", "reshaped_input_sizes"))
+        size, scaled = ((int(height), int(width)) for height, width in sizes)
         return Seen(self.model.get_image_embeddings(pixels), size, scaled)
 
     @torch.no_grad()
@@ -194,20 +195,13 @@ def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
     return (float(x.min()), float(y.min()), float(x.max()), float(y.max())) if len(y) else None
 
 
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = (int(v) for v in values)
-    return first, second
-
-
 def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
     try:
-        from transformers import SamModel, SamProcessor
+        from transformers import AutoConfig, SamModel, SamProcessor
     except ImportError as error:
         raise ImportError(f"SAM needs transformers: {install('visid')}") from error
 
     try:
-        from transformers import AutoConfig
-
         kind = AutoConfig.from_pretrained(name, **hub).model_type
         if kind != "sam":
             raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base")

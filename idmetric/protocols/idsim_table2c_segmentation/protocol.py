@@ -121,27 +121,23 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     about |= {"distance": "patch", "others": "all" if options.others is None else options.others, "side": options.side}
     if options.sam is not None:
         about |= {"sam": options.sam.name, "points": (options.sam.positives, options.sam.negatives)}
+    pods = set(data.column("dataset")) == {"pods"}
     results = []
 
-    for name, scorer in bound.models.items():
+    for scorer, result in bound.results("segmentation", about, notes):
         found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, settings.progress)
-        label = scorer.signature().get("model", "")
-        rows = [_row(method, kept, settings, label, _is_pods(data)) for method, kept in found.items()]
-        items = {method: kept.columns() for method, kept in found.items()}
-        signature = {**scorer.signature(), "distance": "patch"}
-        results.append(Result("segmentation", name, rows, signature, about, items, [*bound.notes, *notes]))
+        label = result.signature.get("model", "") if pods else ""
+        result.rows.extend(_row(method, kept, settings, label) for method, kept in found.items())
+        result.items.update({method: kept.columns() for method, kept in found.items()})
+        results.append(result)
 
     return results
-
-
-def _is_pods(data: Manifest) -> bool:
-    return set(data.column("dataset")) == {"pods"}
 
 
 # Numbers
 
 
-def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) -> Row:
+def _row(method: str, found: Found, settings: Settings, label: str) -> Row:
     table = {name: np.array(column) for name, column in found.columns().items()}
     own = table["present"].astype(bool)
     subject = table["subject"]
@@ -157,10 +153,8 @@ def _row(method: str, found: Found, settings: Settings, label: str, pods: bool) 
     names = np.unique(subject[own])
     pooled = measures.subject_ious(table["intersection"][own], table["union"][own], subject[own])
     row["mIoU"] = intervals.mean(pooled, names, settings)
-    if method == "centre":  # it is the same in other images
-        return row
-    row |= _detection(table, names, settings, label if method == "persam" and pods else "")
-
+    if method != "centre":  # which is the same in other images
+        row |= _detection(table, names, settings, label if method == "persam" else "")
     return row
 
 

@@ -18,7 +18,6 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
-from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.scorers import Progress, VectorScorer
@@ -83,22 +82,21 @@ def search(
 
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
         target = _unit(scorer.stored.embedding([row]))
-        picture = read_image(_source(data, row))
-        where = _layout(scorer, (picture.height, picture.width), target)
-        truth = _truth(data, row, picture, _limited((picture.height, picture.width), options.side))
-        seen = options.sam.encode(_source(data, row)) if options.sam is not None else None
+        picture = data.image(row)
+        where = layout(scorer.model.metric, picture.height, picture.width, target)
+        truth = _truth(data, row, picture, options.side)
+        seen = options.sam.encode(cast("str | bytes", data.source(row))) if options.sam is not None else None
         for k in looked:
             subject = subjects[k]
             own = row in subject.task.own
             grid = on_grid(subject.similarity(target), where)
             heat = spread(grid, where, truth.shape).double().numpy()
             line = _Line(subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options)
-            found["prior"].lines.append(line.of(heat > measures.otsu(heat), heat))
-            if own:
-                found["prior"].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
-                middle = _center_map(truth.shape)
-                found["centre"].lines.append(line.of(middle > measures.otsu(middle), middle))
-                found["centre"].curves.append(measures.iou_curve(middle, truth, THRESHOLDS))
+            maps = {"prior": heat, "centre": _center_map(truth.shape)} if own else {"prior": heat}
+            for method, one in maps.items():
+                found[method].lines.append(line.of(one > measures.otsu(one), one))
+                if own:
+                    found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
             if options.sam is not None and seen is not None:
                 mask = options.sam.decode(seen, spread(grid, where, seen.size)).mask
                 found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
@@ -142,9 +140,9 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options)
     parts, means = [], []
     for row in task.references:
         one = _unit(scorer.stored.embedding([row]))
-        picture = read_image(_source(data, row))
-        where = _layout(scorer, (picture.height, picture.width), one)
-        mask = _truth(data, row, picture, (picture.height, picture.width))
+        picture = data.image(row)
+        where = layout(scorer.model.metric, picture.height, picture.width, one)
+        mask = _truth(data, row, picture)
         assert one.patches is not None  # bind saw to it
         cover = torch.zeros(one.patches.shape[:2])
         cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
@@ -188,26 +186,19 @@ def _center_map(size: tuple[int, int]) -> Array:
     return found
 
 
-def _layout(scorer: VectorScorer, size: tuple[int, int], one: Embedding) -> Layout:
-    return layout(scorer.model.metric, *size, one)
+def _truth(data: Manifest, row: int, picture: Image.Image, side: int = 0) -> Mask:
+    """The true mask: pixels that it covers by half, or if there are none, all that it touches.
 
-
-def _source(data: Manifest, row: int) -> str | bytes:
-    return cast("str | bytes", data.source(row))
-
-
-def _truth(data: Manifest, row: int, picture: Image.Image, size: tuple[int, int]) -> Mask:
-    """The true mask at a size: pixels that it covers by half, or where none is, all that it touches."""
+    Args:
+        side: longer side of the result, if the picture is larger; 0 keeps the picture's size.
+    """
+    scale = min(1.0, side / max(picture.size)) if side else 1.0
+    size = max(1, round(picture.height * scale)), max(1, round(picture.width * scale))
     cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
     if not cover.any():
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
     found: Mask = (cover >= min(0.5, float(cover.max()))).numpy()
     return found
-
-
-def _limited(size: tuple[int, int], side: int) -> tuple[int, int]:
-    scale = side / max(size) if side and max(size) > side else 1.0
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def _resized(mask: Mask, size: tuple[int, int]) -> Mask:

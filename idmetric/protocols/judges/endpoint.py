@@ -121,11 +121,10 @@ class Endpoint:
 
         try:
             reply = reply_of(self._post(json.dumps(body).encode(), secret, hide), self.model)
+            return Reply(hide(reply.text), reply.usage, hide(reply.model))
         except (CallError, JudgeError) as error:
             error.args = (hide(str(error)),)
             raise
-
-        return Reply(hide(reply.text), reply.usage, hide(reply.model))
 
     def _post(self, body: bytes, secret: str | None, hide: Callable[[str], str]) -> Any:
         """The JSON that the server answers with."""
@@ -164,10 +163,9 @@ class Endpoint:
         return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() or "untyped", data
 
     def _client(self) -> httpx.AsyncClient:
+        options = {"timeout": None, "follow_redirects": False, "trust_env": not self.is_local}
         try:
-            return _httpx().AsyncClient(
-                timeout=None, follow_redirects=False, trust_env=not self.is_local, verify=_certificates()
-            )
+            return _httpx().AsyncClient(**options, verify=_certificates())
         except (ImportError, ValueError) as error:  # a proxy that httpx does not support
             raise JudgeError(f"a proxy in the environment cannot be used: {error}") from None
 
@@ -178,10 +176,7 @@ class Endpoint:
         if not secret:
             raise JudgeError(f"the environment variable {self.key} is empty: put the API key there")
         if not (secret.isascii() and secret.isprintable()):
-            raise JudgeError(
-                f"the environment variable {self.key} holds characters that an HTTP header cannot: check it"
-            )
-
+            raise JudgeError(f"the environment variable {self.key} holds characters that HTTP headers cannot: check it")
         return secret
 
     def _refusal(

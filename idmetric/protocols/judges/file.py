@@ -63,20 +63,18 @@ def open_judge(
         settings = Settings(**_chosen(given, _SETTINGS))
         prices = None if given.get("prices") is None else (float(given["prices"][0]), float(given["prices"][1]))
         store = None if given.get("store") is None else path.parent / given["store"]
-        backend = _backend(given, device, dtype)
+        backend: Backend
+        if "url" in given:
+            backend = Endpoint(**_chosen(given, _ENDPOINT))
+        else:
+            from idmetric.protocols.judges.local import LocalModel
+
+            backend = LocalModel(given["local"], revision=given.get("revision"), device=device, dtype=dtype)
         return JudgeModel(Judge(backend, QUESTIONS[question], settings, store=store, prices=prices))
     except JudgeError:
         raise
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
-
-
-def _backend(given: Mapping[str, Any], device: torch.device | str | None, dtype: torch.dtype | None) -> Backend:
-    if "url" in given:
-        return Endpoint(**_chosen(given, _ENDPOINT))
-    from idmetric.protocols.judges.local import LocalModel
-
-    return LocalModel(given["local"], revision=given.get("revision"), device=device, dtype=dtype)
 
 
 def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

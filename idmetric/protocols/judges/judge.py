@@ -123,9 +123,9 @@ class Judge:
         about = self.backend.about()
         return {
             "model": f"judge:{about['model']}",
-            "question": f"{self.question.name}@{_digest(self.question.prompt)[:8]}",
+            "question": f"{self.question.name}@{hashlib.sha256(self.question.prompt.encode()).hexdigest()[:8]}",
             "resolution": f"<={self.settings.side}px {self.settings.image_format}",
-            "settings": _digest(json.dumps([about, self._asked()], sort_keys=True))[:8],
+            "settings": _digest([about, self._asked()])[:8],
         }
 
     def report(self) -> Report:
@@ -157,7 +157,7 @@ class Judge:
         pool = ThreadPoolExecutor(self.settings.concurrency)
 
         try:
-            futures = {pool.submit(self._one_or_stop, a, b, read): k for k, (a, b) in enumerate(pairs)}
+            futures = {pool.submit(self._one, a, b, read): k for k, (a, b) in enumerate(pairs)}
             for done, future in enumerate(as_completed(futures), 1):
                 verdict = found[futures[future]] = future.result()
                 self._report.pairs += 1
@@ -177,28 +177,24 @@ class Judge:
 
     # One pair
 
-    def _one_or_stop(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
-        """Stop the run from the failing thread itself, before its pool sends the next request."""
-        try:
-            return self._one(a, b, read)
-        except BaseException:
-            self._stop.set()
-            raise
-
     def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
-        images = [read(image) for image in (a, b)]
-        about = {"backend": self.backend.about(), "asked": self._asked(), "prompt": self.question.prompt,
-                 "images": [_pixels(image) for image in images]}  # fmt: skip
-        key = _digest(json.dumps(about, sort_keys=True))
-        with self._lock:
-            asking = self._asking.setdefault(key, threading.Lock())
+        try:
+            images = [read(image) for image in (a, b)]
+            about = {"backend": self.backend.about(), "asked": self._asked(), "prompt": self.question.prompt,
+                     "images": [_pixels(image) for image in images]}  # fmt: skip
+            key = _digest(about)
+            with self._lock:
+                asking = self._asking.setdefault(key, threading.Lock())
 
-        with asking:
-            known = self._answers.load(key, self.question)
-            if known is not None:
-                return Verdict(self.question.similarity(known), known, stored=True)
-            self._warn_of_earlier(about)
-            return self._try(key, about, [encode(image, self.settings) for image in images])
+            with asking:
+                known = self._answers.load(key, self.question)
+                if known is not None:
+                    return Verdict(self.question.similarity(known), known, stored=True)
+                self._warn_of_earlier(about)
+                return self._try(key, about, [encode(image, self.settings) for image in images])
+        except BaseException:
+            self._stop.set()  # at once: the pool must not send the next request
+            raise
 
     def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
         """Warn once if a store holds an answer under the key of version 0.1, which left out port and path."""
@@ -206,7 +202,7 @@ class Judge:
         if self._warned or self.store is None or before is None:
             return
 
-        if self._answers.holds(_digest(json.dumps({**about, "backend": before()}, sort_keys=True))):
+        if self._answers.holds(_digest({**about, "backend": before()})):
             self._warned = True
             warnings.warn(
                 f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
@@ -237,7 +233,9 @@ class Judge:
                 return Verdict(self.question.similarity(answer), answer)
             self._count(reason)
             if attempt + 1 < self.settings.tries:
-                self._stop.wait(self._pause(attempt, wait, chance))
+                if wait is None:
+                    wait = self.settings.pause * 2**attempt * (1 + chance.random() / 2)
+                self._stop.wait(min(wait, self.settings.longest_pause))
 
         return Verdict(None, reason=reason)
 
@@ -263,11 +261,6 @@ class Judge:
                 self._report.unmetered += usage is None
                 self._report.tokens_in += usage[0] if usage else 0
                 self._report.tokens_out += usage[1] if usage else 0
-
-    def _pause(self, attempt: int, wait: float | None, chance: random.Random) -> float:
-        if wait is None:
-            wait = self.settings.pause * 2**attempt * (1 + chance.random() / 2)
-        return min(wait, self.settings.longest_pause)
 
     def _count(self, reason: str) -> None:
         with self._lock:
@@ -295,5 +288,6 @@ def _pixels(image: Image.Image) -> str:
     return hashlib.sha256(f"{image.width}x{image.height};".encode() + image.tobytes()).hexdigest()
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(value: Any) -> str:
+    """Digest of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

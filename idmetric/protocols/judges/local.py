@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -74,7 +75,10 @@ class LocalModel:
         messages = [{"role": "user", "content": content}]
         sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
-        with self._turn, torch.inference_mode(), torch.random.fork_rng(self._devices()):
+        devices = [self.model.device] if self.model.device.type == "cuda" else []
+        ends = np.atleast_1d(self.model.generation_config.eos_token_id)  # some models have several
+
+        with self._turn, torch.inference_mode(), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             inputs = self.processor.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
@@ -83,17 +87,10 @@ class LocalModel:
             said = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, words:]
 
         usage = (int(words), len(said))
-        if len(said) >= max_tokens and int(said[-1]) not in self._ends():
+        if len(said) >= max_tokens and int(said[-1]) not in ends:
             raise NoAnswerError("the answer was cut off at max_tokens: allow more", usage=usage)
         text = self.processor.batch_decode([said], skip_special_tokens=True)[0]
         return Reply(text, usage, self.name)
-
-    def _devices(self) -> list[torch.device]:
-        return [self.model.device] if self.model.device.type == "cuda" else []
-
-    def _ends(self) -> set[int]:
-        ends = self.model.generation_config.eos_token_id
-        return set(ends) if isinstance(ends, list) else {ends}
 
 
 def _state(folder: Path) -> str:

@@ -82,8 +82,7 @@ class Answers:
         if key in self._known or self.folder is None:
             return self._known.get(key)
         try:
-            record = json_file.read(self._path(key))
-            return question.parse(json.dumps(record["answer"]))
+            return question.parse(json.dumps(json_file.read(self._path(key))["answer"]))
         except (OSError, ValueError, KeyError, TypeError):  # ask again and replace the file
             return None
 

@@ -68,12 +68,8 @@ class JudgeScorer:
 
         mask = self.look.mask_of(self.manifest, row)
         if mask is None:
-            raise ImageReadError(
-                describe(source), "it has no mask in the manifest, and the subject alone is to be seen"
-            )
-        subject, _ = cut_out(source, mask, self.look.outside)
-
-        return read_image(subject)
+            raise ImageReadError(describe(source), "the manifest has no mask of it, and only the subject is compared")
+        return read_image(cut_out(source, mask, self.look.outside)[0])
 
 
 class JudgeModel:
@@ -95,19 +91,18 @@ class JudgeModel:
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
         scorer = JudgeScorer(self.judge, manifest, settings.look, settings.pair_progress)
+
+        def problem(row: int) -> str | None:
+            try:
+                scorer.read(row)
+            except (ImageReadError, OSError) as error:
+                return str(error)
+            return None
+
         chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
         with ThreadPoolExecutor(settings.workers or min(8, os.cpu_count() or 1)) as pool:
-            found = dict(zip(chosen, pool.map(lambda row: _problem(scorer, row), chosen), strict=True))
-        problems = {row: text for row, text in found.items() if text is not None}
+            problems = {row: text for row, text in zip(chosen, pool.map(problem, chosen), strict=True) if text}
         if problems:
             raise UnreadableError(manifest, problems)
 
         return scorer
-
-
-def _problem(scorer: JudgeScorer, row: int) -> str | None:
-    try:
-        scorer.read(row)
-    except (ImageReadError, OSError) as error:
-        return str(error)
-    return None

@@ -10,8 +10,9 @@ Fisher-z row is tanh(mean(atanh(r))) over the methods (equation 6), its ± the s
 is over objects alone, 585 images a method, which the paper does not say and its released code does. ID-Sim's row
 (Fig. 25) pools the methods' animals and objects: Spearman's and Kendall's correlation with the mean human rating.
 
-Expected: `dreambench_paper`. Data: github.com/yuangpeng/dreambench_plus (images of the seven methods, ratings);
-docs/protocols-dreambench.md says which files, and how they become a folder or a manifest.
+Data: github.com/yuangpeng/dreambench_plus (images of the seven methods, ratings). docs/protocols-dreambench.md says
+which files are needed and how they become a folder or a manifest; `paper_numbers` in this package has the printed
+numbers.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.protocols.common.paper_numbers import HUMAN
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
-from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, from_manifest, humans
+from idmetric.protocols.nearid_table2_dreambench.paper_numbers import HUMAN
+from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, from_manifest, humans, rated_methods
 from idmetric.protocols.nearid_table2_dreambench.samples import pairs, rated
-from idmetric.protocols.nearid_table2_dreambench.table import RANKED, Options, by_table, pair, rank, rate
+from idmetric.protocols.nearid_table2_dreambench.table import RANKED, Options, pair, rank, rate
 
 OPTIONAL = ("data", "model")
 
@@ -148,7 +149,7 @@ def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any
         columns["score"] = []
 
     for category in options.categories:
-        for method in sorted({m for name in groups for m in ratings[name]}, key=by_table):
+        for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)
             if found is None:
                 continue

@@ -21,7 +21,7 @@ from typing import Any
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest
 from idmetric.io import json_file
-from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
+from idmetric.protocols.nearid_table2_dreambench.paper_numbers import DREAMBENCH_METHODS
 
 Item = tuple[str, int]
 
@@ -61,6 +61,13 @@ def read(path: str | Path) -> Ratings:
 def humans(ratings: Mapping[str, Any]) -> list[str]:
     """The raters who are groups of humans."""
     return sorted(rater for rater in ratings if _HUMAN.fullmatch(rater))
+
+
+def rated_methods(ratings: Ratings) -> list[str]:
+    """The methods with human ratings, in the order of NearID's Table 2, others after them."""
+    order = {method: place for place, method in enumerate(DREAMBENCH_METHODS)}
+    methods = {method for name in humans(ratings) for method in ratings[name]}
+    return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
 
 def from_manifest(manifest: Manifest) -> Ratings:

@@ -19,7 +19,7 @@ from idmetric.data.importers.dreambench import Ratings, method_of
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.paths import is_hidden, is_image
 from idmetric.io.extensions import IMAGE_ENDINGS
-from idmetric.protocols.nearid_table2_dreambench.ratings import Item, category_of, humans
+from idmetric.protocols.nearid_table2_dreambench.ratings import Item, category_of, humans, rated_methods
 
 NAME = "dreambench_pp"
 _PLACE = re.compile(r"(?P<prompt>\d+)_(?P<image>\d+)")
@@ -90,7 +90,7 @@ def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> 
     found = [p for p in pairs(manifest, ratings) if category_of(p.item) in categories]
     if not found:
         engines = sorted({str(e) for e in manifest.column("engine") if e})
-        methods = sorted({m for name in humans(ratings) for m in ratings[name]})
+        methods = sorted(rated_methods(ratings))
         raise ValueError(
             f"no image of {', '.join(categories)} is rated: images are of {', '.join(engines) or 'no method'}, "
             f"ratings of {', '.join(methods)}; a folder of images starts with its method's name"
@@ -104,8 +104,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     Raises:
         ValueError: if two runs are of one method, or a generated image has no reference.
     """
-    groups = [ratings[name] for name in humans(ratings)]
-    methods = sorted({method for group in groups for method in group})
+    groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
     anchors: dict[str | None, int] = {}
     for k, row in enumerate(manifest):
         if row.slot == "anchor" and anchors.setdefault(row.group, k) != k:

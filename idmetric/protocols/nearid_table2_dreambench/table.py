@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +16,20 @@ from idmetric.evaluate.bootstrap import percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.intervals import any_statistic
-from idmetric.protocols.common.paper_numbers import (
+from idmetric.protocols.common.result import Row, Value
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
     ALL_CATEGORIES,
-    DREAMBENCH_METHODS,
     FISHER_ROW,
     HUMAN,
     dreambench_printed,
     dreambench_ranks,
 )
-from idmetric.protocols.common.result import Row, Value
-from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans
+from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans, rated_methods
 
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
+_fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections below which an interval would say more than the data do
 
 
@@ -36,7 +38,7 @@ class Options:
     """Options of this protocol in addition to `scorers.Settings`.
 
     Args:
-        categories: which to report, of `dreambench_ratings.CATEGORIES`.
+        categories: which to report, of `ratings.CATEGORIES`.
         published_rounding: round each group's r to four decimals before the mean, as the released code does for its
             table. It moves a cell by at most 0.00005, which shows where a third decimal stands on the edge.
     """
@@ -50,8 +52,7 @@ class Options:
             raise ValueError(f"unknown category {(*unknown, '')[0]!r}: choose of {', '.join(CATEGORIES)}")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """An entry of the table: mean over the human groups, half their range (None for one pair alone)."""
 
     value: float
@@ -87,7 +88,10 @@ class Rated:
         Raises:
             ValueError: if one of them gave all images the same rating.
         """
-        found = [pearson(a, b) for a, b in self.compared()]
+        try:
+            found = [pearson(a, b) for a, b in self.compared()]
+        except ValueError as error:
+            raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
         found = [round(r, 4) for r in found] if rounded else found
         return Cell(float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None)
 
@@ -122,7 +126,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
     Raises:
         ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
     """
-    methods = sorted({m for name in humans(ratings) for m in ratings[name]}, key=by_table)
+    methods = rated_methods(ratings)
     rows: list[Row] = []
     notes, means, count = [], [], 0
 
@@ -131,7 +135,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
         rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
         if len(found) > 1:
             rows.append(_row(rater, category, FISHER_ROW, found, settings, options))
-            means.append(fisher_mean([_cell(r, options).value for r in found], limit=_LIMIT).mean)
+            means.append(_fisher([r.cell(options.published_rounding).value for r in found])[0])
             count += sum(len(r.items) for r in found)
         missing = sum(r.missing for r in found)
         if missing:
@@ -141,7 +145,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
         raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
         paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
-        mean = fisher_mean(means, limit=_LIMIT).mean
+        mean, _ = _fisher(means)
         rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
 
     return rows, notes
@@ -162,7 +166,7 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     Returns:
         The row; None without images of both categories, or where all have one rating or score.
     """
-    methods = sorted({m for name in humans(ratings) for m in ratings[name]})
+    methods = sorted(rated_methods(ratings))
     found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
     if {category for category, _ in found} != set(RANKED):
         return None
@@ -185,11 +189,8 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
 
 def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: Options) -> Row:
     """A cell with the interval over collections; several methods give their Fisher-z mean."""
-
-    cells = [_cell(r, options) for r in found]
-    mean, spread = cells[0].value, cells[0].spread
-    if method == FISHER_ROW:
-        mean, spread = fisher_mean([c.value for c in cells], limit=_LIMIT)
+    cells = [r.cell(options.published_rounding) for r in found]
+    mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
     low, high = _interval(found, settings, options)
     count = sum(len(r.items) for r in found)
     paper = dreambench_printed(rater, category, method)
@@ -198,13 +199,6 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
         row[_SPREAD] = Value(spread, None, None, count, paper[1])
 
     return row
-
-
-def _cell(rated: Rated, options: Options) -> Cell:
-    try:
-        return rated.cell(options.published_rounding)
-    except ValueError as error:
-        raise ValueError(f"{rated.method}, {category_of(rated.items[0])}: {error}") from error
 
 
 def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
@@ -222,8 +216,3 @@ def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> t
 
     means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
     return percentiles(means, settings.bootstrap) or (None, None)
-
-
-def by_table(method: str) -> tuple[int, str]:
-    """Sorts methods as Table 2 does, others after them."""
-    return (DREAMBENCH_METHODS.index(method) if method in DREAMBENCH_METHODS else len(DREAMBENCH_METHODS), method)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from idmetric.protocols.common.columns import plain
+
 # meta-task -> its data sets; * = out of domain, for evaluation alone. Queries in thousands (figure of the data's page):
 # Cars196 1.6, CompCars 2.4, Inshop 3.5, Rp2k 5.4, SOP 2.8, MET 2.7, GLDV2 3, iNat 3, Product1m 3.1, ShopProduct 3;
 # MS-Celeb 3, iCartoonFace 1.8, DukeMTMC 2.2, IUST 1.4, VeRi776 1.5, Market1501 2.9, CasiaFace 3; PIPA 2.9, MultiID 3.1,
@@ -25,9 +27,5 @@ _OTHER_NAMES = {
 
 def known_name(dataset: str) -> str | None:
     """MVEB's own name of a data set, such as "Cars196" for "mveb/cars196"; None if it is not one of the 28."""
-    plain = _plain(dataset.rpartition("/")[2])
-    return _OTHER_NAMES.get(plain) or next((name for name in TASK_OF if _plain(name) == plain), None)
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    wanted = plain(dataset.rpartition("/")[2])
+    return _OTHER_NAMES.get(wanted) or next((name for name in TASK_OF if plain(name) == wanted), None)

@@ -46,8 +46,8 @@ from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
-from idmetric.protocols.common.result import Items, Result, Row, Value, extend
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, left_out
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
 
@@ -104,17 +104,18 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     """
     if not models:
         raise ValueError("no models: give at least one")
-    asked, bound, notes = _bind(data, models, settings, options)
+    asked, bound = _bind(data, models, settings, options)
     about = {**settings.as_dict(), "tasks": dict(options.tasks)}
     results = []
 
-    for name, scorer in bound.items():
+    for scorer, result in bound.results("mveb", about, asked.notes):
         row = None if settings.look.masked or settings.distance != "cls" else (
-            options.paper or visme_row(scorer.signature().get("model", ""))
+            options.paper or visme_row(result.signature.get("model", ""))
         )  # fmt: skip
-        rows, items, lost = _rows(scorer, asked, settings, row)
-        own = [*notes, *asked.notes, *lost, *_remarks(asked, models[name])]
-        results.append(Result("mveb", name, rows, scorer.signature(), about, items, own))
+        _measure(scorer, asked, settings, row, result)
+        if any(one.task == "ID-Edit" for one in asked.sets) and _follows(models[result.model]) == "nothing":
+            result.notes.append("no text tower: Identity Editing by images alone")
+        results.append(result)
 
     return results
 
@@ -130,15 +131,13 @@ def _follows(model: Any) -> str:
     return "instructions" if reads else "nothing"
 
 
-def _bind(
-    data: Manifest, models: Models, settings: Settings, options: Options
-) -> tuple[Asked, dict[str, Scorer], list[str]]:
+def _bind(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Asked, Bound]:
     """Models bound to the questions; an image that cannot be read leaves with its questions, where that is wanted."""
     notes: list[str] = []
     while True:
         asked = ask(data, options.tasks)
         try:
-            return asked, _bound(asked, models, replace(settings, on_error="fail")), notes
+            return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
         except UnreadableError as error:
             if settings.on_error == "fail":
                 raise
@@ -156,18 +155,10 @@ def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer
     return {name: found[name] for name in models}
 
 
-def _remarks(asked: Asked, model: Any) -> list[str]:
-    editing = any(one.task == "ID-Edit" for one in asked.sets)
-    return ["no text tower: Identity Editing by images alone"] if editing and _follows(model) == "nothing" else []
-
-
 # Numbers
 
 
-def _rows(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None) -> tuple[list[Row], Items, list[str]]:
-    rows: list[Row] = []
-    items: Items = {}
-    notes: list[str] = []
+def _measure(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None, result: Result) -> None:
     values: dict[str, Value] = {}
     ids = texts(asked.data, "id")
 
@@ -175,21 +166,22 @@ def _rows(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None) -
         won = answers(scorer, one)
         there = np.isfinite(won)
         if not there.all():
-            notes.append(f"{one.dataset}: {int((~there).sum())} questions have no answer and are left out")
+            result.notes.append(f"{one.dataset}: {int((~there).sum())} questions have no answer and are left out")
         if not there.any():
             continue
         value = mean(won[there], one.owner[there], settings)
         values[one.dataset] = value
-        rows.append({"task": one.task or "-", "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value})
-        extend(items, "questions", dataset=[one.dataset] * int(there.sum()), id=ids[one.queries[there]],
+        row: Row = {"task": one.task or "-", "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value}
+        result.rows.append(row)
+        result.keep("questions", dataset=[one.dataset] * int(there.sum()), id=ids[one.queries[there]],
                **{_P1: won[there]})  # fmt: skip
 
     if not values:
         raise ValueError("no question has an answer")
     strangers = [name for name in values if known_name(name) is None]
     if strangers:
-        notes.append(f"not among MVEB's sets, and in no mean over them: {', '.join(strangers)}")
-    return rows + _means(asked.sets, values, paper), items, notes
+        result.notes.append(f"not among MVEB's sets, and in no mean over them: {', '.join(strangers)}")
+    result.rows.extend(_means(asked.sets, values, paper))
 
 
 def answers(scorer: Scorer, one: Questions) -> Array:
