@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
+import re
+import shlex
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from idmetric import Backbone
+from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
@@ -203,12 +207,11 @@ def build(config: Config, data: Manifest, processes: Processes) -> PairRecipe:
     return recipe
 
 
-def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int = 0, count: int = 1) -> None:
-    """Train in a new process, as one of `count`; what it says and raises goes to out-RANK.txt beside `out`."""
+def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int = 0, port: str = "") -> None:
+    """Train in a new process, with a port as one of two; its output and errors go to out-RANK.txt next to `out`."""
     os.setsid()  # so that a test can signal this process and its loaders together
-    port = settings.pop("port", "")
-    if count > 1:
-        launched(rank, count, port)
+    if port:
+        launched(rank, port)
     torch.set_num_threads(1)
     with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
         processes = Processes(cpu=True)
@@ -220,9 +223,9 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
         processes.close()
 
 
-def exchange(folder: Path, rank: int, count: int, port: str) -> None:
-    """What one of several processes gets from the others, as JSON."""
-    launched(rank, count, port)
+def exchange(folder: Path, rank: int, port: str) -> None:
+    """Write what one of two processes gets from the other, as JSON."""
+    launched(rank, port)
     processes = Processes(cpu=True)
     own = torch.tensor([[10.0 * rank], [10.0 * rank + 1]], requires_grad=True)
     floats = processes.gather(own)
@@ -261,9 +264,63 @@ def _refuse() -> int:
     raise ValueError("no")
 
 
-def launched(rank: int, count: int, port: str) -> None:
-    """The environment that torchrun and `accelerate launch` make."""
+def launched(rank: int, port: str) -> None:
+    """Set the environment as torchrun and `accelerate launch` do for one of two processes, with one thread each."""
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
     }  # fmt: skip
+    torch.set_num_threads(1)
+
+
+def free_port() -> str:
+    """A port on which two processes can meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def in_two_processes(
+    target: Callable[..., None], *given: Any, meanwhile: Callable[[], Any] = lambda: None, seconds: float = 120
+) -> list[int]:
+    """Run `target(*given, rank, port)` as two processes that start without this one's state; return their exit codes.
+
+    Args:
+        meanwhile: called here while they run.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train_parts", target.__module__])
+    port = free_port()
+    group = [context.Process(target=target, args=(*given, rank, port)) for rank in (0, 1)]
+    for process in group:
+        process.start()
+    meanwhile()
+    for process in group:
+        process.join(seconds)
+    hanging = [process for process in group if process.is_alive()]
+    for process in hanging:
+        process.kill()
+    assert not hanging, "the processes wait for each other"
+    return [process.exitcode or 0 for process in group]
+
+
+def check_commands(recipe: str, *, commands: int, options: int, section: str = "") -> None:
+    """Parse the commands and options of a recipe's page, of which there must be so many.
+
+    Args:
+        section: heading of the only section in which to look for options.
+    """
+    page = Path(__file__).resolve().parents[1] / "docs" / f"train-{recipe}.md"
+    text = re.sub(r"\s*\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", text, flags=re.M)
+    part = text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text
+    found = re.findall(r"`(--[^`]*)`", part)
+    assert (len(lines) >= commands, len(found) >= options) == (True, True)
+    for given in (*lines, *(f"{recipe} {name}" for name in found)):
+        build_parser(recipe).parse_args(shlex.split(given, comments=True))
+
+
+def picture(seed: int, width: int = 60, height: int = 44, blocks: tuple[int, int] = (6, 8)) -> Image.Image:
+    """A picture of random soft blocks of color, rows by columns."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (*blocks, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)

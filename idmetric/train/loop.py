@@ -182,7 +182,7 @@ class _Run:
     def _check_modules(self) -> None:
         held = {id(p) for module in self.modules.values() for p in module.parameters()}
         if lost := sum(id(p) not in held for p in self.parameters):
-            raise TrainError(f"modules() lacks {lost} of the optimiser's parameters: no checkpoint would hold them")
+            raise TrainError(f"modules() lacks {lost} of the optimizer's parameters: no checkpoint would hold them")
 
     def _resume(self, step: int, folder: Path) -> None:
         state.load(folder, self.modules, self.optimizer, self.processes.scaler)

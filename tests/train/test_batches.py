@@ -17,11 +17,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.train import augment
 from idmetric.train.augment import View
 from idmetric.train.batches import Pictures, batch_rows, check, generator, permutation, share, steps_per_epoch
-
-
-def picture(seed: int, width: int = 60, height: int = 44) -> Image.Image:
-    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+from tests.train_parts import picture
 
 
 def disc(width: int = 60, height: int = 44) -> Image.Image:

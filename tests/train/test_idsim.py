@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
-import socket
+import re
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models import backbone as backbones
+from idmetric.models.idsim import IDSimConfig
 from idmetric.train import augment, state
 from idmetric.train.batches import generator
 from idmetric.train.idsim.config import SMOKE, Config
@@ -37,7 +36,7 @@ from idmetric.train.processes import Processes
 from idmetric.train.splits import TRAINING, VALIDATION
 from tests.reference.losses_loop import cos, mean, one_of, softplus
 from tests.reference.sinkhorn_loop import sinkhorn
-from tests.train_parts import a_minute_offline, kept
+from tests.train_parts import a_minute_offline, in_two_processes, kept, launched
 
 SIDE = 48  # pixels: 9 patches
 CONFIG = Config(
@@ -46,14 +45,6 @@ CONFIG = Config(
 )  # fmt: skip
 PLAIN = replace(CONFIG, dropout=0.0, augment=False, noise=0.0)
 SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def picture(folder: Path, name: str, seed: int) -> str:
@@ -81,10 +72,6 @@ def triplets(folder: Path, count: int = 6, split: str | None = None, **change: A
             parent = f"{word}/0" if row.get("role") else None
             rows.append(Row(path=path, id=f"{word}/{slot}", group=word, split=split, parent=parent, **row))
     return rows
-
-
-def manifest(folder: Path, count: int = 6) -> Manifest:
-    return Manifest.from_rows(triplets(folder, count), folder)
 
 
 @pytest.fixture(scope="module")
@@ -163,18 +150,15 @@ def test_smoke_data_are_rendered_once(smoke: Path) -> None:
 
 
 def test_defaults_are_the_papers() -> None:
-    config = Config()
-    assert (config.rank, config.alpha, config.dropout, config.hidden, config.image_size) == (16, 32, 0.05, 512, 448)
-    assert (config.lr, config.batch_size, config.accumulation, config.epochs) == (3e-4, 8, 4, 3)
-    assert (config.precision, config.noise, config.patch_weight, config.max_tokens) == ("bf16", 0.1, 1.0, 1024)
-    assert (config.blur, config.scaling) == (0.05, 0.05)
-    assert (config.crop, config.jitter, config.jitter_p, config.blur_p) == ((0.9, 1.0), (0.2, 0.2, 0.08), 0.8, 0.5)
-    assert (config.terms, config.objective, config.patch_metric, config.negatives) == (
-        "both", "infonce", "sinkhorn", "batch"
-    )  # fmt: skip
-    assert (config.margin, config.hinge_margin) == (0.0, 0.1)
-    assert config.backbone == "vit_large_patch16_dinov3.lvd1689m"
-    assert not config.backbone_weights  # pretrained ones, fetched
+    papers = {
+        "rank": 16, "alpha": 32, "dropout": 0.05, "hidden": 512, "image_size": 448, "lr": 3e-4, "batch_size": 8,
+        "accumulation": 4, "epochs": 3, "precision": "bf16", "noise": 0.1, "patch_weight": 1.0, "max_tokens": 1024,
+        "blur": 0.05, "scaling": 0.05, "crop": (0.9, 1.0), "jitter": (0.2, 0.2, 0.08), "jitter_p": 0.8, "blur_p": 0.5,
+        "terms": "both", "objective": "infonce", "patch_metric": "sinkhorn", "negatives": "batch", "margin": 0.0,
+        "hinge_margin": 0.1, "backbone": "vit_large_patch16_dinov3.lvd1689m",
+        "backbone_weights": "",  # pretrained ones, fetched
+    }  # fmt: skip
+    assert asdict(Config()).items() >= papers.items()
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,38 +173,40 @@ def test_the_command_says_what_is_missing(tmp_path: Path, capsys: pytest.Capture
 
 
 def wrong(data: Manifest, config: Config = PLAIN) -> str:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  # told by the callers
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the callers check its text
         build(config, data, Processes(cpu=True))
     return str(caught.value)
 
 
-def test_wrong_data_are_told_with_the_way_out(tmp_path: Path) -> None:
+WRONG: dict[str, Callable[[list[Row]], list[Row]]] = {
+    "6 of 6 groups have no negative, such as 'all-0', 'all-1', .*mine triplets": lambda rows: [
+        row for row in rows if row.slot != "negative"
+    ],
+    "none has a group and the slot anchor, positive, negative; `idmetric data mine triplets`": lambda rows: [
+        replace(row, group=None, slot=None) for row in rows
+    ],
+    "the splits are test": lambda rows: [replace(row, split="test") for row in rows],
+    "no triplets of split validation": lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")],
+    "1 of 6 triplets have a positive of another identity than their anchor's, such as 'all-0'": lambda rows: [
+        rows[0], replace(rows[1], identity="other"), *rows[2:]
+    ],
+    "a negative of their anchor's identity, such as 'all-0'": lambda rows: [
+        *rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]
+    ],
+    "6 of 6 triplets have an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
+    "1 groups have several anchors, such as 'all-0'": lambda rows: [*rows, replace(rows[0], id="again")],
+}  # fmt: skip
+
+
+def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
-
-    def with_rows(*changed: Row) -> Manifest:
-        return Manifest.from_rows(changed, tmp_path)
-
-    pairs = with_rows(*(row for row in rows if row.slot != "negative"))
-    assert "6 of 6 groups have no negative, such as 'all-0', 'all-1'" in wrong(pairs)
-    assert "mine triplets" in wrong(pairs)
-    plain = with_rows(*(replace(row, group=None, slot=None) for row in rows))
-    assert "none has a group and the slot anchor, positive, negative; `idmetric data mine triplets`" in wrong(plain)
-    tests = with_rows(*(replace(row, split="test") for row in rows))
-    assert "the splits are test" in wrong(tests)
-    validated = with_rows(*rows, Row("x", "all-0-0.png", id="x", split="val"))
-    assert "no triplets of split validation" in wrong(validated)
-    mixed = with_rows(*rows[:1], replace(rows[1], identity="other"), *rows[2:])
-    assert "1 of 6 triplets have a positive of another identity than their anchor's, such as 'all-0'" in wrong(mixed)
-    same = with_rows(*rows[:2], replace(rows[2], identity="thing-0"), *rows[3:])
-    assert "a negative of their anchor's identity, such as 'all-0'" in wrong(same)
-    nameless = with_rows(*(replace(row, identity=None) for row in rows))
-    assert "6 of 6 triplets have an anchor without identity" in wrong(nameless)
-    double = with_rows(*rows, replace(rows[0], id="again"))
-    assert "1 groups have several anchors, such as 'all-0'" in wrong(double)
-    assert "6 items do not fill a batch of 8" in wrong(with_rows(*rows), replace(PLAIN, batch_size=4))
-    one = with_rows(*(replace(r, identity="mug" if r.slot != "negative" else f"{r.group}~edit") for r in rows))
-    assert "all 6 triplets are of one identity, 'mug'" in wrong(one)
-    assert "--negatives single" in wrong(one)
+    for text, changed in WRONG.items():
+        assert re.search(text, wrong(Manifest.from_rows(changed(rows), tmp_path))), text
+    whole = Manifest.from_rows(rows, tmp_path)
+    assert "6 items do not fill a batch of 8" in wrong(whole, replace(PLAIN, batch_size=4))
+    names = ["mug" if row.slot != "negative" else f"{row.group}~edit" for row in rows]
+    one = whole.replace(identity=names)
+    assert re.search("all 6 triplets are of one identity, 'mug'.*--negatives single", wrong(one))
     build(replace(PLAIN, negatives="single"), one, Processes(cpu=True))
 
 
@@ -238,15 +224,15 @@ def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manif
         values = data.column(column)
         held_out = data.column("split").index("val")
         shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
-        told = wrong(data.replace(**{column: shared}))
-        assert (
-            f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)" in told
-        )
-        assert "idmetric data split" in told
+        message = wrong(data.replace(**{column: shared}))
+        text = f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)"
+        assert text in message
+        assert "idmetric data split" in message
 
 
 def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:
-    found = recipe(replace(PLAIN, batch_size=2, accumulation=2, epochs=3), manifest(tmp_path, 12))
+    data = Manifest.from_rows(triplets(tmp_path, 12), tmp_path)
+    found = recipe(replace(PLAIN, batch_size=2, accumulation=2, epochs=3), data)
     assert found.steps == 9
     rows = [[part.rows[0] for part in found.load(step)] for step in range(9)]
     epochs = [np.concatenate([np.ravel(step) for step in rows[k : k + 3]]).tolist() for k in (0, 3, 6)]
@@ -535,7 +521,8 @@ def test_bfloat16_comes_near_float32(data: Manifest) -> None:
 
 
 def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifest) -> None:
-    other = untrained(recipe_settings(), "", seed=5).backbone
+    settings = IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
+    other = untrained(settings, "", seed=5).backbone
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "model.safetensors")
     found = recipe(replace(PLAIN, backbone_weights=str(tmp_path / "model.safetensors")), data, lively=False)
     pixels = torch.rand(1, 3, SIDE, SIDE)
@@ -549,12 +536,6 @@ def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifes
     assert again.settings == found.settings
     with pytest.raises(CheckpointError, match=r"--backbone-weights lost: no such file"):
         recipe(replace(PLAIN, backbone_weights="lost"), data)
-
-
-def recipe_settings() -> Any:
-    from idmetric.models.idsim import IDSimConfig
-
-    return IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
 
 
 def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,8 +552,6 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
 
 
 def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> None:
-    from idmetric.models.idsim import IDSimConfig
-
     name, args = "vit_small_patch14_dinov2", {"depth": 1, "embed_dim": 48, "num_heads": 3}
     whole = backbones.build(name, args=args)  # at 518 pixels
     torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
@@ -584,7 +563,7 @@ def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> No
     assert not any(p.requires_grad for p in found.parameters())
 
 
-def test_an_encoder_without_such_layers_is_told(data: Manifest) -> None:
+def test_an_encoder_without_such_layers_is_refused(data: Manifest) -> None:
     config = replace(PLAIN, backbone="resnet18", backbone_args={"channels": [8, 16, 24, 32]})
     assert "no linear layers named 'vit'" in wrong(data, config)
 
@@ -621,7 +600,7 @@ def test_a_few_triplets_are_compared_by_patches_always_the_same(data: Manifest) 
 
 
 def test_without_rows_of_val_nothing_is_validated(tmp_path: Path) -> None:
-    found = recipe(PLAIN, manifest(tmp_path))
+    found = recipe(PLAIN, Manifest.from_rows(triplets(tmp_path), tmp_path))
     assert found.validate() == {}
     assert found.best == ""
 
@@ -674,9 +653,7 @@ def test_other_data_are_no_same_run(data: Manifest) -> None:
 
 def train_as(out: Path, file: Path, rank: int, port: str) -> None:
     """Train as one of two processes."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                   "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": port}  # fmt: skip
-    torch.set_num_threads(1)
+    launched(rank, port)
     processes = Processes(cpu=True)
     for name, config in TOGETHER.items():
         save_file(trained(config, read(file), processes), out / f"{name}-{rank}.safetensors")
@@ -706,21 +683,13 @@ TOGETHER = {
 
 @pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
-    data.filter(split=None).write(tmp_path / "data.parquet")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.train.test_idsim"])
-    parts = (tmp_path, tmp_path / "data.parquet")
-    group = [context.Process(target=train_as, args=(*parts, rank, port)) for rank in (0, 1)]
-    for process in group:
-        process.start()
-    alone = {name: trained(c, read(parts[1]), Processes(cpu=True)) for name, c in TOGETHER.items()}
-    for process in group:
-        process.join(180)
-        process.kill()  # where it hangs
-    assert [process.exitcode for process in group] == [0, 0]
+    file, alone = tmp_path / "data.parquet", dict[str, dict[str, Tensor]]()
+    data.filter(split=None).write(file)
+
+    def train_alone() -> None:
+        alone.update({name: trained(c, read(file), Processes(cpu=True)) for name, c in TOGETHER.items()})
+
+    assert in_two_processes(train_as, tmp_path, file, meanwhile=train_alone, seconds=180) == [0, 0]
     for name, config in TOGETHER.items():
         fresh = recipe(config, data).model.state_dict()
         for rank in (0, 1):
@@ -730,7 +699,7 @@ def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) 
         assert max(float((p - fresh[n]).abs().max()) for n, p in alone[name].items()) > 5e-4
 
 
-def test_processes_that_cannot_share_a_step_are_told() -> None:
+def test_processes_that_cannot_share_a_step_are_refused() -> None:
     assert Share.of(8, 4, 1, 2) == Share(range(2, 4), range(8))
     assert Share.of(8, 4, 3, 4) == Share(range(3, 4), range(8))
     assert Share.of(8, 4, 5, 8) == Share(range(4), range(5, 6))

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import pickle
-import re
-import shlex
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +20,8 @@ from torch import Tensor
 
 from idmetric import Backbone, load
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.cli.train import build_parser, main
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.cli.train import main
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.train import state
 from idmetric.train.ilgen.batches import draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.config import PAPER, SMOKE, Config
@@ -37,18 +33,10 @@ from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
-from tests.train_parts import a_minute_offline, kept
+from tests.train_parts import a_minute_offline, check_commands, in_two_processes, kept, launched
 
 LOSSES = tuple(PAPER)
 RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) -> Manifest:
@@ -92,9 +80,15 @@ def trained(data: Manifest, out: Path, settings: dict[str, Any] | None = None, *
     return recipe
 
 
-def vectors(recipe: ILGen, rows: Any) -> list[Any]:
-    """Embeddings of rows, one by one, by the public call."""
+def loss_of(recipe: ILGen, step: int = 0) -> float:
+    return float(recipe.step(recipe.load(step))["loss"])
+
+
+def vectors(recipe: ILGen, rows: Any = None) -> list[Any]:
+    """Embeddings of rows, by default those of the first batch, one by one, by the public call."""
     model = recipe.model.eval()
+    if rows is None:
+        rows = recipe.batches.classes.flat[recipe.batches.draw(0).image[:, 0].numpy()]
     found = [model.embed(recipe.batches.pictures.data.image(int(row))).cls[0].double().numpy() for row in rows]
     recipe.model.train()
     return found
@@ -187,26 +181,21 @@ def test_a_step_of_recall_at_k_is_the_equation_on_images_embedded_one_by_one(dat
     for options in ({}, {"query_in_database": True}, {"queries": "all", "ks": (1, 3), "rank_temperature": 0.1,
                                                       "recall_temperature": 0.5}):  # fmt: skip
         recipe = lively(made(data, augment=False, **options))
-        drawn = recipe.batches.draw(1)
-        x = vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])
+        drawn, own = recipe.batches.draw(0), recipe.config
         expected = loop.recall_at_k(
-            x, drawn.label.tolist(), drawn.query.tolist(), options.get("ks", (1, 2, 4, 8)),
-            query_in_database=options.get("query_in_database", False),
-            t_rank=options.get("rank_temperature", 0.01), t_recall=options.get("recall_temperature", 1.0),
+            vectors(recipe), drawn.label.tolist(), drawn.query.tolist(), own.ks, t_rank=own.rank_temperature,
+            t_recall=own.recall_temperature, query_in_database=own.query_in_database,
         )  # fmt: skip
-        assert float(recipe.step(recipe.load(1))["loss"]) == pytest.approx(expected, rel=1e-3)
+        assert loss_of(recipe) == pytest.approx(expected, rel=1e-3)
         assert len(drawn.query) == (16 if options.get("queries") else 4)
 
 
 def test_a_step_of_infonce_is_the_equation_with_every_image_a_query(data: Manifest) -> None:
     for options in ({}, {"siblings": True, "temperature": 0.2}):
         recipe = lively(made(data, loss="infonce", augment=False, **options))
-        drawn = recipe.batches.draw(0)
-        x = vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])
-        expected = loop.label_info_nce(
-            x, drawn.label.tolist(), options.get("temperature", 0.05), bool(options.get("siblings"))
-        )
-        assert float(recipe.step(recipe.load(0))["loss"]) == pytest.approx(expected, rel=1e-4)
+        labels, own = recipe.batches.draw(0).label.tolist(), recipe.config
+        expected = loop.label_info_nce(vectors(recipe), labels, own.temperature, own.siblings)
+        assert loss_of(recipe) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("margin", [1.0, 0.4])
@@ -231,13 +220,13 @@ def test_a_step_of_softmax_margin_is_cross_entropy_of_scaled_cosines(data: Manif
     recipe = lively(made(data, loss="softmax-margin", augment=False, softmax_scale=8.0, softmax_margin=0.2))
     assert isinstance(recipe.loss, SoftmaxMargin)
     drawn = recipe.batches.draw(0)
-    x = torch.tensor(np.stack(vectors(recipe, recipe.batches.classes.flat[drawn.image[:, 0].numpy()])))
+    x = torch.tensor(np.stack(vectors(recipe)))
     cosine = F.normalize(x, dim=1) @ F.normalize(recipe.loss.prototype.detach().double(), dim=1).T
     terms = []
     for row, label in zip(cosine, drawn.label.tolist(), strict=True):
         logits = [8 * (c - 0.2 * (k == label)) for k, c in enumerate(row.tolist())]
         terms.append(np.log(np.exp(logits).sum()) - logits[label])
-    assert float(recipe.step(recipe.load(0))["loss"]) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert loss_of(recipe) == pytest.approx(np.mean(terms), rel=1e-4)
     assert len(drawn.label) == 16
 
 
@@ -334,7 +323,7 @@ def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: Mani
         recipe = made(data, chunk=chunk, images=2, **options)
         before = {name: b.clone() for name, b in recipe.model.named_buffers()}
         assert before
-        found.append(float(recipe.step(recipe.load(0))["loss"]))
+        found.append(loss_of(recipe))
         assert all(b.equal(before[name]) for name, b in recipe.model.named_buffers())
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
@@ -353,21 +342,24 @@ def test_it_learns_to_retrieve(data: Manifest, tmp_path: Path) -> None:
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
-    found = Config()
-    assert (found.loss, found.classes, found.images, found.batch_size, found.epochs) == ("recall@k", 400, 4, 1600, 1)
-    assert (found.ks, found.rank_temperature, found.recall_temperature) == ((1, 2, 4, 8), 0.01, 1.0)
-    assert (found.lr, found.weight_decay, found.queries, found.query_in_database) == (1e-5, 1e-6, "one", False)
-    assert pass_length(20_000, found.classes) == 50
-    # numbers that the paper does not tell are MoCo's
-    assert (found.augment, found.crop, found.jitter, found.grey, found.flip) == (
-        True, (0.2, 1.0), (0.4, 0.4, 0.4, 0.4), 0.2, 0.5
-    )  # fmt: skip
-    assert (Config(loss="infonce").temperature, Config(loss="infonce").batch_size) == (0.05, 1600)
-    other = Config(loss="contrastive")
-    assert (other.lr, other.batch_size, other.contrastive_margin) == (1e-7, 8, 1.0)
-    last = Config(loss="softmax-margin")
-    assert (last.lr, last.classifier_lr, last.batch_size, last.frozen_epochs) == (1e-6, 1e-3, 16, 2)
-    assert (last.softmax_scale, last.softmax_margin) == (16.0, 0.0)
+    papers: dict[str, dict[str, Any]] = {
+        "recall@k": {
+            "classes": 400, "images": 4, "batch_size": 1600, "epochs": 1, "ks": (1, 2, 4, 8), "rank_temperature": 0.01,
+            "recall_temperature": 1.0, "lr": 1e-5, "weight_decay": 1e-6, "queries": "one", "query_in_database": False,
+            # numbers that the paper does not give are MoCo's
+            "augment": True, "crop": (0.2, 1.0), "jitter": (0.4, 0.4, 0.4, 0.4), "grey": 0.2, "flip": 0.5,
+        },
+        "infonce": {"temperature": 0.05, "batch_size": 1600},
+        "contrastive": {"lr": 1e-7, "batch_size": 8, "contrastive_margin": 1.0},
+        "softmax-margin": {
+            "lr": 1e-6, "classifier_lr": 1e-3, "batch_size": 16, "frozen_epochs": 2, "softmax_scale": 16.0,
+            "softmax_margin": 0.0,
+        },
+    }  # fmt: skip
+    assert Config().loss == "recall@k"
+    for loss, values in papers.items():
+        assert asdict(Config(loss=loss)).items() >= values.items()  # type: ignore[arg-type]
+    assert pass_length(20_000, Config().classes) == 50
     assert Config(loss="contrastive", lr=3.0, batch_size=2).lr == 3.0
 
 
@@ -407,7 +399,7 @@ def test_each_switch_of_the_batches_changes_them(data: Manifest, option: str, va
         assert (other.float().std(2) < 1).all()
 
 
-def test_negatives_are_mined_as_often_as_told(data: Manifest) -> None:
+def test_negatives_are_mined_at_the_steps_asked_for(data: Manifest) -> None:
     for every, due in ((0, [0, 5]), (2, [0, 2, 4, 6, 8])):
         recipe = made(data, loss="contrastive", mine_every=every)
         assert isinstance(recipe.loss, Contrastive)
@@ -435,27 +427,25 @@ def test_settings_that_cannot_be_are_refused() -> None:
 # Runs
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path, loss: str) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(
+    data: Manifest, tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"loss": loss, "epochs": 3 if loss == "softmax-margin" else 2, "mine_every": 3}
     settings = {"validate_every": 3}
     whole = trained(data, tmp_path / "whole", settings, **options)
-    recipe = made(data, **options)
-    plain = recipe.step
+    step = ILGen.step
 
-    def step(batch: Any) -> Any:
+    def killed(self: ILGen, batch: Any) -> Any:
         if batch["drawn"].step == 5:
-            raise Killed
-        return plain(batch)
+            raise KeyboardInterrupt
+        return step(self, batch)
 
-    recipe.step = step  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        fit(recipe, tmp_path / "run", Settings(**{**RUN, **settings}), recipe.processes)
+    with monkeypatch.context() as patch:
+        patch.setattr(ILGen, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(data, tmp_path / "run", settings, **options)
     assert max(state.folders(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", {**settings, "workers": 2}, **options)
     for part in ("model.safetensors", f"checkpoints/step-{whole.steps:06}/state.safetensors"):
@@ -464,19 +454,17 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
         assert all(a[k].equal(b[k]) for k in a)
 
 
-def test_a_run_is_not_gone_on_with_on_other_data_but_with_another_chunk(data: Manifest) -> None:
+def test_a_run_resumes_with_another_chunk_but_not_on_other_data(data: Manifest) -> None:
     settings = [made(data, chunk=7, checkpointing=True).settings, made(data).settings]
     assert settings[0] == settings[1]
     assert made(data.take(range(32))).settings["data"] != settings[0]["data"]
     assert json.loads(json.dumps(settings[0]))["ks"] == [1, 2, 4, 8]
 
 
-def together(data: Manifest, out: Path, count: int, rank: int = 0, port: str = "") -> None:
-    """Runs of two losses as one of `count` processes, by plain gradient descent."""
-    if count > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_PORT": port,
-                       "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}  # fmt: skip
-    torch.set_num_threads(1)
+def together(data: Manifest, out: Path, rank: int = 0, port: str = "") -> None:
+    """Train three losses by plain gradient descent, with a port as one of two processes."""
+    if port:
+        launched(rank, port)
     processes = Processes(cpu=True)
     for loss in ("recall@k", "contrastive", "softmax-margin"):
         recipe = build(config(loss=loss, batch_size=None if loss == "recall@k" else 6), data, processes)
@@ -491,18 +479,8 @@ def together(data: Manifest, out: Path, count: int, rank: int = 0, port: str = "
 
 @pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.train.test_ilgen"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    group = [context.Process(target=together, args=(data, tmp_path / "two", 2, rank, port)) for rank in range(2)]
-    for process in group:
-        process.start()
-    together(data, tmp_path / "one", 1)
-    for process in group:
-        process.join(120)
-        assert process.exitcode == 0
+    alone = partial(together, data, tmp_path / "one")
+    assert in_two_processes(together, data, tmp_path / "two", meanwhile=alone) == [0, 0]
     for loss in ("recall@k", "contrastive", "softmax-margin"):
         one, two = (load_file(tmp_path / name / loss / "model.safetensors") for name in ("one", "two"))
         for name in one:
@@ -524,10 +502,12 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     out = tmp_path / "run"
     with a_minute_offline():
         assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
+    world = out / "smoke-data" / "world"
+    pictures = sorted(map(str, read(world / "manifest.parquet").column("path")))[:2]
     program = (
         "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"
         f"model = idmetric.load({str(out)!r}, device='cpu')\n"
-        f"a, b = (r'{out}/smoke-data/world/' + p for p in {sorted(_pictures(out))[:2]!r})\n"
+        f"a, b = (r'{world}/' + p for p in {pictures!r})\n"
         "print(type(model).__name__, model(a, b).item(), model(a, a).item())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -538,13 +518,7 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     assert load_file(out / "model.safetensors").keys() == {f"backbone.{k}" for k in plain.state_dict()}
 
 
-def _pictures(out: Path) -> list[str]:
-    from idmetric.data.manifest.table import read
-
-    return [str(p) for p in read(out / "smoke-data" / "world" / "manifest.parquet").column("path")]
-
-
-def test_training_goes_on_from_a_trained_model(data: Manifest, tmp_path: Path) -> None:
+def test_training_starts_from_a_trained_model(data: Manifest, tmp_path: Path) -> None:
     first = trained(data, tmp_path / "run", epochs=1)
     options: dict[str, Any] = {"image_size": None, "backbone_args": {}, "backbone_weights": ""}
     again = made(data, backbone=str(tmp_path / "run"), **options)
@@ -552,7 +526,7 @@ def test_training_goes_on_from_a_trained_model(data: Manifest, tmp_path: Path) -
     assert all(a[k].equal(b[k]) for k in a)
     assert isinstance(load(tmp_path / "run", device="cpu"), Backbone)
     assert again.settings["revision"]
-    with pytest.raises(ValueError, match="says itself what it is"):
+    with pytest.raises(ValueError, match="has its own settings"):
         made(data, backbone=str(tmp_path / "run"), **{**options, "image_size": 64})
 
 
@@ -577,7 +551,7 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 # Wrong data
 
 
-def test_wrong_data_is_told_with_the_way_out(data: Manifest) -> None:
+def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
     cases: list[tuple[Manifest, dict[str, Any], str]] = [
         (data.replace(identity=None), {}, "no row has an identity.*idmetric data generate --task ilgen"),
         (data.replace(split="test"), {}, "no row of split train .* has an identity"),
@@ -600,7 +574,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
         build(config(), data, three)
 
 
-def test_what_is_left_out_is_told(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_says_what_is_left_out(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
     made(data.take([*range(20), 21]), images=3)
     assert "5 classes of 3 images; left out: 1 identities with fewer" in capsys.readouterr().out
     made(data, images=3)
@@ -608,13 +582,7 @@ def test_what_is_left_out_is_told(data: Manifest, capsys: pytest.CaptureFixture[
 
 
 def test_commands_of_the_page_parse() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "train-ilgen.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", re.sub(r"\s*\\\n\s*", " ", text), flags=re.M)
-    options = re.findall(r"`(--[^`]*)`", text)
-    assert len(lines) >= 4
-    assert len(options) >= 13
-    for given in (*lines, *(f"ilgen {o}" for o in options)):
-        build_parser("ilgen").parse_args(shlex.split(given, comments=True))
+    check_commands("ilgen", commands=4, options=13)
 
 
 @pytest.mark.parametrize(
@@ -628,8 +596,8 @@ def test_checkpoints_hold_what_a_loss_learns_or_finds(data: Manifest, loss: str,
 
 def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
     found = []
-    for precision in ("no", "bf16"):
-        recipe = lively(build(config(loss="infonce"), data, Processes(precision, cpu=True)))  # type: ignore[arg-type]
+    for processes in (Processes("no", cpu=True), Processes("bf16", cpu=True)):
+        recipe = lively(build(config(loss="infonce"), data, processes))
         found.append(torch.cat([g.flatten() for g in gradients(recipe).values()]))
     assert torch.cosine_similarity(found[0], found[1], dim=0) > 0.95
     assert not found[0].equal(found[1])

@@ -8,10 +8,8 @@ import os
 import pickle
 import random
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +28,7 @@ from idmetric.train.log import Log, curves, truncate
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import NotFinite, Recipe, Settings, Stopped, TrainError, fit
 from idmetric.train.processes import MainFailed, Processes
-from tests.train_parts import Config, PairRecipe, exchange, start
+from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, start
 
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
 
@@ -45,17 +43,11 @@ def no_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def plots() -> None: ...
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def train(out: Path, config: Config = Config(), precision: Any = "no", **settings: Any) -> PairRecipe:  # noqa: B008
+def train(
+    out: Path, config: Config = Config(), precision: Any = "no", kind: type[PairRecipe] = PairRecipe, **settings: Any  # noqa: B008
+) -> PairRecipe:  # fmt: skip
     processes = Processes(precision, cpu=True)
-    recipe = PairRecipe(config, processes)
+    recipe = kind(config, processes)
     fit(recipe, out, Settings(**{**SETTINGS, **settings}), processes)
     return recipe
 
@@ -84,6 +76,11 @@ class Interrupted(PairRecipe):
         return batch
 
 
+def interrupt(out: Path, precision: Any = "no", **settings: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(out, precision=precision, kind=Interrupted, **settings)
+
+
 # Processes that are really ended: started from a server that has loaded torch, and never trained
 
 
@@ -98,6 +95,14 @@ def steps_logged(out: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return sum('"loss"' in line for line in (out / "log.jsonl").read_text().splitlines())
     return 0
+
+
+def log_lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def results(out: Path, *names: str) -> list[dict[str, Tensor]]:
+    return [load_file(out / name / "model.safetensors") for name in names]
 
 
 def until(condition: Any, seconds: float = 60) -> None:
@@ -126,10 +131,8 @@ def test_a_killed_run_resumes_to_the_same_weights(spawn: Any, tmp_path: Path) ->
     assert killed == 2
     train(tmp_path / "run", Config(steps=30), save_every=2)
     assert same(weights(tmp_path / "run", 30), weights(tmp_path / "whole", 30))
-    assert same(load_file(tmp_path / "run/model.safetensors"), load_file(tmp_path / "whole/model.safetensors"))
-    assert same(
-        load_file(tmp_path / "run/best/model.safetensors"), load_file(tmp_path / "whole/best/model.safetensors")
-    )
+    for result in (".", "best"):
+        assert same(*results(tmp_path, f"run/{result}", f"whole/{result}"))
     logs = [read_log(tmp_path / name / "log.jsonl") for name in ("run", "whole")]
     assert [step for step, _ in logs[0]["loss"]] == list(range(1, 31))
     for name in ("loss", "temperature", "lr", "gradient_norm", "validation/accuracy"):
@@ -149,36 +152,19 @@ def test_sigterm_saves_a_checkpoint_first(spawn: Any, tmp_path: Path) -> None:
     assert f"stopped after step {step}" in (tmp_path / "run-0.txt").read_text()
 
 
-def port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
-def together(spawn: Any, out: Path, config: dict[str, Any], count: int = 2, **settings: Any) -> list[int]:
-    shared = {**SETTINGS, **settings, "port": port()}
-    group = [spawn.Process(target=start, args=(out, config, shared, rank, count)) for rank in range(count)]
-    for process in group:
-        process.start()
-    for process in group:
-        process.join(60)
-    hanging = [process for process in group if process.is_alive()]
-    for process in hanging:
-        process.kill()
-    assert not hanging, "processes wait for each other"
-    return [process.exitcode for process in group]
+def together(out: Path, config: dict[str, Any]) -> list[int]:
+    return in_two_processes(start, out, config, SETTINGS)
 
 
 # Adam would make steps of full length of the rounding noise in gradients that ought to be zero (of the keys' biases)
 EQUAL: dict[str, Any] = {"dropout": 0.0, "noise": 0.0, "optimizer": "sgd"}
 
 
-def test_two_processes_train_the_weights_of_one(spawn: Any, tmp_path: Path) -> None:
-    plain = EQUAL
-    train(tmp_path / "one", Config(**plain))
-    assert together(spawn, tmp_path / "two", plain) == [0, 0]
+def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
+    train(tmp_path / "one", Config(**EQUAL))
+    assert together(tmp_path / "two", EQUAL) == [0, 0]
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    fresh = dict(PairRecipe(Config(**plain), Processes(cpu=True)).model.named_parameters())
+    fresh = dict(PairRecipe(Config(**EQUAL), Processes(cpu=True)).model.named_parameters())
     moved = 0.0
     for name in one:
         assert (one[name].double() - two[name].double()).abs().max() < 1e-5, name
@@ -191,35 +177,30 @@ def test_two_processes_train_the_weights_of_one(spawn: Any, tmp_path: Path) -> N
     assert (tmp_path / "two-1.txt").read_text() == ""  # only the main one speaks
 
 
-def test_one_process_goes_on_with_the_run_of_two(spawn: Any, tmp_path: Path) -> None:
-    plain = EQUAL
-    train(tmp_path / "one", Config(**plain))
-    assert together(spawn, tmp_path / "run", {**plain, "poison": 9}) == [3, 3]
+def test_one_process_resumes_the_run_of_two(tmp_path: Path) -> None:
+    train(tmp_path / "one", Config(**EQUAL))
+    assert together(tmp_path / "run", {**EQUAL, "poison": 9}) == [3, 3]
     assert max(state.folders(tmp_path / "run")) == 8
-    train(tmp_path / "run", Config(**plain))
+    train(tmp_path / "run", Config(**EQUAL))
     one, two = weights(tmp_path / "one"), weights(tmp_path / "run")
     assert all((one[name].double() - two[name].double()).abs().max() < 1e-5 for name in one)
 
 
-def test_processes_stop_together_where_one_cannot_load(spawn: Any, tmp_path: Path) -> None:
-    assert together(spawn, tmp_path / "run", {"missing": 2}) == [3, 3]
+def test_processes_stop_together_where_one_cannot_load(tmp_path: Path) -> None:
+    assert together(tmp_path / "run", {"missing": 2}) == [3, 3]
     for rank in range(2):
         assert "the batch of step 3 cannot be loaded: lost.png" in (tmp_path / f"run-{rank}.txt").read_text()
 
 
-def test_processes_stop_together_at_a_nan(spawn: Any, tmp_path: Path) -> None:
-    assert together(spawn, tmp_path / "run", {"poison": 2}) == [3, 3]
+def test_processes_stop_together_at_a_nan(tmp_path: Path) -> None:
+    assert together(tmp_path / "run", {"poison": 2}) == [3, 3]
     assert sorted(p.name for p in (tmp_path / "run/failed").iterdir()) == [
         f"step-000003-process-{rank}.{kind}" for rank in range(2) for kind in ("json", "safetensors")
     ]
 
 
-def test_gather_and_averages_of_two_processes(spawn: Any, tmp_path: Path) -> None:
-    group = [spawn.Process(target=exchange, args=(tmp_path, rank, 2, at)) for at in [port()] for rank in range(2)]
-    for process in group:
-        process.start()
-    for process in group:
-        process.join(60)
+def test_gather_and_averages_of_two_processes(tmp_path: Path) -> None:
+    assert in_two_processes(exchange, tmp_path) == [0, 0]
     for rank in range(2):
         found = json.loads((tmp_path / f"exchange-{rank}.json").read_text())
         assert found["floats"] == [[0.0], [1.0], [10.0], [11.0]]
@@ -290,9 +271,7 @@ def test_seeds_of_steps_and_processes_differ() -> None:
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, precision: Any) -> None:
     train(tmp_path / "whole", precision=precision)
-    processes = Processes(precision, cpu=True)
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    interrupt(tmp_path / "run", precision)
     assert max(state.folders(tmp_path / "run")) == 5  # the best one so far; that of step 8 isn't reached
     train(tmp_path / "run", precision=precision)
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
@@ -352,10 +331,7 @@ def test_the_result_opens_in_the_public_class(tmp_path: Path) -> None:
 
 class Scored(PairRecipe):
     scores = (9.0, 0.1, 0.7, float("nan"), 0.7, 0.3, 0.2)  # before training, and every two steps
-
-    def __init__(self, config: Config, processes: Processes) -> None:
-        super().__init__(config, processes)
-        self.calls = 0
+    calls = 0
 
     def validate(self) -> dict[str, float]:
         self.model.eval()
@@ -363,16 +339,21 @@ class Scored(PairRecipe):
         return {"accuracy": self.scores[self.calls - 1]}
 
 
-def test_the_last_checkpoints_and_the_best_one_stay(tmp_path: Path) -> None:
-    processes = Processes(cpu=True)
-    recipe = Scored(Config(), processes)
-    fit(recipe, tmp_path / "run", Settings(save_every=1, keep=3, validate_every=2, workers=0), processes)
-    assert list(state.folders(tmp_path / "run")) == [4, 10, 11, 12]
-    best, last = (load_file(tmp_path / "run" / name / "model.safetensors") for name in ("best", "."))
+def check_best_and_last(out: Path) -> tuple[str, Tensor]:
+    """Check the results of steps 4 and 12; returns a weight of the latter."""
+    best, last = results(out, "best", ".")
     name = "backbone.blocks.0.attn.qkv.weight"
-    assert best[name].equal(weights(tmp_path / "run", 4)[f"model/{name}"])
-    assert last[name].equal(weights(tmp_path / "run", 12)[f"model/{name}"])
-    assert recipe.model.state_dict()[name].equal(last[name])
+    assert best[name].equal(weights(out, 4)[f"model/{name}"])
+    assert last[name].equal(weights(out, 12)[f"model/{name}"])
+    assert not best[name].equal(last[name])
+    return name, last[name]
+
+
+def test_the_last_checkpoints_and_the_best_one_stay(tmp_path: Path) -> None:
+    recipe = train(tmp_path / "run", kind=Scored, save_every=1, keep=3, validate_every=2)
+    assert list(state.folders(tmp_path / "run")) == [4, 10, 11, 12]
+    name, last = check_best_and_last(tmp_path / "run")
+    assert recipe.model.state_dict()[name].equal(last)
     assert json.loads((tmp_path / "run/recipe.json").read_text())["best"] == {"step": 4, "value": 0.7}
     assert recipe.model.training  # though validate() left it in eval mode
     found = read_log(tmp_path / "run/log.jsonl")["validation/accuracy"]
@@ -385,14 +366,8 @@ def test_the_best_result_is_the_best_even_if_saving_freezes_the_model(tmp_path: 
             self.model.requires_grad_(False).eval()
             super().save(folder)
 
-    processes = Processes(cpu=True)
-    settings = Settings(save_every=1, validate_every=2, workers=0)
-    fit(Freezing(Config(), processes), tmp_path / "run", settings, processes)
-    best, last = (load_file(tmp_path / "run" / name / "model.safetensors") for name in ("best", "."))
-    name = "backbone.blocks.0.attn.qkv.weight"
-    assert best[name].equal(weights(tmp_path / "run", 4)[f"model/{name}"])
-    assert last[name].equal(weights(tmp_path / "run", 12)[f"model/{name}"])
-    assert not best[name].equal(last[name])
+    train(tmp_path / "run", kind=Freezing, save_every=1, validate_every=2)
+    check_best_and_last(tmp_path / "run")
 
 
 def test_how_often_a_recipe_saves_may_change(tmp_path: Path) -> None:
@@ -413,16 +388,16 @@ def test_files_of_a_recipe_are_made_before_the_first_step(tmp_path: Path) -> Non
             assert self.file.read_text() == "0 1 2"
             return super().load(step)
 
-    processes = Processes(cpu=True)
-    fit(Prepared(Config(steps=2), processes), tmp_path / "run", Settings(workers=1), processes)
+    train(tmp_path / "run", Config(steps=2), kind=Prepared, workers=1)
     assert max(state.folders(tmp_path / "run")) == 2
 
 
 def test_the_best_score_must_be_one_of_validation(tmp_path: Path) -> None:
-    recipe = Scored(Config(), Processes(cpu=True))
-    recipe.best = "map"
+    class Mistaken(PairRecipe):
+        best = "map"
+
     with pytest.raises(TrainError, match=r"'map', but there is only \['accuracy'\]"):
-        fit(recipe, tmp_path / "run", Settings(**SETTINGS), recipe.processes)
+        train(tmp_path / "run", kind=Mistaken)
     assert steps_logged(tmp_path / "run") == 0  # before the first step
 
 
@@ -453,8 +428,7 @@ def test_learning_rates_follow_the_recipe_in_each_group(tmp_path: Path) -> None:
             seen.append([group["lr"] for group in self.found.param_groups])
             return super().step(batch)
 
-    processes = Processes(cpu=True)
-    fit(Watched(Config(steps=6), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    train(tmp_path / "run", Config(steps=6), kind=Watched)
     factors = np.array([0.25, 0.5, 0.75, 1, 1, 1])
     np.testing.assert_allclose(seen, np.stack([factors * 3e-3, factors * 3e-4], 1), rtol=1e-12)
 
@@ -471,8 +445,7 @@ def test_long_gradients_are_clipped(tmp_path: Path) -> None:
             )
             return found
 
-    processes = Processes(cpu=True)
-    fit(Watched(Config(steps=4), processes), tmp_path / "run", Settings(**SETTINGS, max_grad_norm=0.5), processes)
+    train(tmp_path / "run", Config(steps=4), kind=Watched, max_grad_norm=0.5)
     assert norms == pytest.approx([0.5] * 4, rel=1e-4)
     assert all(value > 0.5 for _, value in read_log(tmp_path / "run/log.jsonl")["gradient_norm"])
 
@@ -495,9 +468,8 @@ def test_an_infinite_loss_stops_as_well(tmp_path: Path) -> None:
         def step(self, batch: Any) -> Any:
             return {**super().step(batch), "loss": torch.tensor(torch.inf)}
 
-    processes = Processes(cpu=True)
     with pytest.raises(NotFinite, match="step 1: the loss is inf "):
-        fit(Broken(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+        train(tmp_path / "run", kind=Broken)
     assert (tmp_path / "run/failed/step-000001-process-0.safetensors").is_file()
 
 
@@ -530,49 +502,39 @@ def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) 
                 self.loss.log.grad.fill_(float("inf"))
             return found
 
-    processes = Processes("fp16", cpu=True)
-    fit(Overflowing(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
-    assert processes.scaler.get_scale() <= 2.0**13
-    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
-    skipped = [line["skipped"] for line in lines if "loss" in line]
+    assert train(tmp_path / "run", Config(), "fp16", Overflowing).processes.scaler.get_scale() <= 2.0**13
+    lines = [line for line in log_lines(tmp_path / "run") if "loss" in line]
+    skipped = [line["skipped"] for line in lines]
     assert skipped[:3] == [1, 1, 1]
     assert weights(tmp_path / "run")["optimizer/0/step"].item() == 12 - sum(skipped) >= 6
-    assert [("gradient_norm" in line) for line in lines if "loss" in line] == [not s for s in skipped]
+    assert [("gradient_norm" in line) for line in lines] == [not s for s in skipped]
     Overflowing.until = 100
-    processes = Processes("fp16", cpu=True)
     with pytest.raises(NotFinite, match="step 28"):
-        fit(Overflowing(Config(steps=40), processes), tmp_path / "other", Settings(**SETTINGS), processes)
+        train(tmp_path / "other", Config(steps=40), "fp16", Overflowing)
 
 
-def test_a_nan_is_told_even_if_its_batch_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(loop, "dump", full)
+
+def test_a_nan_is_reported_even_if_its_batch_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "dump", no_space)
     with pytest.raises(NotFinite, match=r"step 2: the loss is nan .* batch cannot be saved \(.*No space left"):
         train(tmp_path / "run", Config(poison=1))
 
 
-def test_a_validation_that_fails_is_told(tmp_path: Path) -> None:
-    class Diverged(PairRecipe):
-        def validate(self) -> dict[str, float]:
-            raise ValueError("the features are not finite")
-
-    processes = Processes(cpu=True)
-    with pytest.raises(TrainError, match=r"^validation after step 0: the features are not finite$"):
-        fit(Diverged(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
-
-
-def test_a_validation_that_failed_is_made_up_for_by_a_resumed_run(tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_a_validation_that_failed(tmp_path: Path) -> None:
     class Broken(PairRecipe):
         def validate(self) -> dict[str, float]:
             raise OSError("lost.png is gone")
 
-    processes, settings = Processes(cpu=True), Settings(**{**SETTINGS, "save_every": 0, "validate_every": 0})
+    with pytest.raises(TrainError, match=r"^validation after step 0: lost\.png is gone$"):
+        train(tmp_path / "first", kind=Broken)
+    rare = {"save_every": 0, "validate_every": 0}
     with pytest.raises(TrainError, match=r"^validation after step 12: lost\.png is gone$"):
-        fit(Broken(Config(), processes), tmp_path / "run", settings, processes)
-    fit(PairRecipe(Config(), processes), tmp_path / "run", settings, processes)  # trains nothing again
-    fit(PairRecipe(Config(), processes), tmp_path / "whole", settings, processes)
+        train(tmp_path / "run", kind=Broken, **rare)
+    for name in ("run", "whole"):  # the first of them trains nothing again
+        train(tmp_path / name, **rare)
     found = [read_log(tmp_path / name / "log.jsonl")["validation/accuracy"] for name in ("run", "whole")]
     assert found[0] == found[1]
     assert [step for step, _ in found[0]] == [12]
@@ -595,18 +557,17 @@ def test_parameters_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) ->
         def modules(self) -> dict[str, torch.nn.Module]:
             return {"model": self.model}
 
-    processes = Processes(cpu=True)
-    with pytest.raises(TrainError, match=r"modules\(\) lacks 1 of the optimiser's parameters"):
-        fit(Forgetful(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+    with pytest.raises(TrainError, match=r"modules\(\) lacks 1 of the optimizer's parameters"):
+        train(tmp_path / "run", kind=Forgetful)
 
 
-def test_a_step_without_gradient_is_told(tmp_path: Path) -> None:
+def test_a_step_without_gradient_is_refused(tmp_path: Path) -> None:
     class Idle(PairRecipe):
         def step(self, batch: Any) -> Any:
             return {"loss": 1.0}
 
     with pytest.raises(TrainError, match=r"must call processes\.backward"):
-        fit(Idle(Config(), Processes(cpu=True)), tmp_path / "run", Settings(**SETTINGS), Processes(cpu=True))
+        train(tmp_path / "run", kind=Idle)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -628,29 +589,29 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     train(tmp_path / "run", Config(steps=2))
     before = (tmp_path / "run/recipe.json").read_text()
-    with pytest.raises(
-        TrainError, match=r"(?s)other settings.*--fresh:\n  seed: 0 there, 3 now\n  lr: 0\.003 there, 0\.1 now$"
-    ):
-        train(tmp_path / "run", Config(steps=2, lr=0.1, seed=3), seed=3)
-    with pytest.raises(TrainError, match=r"max_grad_norm: 0\.0 there, 1\.0 now$"):
-        train(tmp_path / "run", Config(steps=2), max_grad_norm=1.0)
-    with pytest.raises(TrainError, match=r"precision: 'no' there, 'bf16' now$"):
-        train(tmp_path / "run", Config(steps=2), precision="bf16")
-    with pytest.raises(TrainError, match="holds a run already"):
-        train(tmp_path / "run", Config(steps=2), resume=False)
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"config": Config(steps=2, lr=0.1, seed=3), "seed": 3},
+         r"(?s)other settings.*--fresh:\n  seed: 0 there, 3 now\n  lr: 0\.003 there, 0\.1 now$"),
+        ({"max_grad_norm": 1.0}, r"max_grad_norm: 0\.0 there, 1\.0 now$"),
+        ({"precision": "bf16"}, r"precision: 'no' there, 'bf16' now$"),
+        ({"resume": False}, "holds a run already"),
+    )  # fmt: skip
+    for given, text in cases:
+        with pytest.raises(TrainError, match=text):
+            train(tmp_path / "run", **{"config": Config(steps=2), **given})
     assert (tmp_path / "run/recipe.json").read_text() == before
     train(tmp_path / "run", Config(steps=2), workers=1, save_every=1, keep=9)  # these may change
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(TrainError, match=r"holds other files \(thesis\.tex\): name a new folder"):
-        train(tmp_path)
-    (tmp_path / "recipe.json").write_text('{"flour": 500}')
-    with pytest.raises(TrainError, match="does not describe a training run"):
-        train(tmp_path)
-    with pytest.raises(TrainError, match="is a file"):
-        train(tmp_path / "thesis.tex")
+    for name, text, out, message in (
+        ("thesis.tex", "mine", ".", r"holds other files \(thesis\.tex\): name a new folder"),
+        ("recipe.json", '{"flour": 500}', ".", "does not describe a training run"),
+        ("thesis.tex", "mine", "thesis.tex", "is a file"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(TrainError, match=message):
+            train(tmp_path / out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.json", "thesis.tex"]
 
 
@@ -662,22 +623,21 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
         write(tensors, path)
         if len(calls) == 2:
             os.truncate(path, 100)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            no_space()
 
+    often = {"save_every": 2, "validate_every": 0}
     with monkeypatch.context() as patch:
         patch.setattr(state, "save_file", full)
         with pytest.raises(TrainError, match=r"step-000004: .*No space left.*earlier ones are intact"):
-            train(tmp_path / "run", save_every=2, validate_every=0)
+            train(tmp_path / "run", **often)
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-000002"]
-    train(tmp_path / "run", save_every=2, validate_every=0)
-    train(tmp_path / "whole", save_every=2, validate_every=0)
+    for name in ("run", "whole"):
+        train(tmp_path / name, **often)
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
-def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
-    processes = Processes(cpu=True)
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
+def test_half_a_checkpoint_is_ignored_and_removed(tmp_path: Path) -> None:
+    interrupt(tmp_path / "run")
     torn = tmp_path / "run/checkpoints/.step-000006.x1y2"  # what a kill while writing leaves
     torn.mkdir()
     (torn / "state.safetensors").write_bytes(b"half")
@@ -686,15 +646,11 @@ def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    processes = Processes(cpu=True)
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(Config(), processes), tmp_path / "run", Settings(**SETTINGS), processes)
-    (tmp_path / "run/checkpoints/step-000005/state.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(TrainError, match=r"step-000005 cannot be read.*delete this folder"):
-        train(tmp_path / "run")
-    (tmp_path / "run/checkpoints/step-000005/state.json").write_text("{")
-    with pytest.raises(TrainError, match=r"step-000005 cannot be read.*delete this folder"):
-        train(tmp_path / "run")
+    interrupt(tmp_path / "run")
+    for file, text in (("state.safetensors", "rubbish"), ("state.json", "{")):
+        (tmp_path / "run/checkpoints/step-000005" / file).write_text(text)
+        with pytest.raises(TrainError, match=r"step-000005 cannot be read.*delete this folder"):
+            train(tmp_path / "run")
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -713,14 +669,13 @@ def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().step(batch)
 
-    processes = Processes(cpu=True)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(Stopped, match=r"stopped after step 1, which is saved") as stopped:
-        fit(Pressed(Config(), processes), tmp_path / "run", Settings(**{**SETTINGS, "workers": 1}), processes)
+        train(tmp_path / "run", kind=Pressed, workers=1)
     assert (stopped.value.step, stopped.value.signal) == (1, signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == handler
-    train(tmp_path / "run")
-    train(tmp_path / "whole")
+    for name in ("run", "whole"):
+        train(tmp_path / name)
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
@@ -749,7 +704,7 @@ def test_loading_processes_get_the_recipe_without_its_models() -> None:
 
 def test_the_log_counts_images_and_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run", Config(steps=5), log_every=2)
-    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    lines = log_lines(tmp_path / "run")
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == [2, 4, 5]
     first = lines[1]
@@ -796,7 +751,7 @@ def test_a_log_is_cut_at_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_wandb_is_asked_for_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match="pip install wandb"):
         train(tmp_path / "run", wandb="project")
 
@@ -814,10 +769,7 @@ def test_wandb_gets_the_log_and_a_resumed_run_goes_on_in_its_own(
         return run
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    processes = Processes(cpu=True)
-    settings = Settings(**{**SETTINGS, "wandb": "project"})
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(Config(), processes), tmp_path / "run", settings, processes)
+    interrupt(tmp_path / "run", wandb="project")
     train(tmp_path / "run", wandb="project")
     first, second = runs
     assert (first.ended, second.ended) == (1, 0)

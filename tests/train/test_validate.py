@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.embedder import Embedder
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.validate import embed_rows, measurable, validation
-from tests.train_parts import launched
+from tests.train_parts import in_two_processes, launched
 
 Colour = tuple[int, int, int]
 
@@ -283,7 +281,7 @@ def test_numbers_do_not_depend_on_batches_or_threads(tmp_path: Path, metric: IDS
 
 def validated(folder: Path, rank: int, port: str) -> None:
     """Validation by one of two processes, then one in which a process of them meets an image that it cannot read."""
-    launched(rank, 2, port)
+    launched(rank, port)
     processes = Processes(cpu=True)
     model, seen = MeanColour(), list[int]()
     model.dropout.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
@@ -305,16 +303,7 @@ def test_processes_share_a_validation_and_fail_together(tmp_path: Path) -> None:
     data = paint(tmp_path, list(zip(rows, colours(7, 5), strict=True)))
     data.write(tmp_path / "data.parquet")
     alone, few = validation(MeanColour(), data, batch_size=2), validation(MeanColour(), data.take([0, 1]), batch_size=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    context = multiprocessing.get_context("spawn")
-    group = [context.Process(target=validated, args=(tmp_path, rank, port)) for rank in range(2)]
-    for process in group:
-        process.start()
-    for process in group:
-        process.join(60)
-    assert [process.exitcode for process in group] == [0, 0]
+    assert in_two_processes(validated, tmp_path) == [0, 0]
     main, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert main["values"] == other["values"] == alone  # bit for bit: the batches are those of one process
     assert (main["seen"], other["seen"]) == (4, 3)

@@ -196,7 +196,7 @@ def _model(config: Config, processes: Processes) -> Backbone:
     given = (config.image_size, config.backbone_args, config.backbone_weights, config.pool != "auto")
     if not own and any(given):
         raise ValueError(
-            f"{config.backbone} says itself what it is: image_size, pool, backbone_args and backbone_weights are for "
+            f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
     file = pretrained.weights_file(config.backbone, config.backbone_weights) if own else ""

@@ -55,7 +55,7 @@ def start(
         if backbones.is_timm(source):
             model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
         elif image_size or backbone_args:
-            raise CheckpointError(f"{source} says itself what it is: image_size and backbone_args are for timm's names")
+            raise CheckpointError(f"{source} has its own settings: image_size and backbone_args are for timm's names")
         elif weights == RANDOM:
             model = _random(source)
         else:
