@@ -19,7 +19,6 @@ from idmetric.train.options import add_options, from_file, option, values_of
 from idmetric.train.processes import MainFailed
 from tests import train_parts
 from tests.test_structure import HEAVY, loaded_after
-from tests.train.test_loop import port
 
 QUICK = ["--steps", "2", "--log-every", "1", "--workers", "0", "--cpu"]
 
@@ -322,7 +321,7 @@ def test_torchrun_and_accelerate_launch_it(tmp_path: Path) -> None:
             "--num_processes",
             "2",
             "--main_process_port",
-            port(),
+            train_parts.free_port(),
         ],
     }.items():
         given = ["pairs", "--data", str(tmp_path / "data/manifest.parquet"), "--out", str(tmp_path / name), *QUICK]
