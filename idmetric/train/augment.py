@@ -1,11 +1,11 @@
-"""The papers' augmentations: small steps on an image and its mask, each drawing from the generator it is given.
+"""The papers' augmentations: small steps on an image and its mask, each drawing from a given generator.
 
     augment = idsim((448, 448))
     view = augment(View(image, mask), generator(seed, step, place))
 
-Every step draws what torchvision's transform of that kind draws, in the same order and number, and applies it by
-torchvision's own functions on 8-bit images: with torch's random numbers the results are equal. Steps that move pixels
-move the mask alike; the others leave it alone.
+Every step draws the same random numbers in the same order as torchvision's transform of that kind, and applies them
+with torchvision's own functions on 8-bit images: with torch's random numbers the results are equal. Steps that move
+pixels also move the mask; the others do not change it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class View(NamedTuple):
     image: Image.Image
     mask: Image.Image | None = None
 
+    def both(self, move: Callable[[Image.Image], Image.Image]) -> View:
+        """The view with the image and the mask moved alike."""
+        return View(move(self.image), None if self.mask is None else move(self.mask))
+
 
 Augment = Callable[[View, Generator], View]
 _RESAMPLE = {name: Image.Resampling[name.upper()] for name in ("bicubic", "bilinear", "lanczos")}
@@ -45,9 +49,8 @@ def _need(good: bool, says: str) -> None:
 
 
 def _need_range(given: Range, name: str, most: float = math.inf) -> None:
-    _need(
-        0 < given[0] <= given[1] <= most, f"{name} {given} is not a range above 0" + f" to {most:g}" * (most < math.inf)
-    )
+    limit = "" if most == math.inf else f" to {most:g}"
+    _need(0 < given[0] <= given[1] <= most, f"{name} {given} is not a range above 0{limit}")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Sometimes:
         return self.step(view, rng) if rng.random() < self.p else view
 
 
-# What moves pixels
+# Steps that move pixels
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,9 @@ class ResizedCrop:
         size: (height, width) of the result.
         scale: range of the part's share of the image's area.
         ratio: range of the part's width / height, drawn uniformly in its logarithm.
-        keep_shape: count `ratio` in units of the image's own width / height, as if the image were squashed to a square
-            first. Otherwise, as in torchvision, ratio 1 cuts squares: a photo of 3:4 then always becomes its central
-            square at scales above 0.75, whereas our models see whole photos, squashed.
+        keep_shape: measure `ratio` in units of the image's own width / height, as if the image were first squashed to a
+            square. Otherwise, as in torchvision, ratio 1 cuts squares: a photo of 3:4 then always becomes its central
+            square at scales above 0.75, although the models see whole photos, squashed.
     """
 
     size: Size
@@ -118,7 +121,7 @@ class ResizedCrop:
         unit = width / height if self.keep_shape else 1.0
         top, left, high, wide = crop_box(height, width, self.scale, (self.ratio[0] * unit, self.ratio[1] * unit), rng)
         box = (left, top, left + wide, top + high)
-        return _resize(View(*(None if x is None else x.crop(box) for x in view)), self.size, self.interpolation)  # type: ignore[arg-type]  # the image is not None
+        return _resize(view.both(lambda x: x.crop(box)), self.size, self.interpolation)
 
 
 def crop_box(height: int, width: int, scale: Range, ratio: Range, rng: Generator) -> Box:
@@ -143,15 +146,15 @@ def crop_box(height: int, width: int, scale: Range, ratio: Range, rng: Generator
 
 @dataclass(frozen=True)
 class Flip:
-    """The image mirrored left to right."""
+    """Mirror the image left to right."""
 
     def __call__(self, view: View, rng: Generator) -> View:
-        return View(*(None if x is None else x.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for x in view))  # type: ignore[arg-type]  # the image is not None
+        return view.both(lambda x: x.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
 
 
 @dataclass(frozen=True)
 class ShiftScale:
-    """The image moved and scaled within its frame, black where it has no pixels (torchvision's RandomAffine).
+    """Move and scale the image within its frame, which is black elsewhere (torchvision's RandomAffine).
 
     Args:
         shift: largest move, as a share of width and of height.
@@ -170,11 +173,8 @@ class ShiftScale:
         right = round(rng.uniform(-self.shift * width, self.shift * width))
         down = round(rng.uniform(-self.shift * height, self.shift * height))
         factor = rng.uniform(*self.scale)
-        moved = (
-            None if x is None else F.affine(x, 0.0, [right, down], factor, [0.0, 0.0], InterpolationMode.BILINEAR, 0)
-            for x in view
-        )
-        return View(*moved)  # type: ignore[arg-type]  # the image is not None
+        smooth = InterpolationMode.BILINEAR
+        return view.both(lambda x: F.affine(x, 0.0, [right, down], factor, [0.0, 0.0], smooth, 0))
 
 
 def _resize(view: View, size: Size, interpolation: str) -> View:
@@ -188,15 +188,15 @@ def _resize(view: View, size: Size, interpolation: str) -> View:
     return View(image, mask)
 
 
-# What changes colours
+# Steps that change colors
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """Brightness, contrast, saturation and hue changed at random, in random order (torchvision's ColorJitter).
+    """Change brightness, contrast, saturation and hue at random, in random order (torchvision's ColorJitter).
 
     The first three are multiplied by a factor within 1 - x .. 1 + x (never below 0), the hue is moved by -x .. x turns
-    of the colour circle; at 0 each is left alone.
+    of the color circle; 0 leaves it unchanged.
     """
 
     brightness: float = 0.0
@@ -217,20 +217,19 @@ class Jitter:
         factors.append(rng.uniform(-self.hue, self.hue) if self.hue else None)
         image = view.image
         for k in order:
-            factor = factors[k]
-            if factor is not None:
-                image = _COLOUR[k](image, factor)
+            if (factor := factors[k]) is not None:
+                image = _COLOR[k](image, factor)
         return view._replace(image=image)
 
 
-_COLOUR: Sequence[Callable[[Image.Image, float], Image.Image]] = (
+_COLOR: Sequence[Callable[[Image.Image, float], Image.Image]] = (
     F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Grey:
-    """The image without its colours, still RGB."""
+    """Remove the image's colors; it stays RGB."""
 
     def __call__(self, view: View, rng: Generator) -> View:
         return view._replace(image=F.rgb_to_grayscale(view.image, num_output_channels=3))
@@ -238,7 +237,7 @@ class Grey:
 
 @dataclass(frozen=True)
 class Blur:
-    """Gaussian blur with a random standard deviation in pixels, cut off to a square kernel of `kernel` pixels."""
+    """Gaussian blur with a random standard deviation in pixels, limited to a square kernel of `kernel` pixels."""
 
     kernel: int = 7
     sigma: Range = (0.05, 0.6)
@@ -255,8 +254,8 @@ def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
     """Pixels (3, H, W) in [0, 1] with Gaussian noise of this standard deviation, clamped to [0, 1].
 
     ID-Sim, A.2.2: "mild generative noise (strength 0.1)" on anchor and positive where the negative is an identity
-    edit, so that artefacts of generation don't give it away; section 4.1 calls it Gaussian noise. The paper does not
-    say in which unit the 0.1 is; here it is the range of the pixels.
+    edit, so that artifacts of generation don't give it away; section 4.1 calls it Gaussian noise. The paper does not
+    give the unit of the 0.1; here it is the range of the pixels.
     """
     if strength < 0:
         raise ValueError(f"noise has a strength of 0 or more, got {strength}")
@@ -266,7 +265,7 @@ def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
     return (pixels + strength * noise.to(pixels)).clamp(0, 1)
 
 
-# The papers'
+# The papers' augmentations
 
 
 def idsim(
@@ -275,21 +274,19 @@ def idsim(
     scale: Range = (0.9, 1.0),
     jitter: tuple[float, float, float] = (0.2, 0.2, 0.08),
     jitter_p: float = 0.8,
-    blur_kernel: int = 7,
-    blur_sigma: Range = (0.05, 0.6),
     blur_p: float = 0.5,
     keep_shape: bool = True,
     interpolation: str = "bicubic",
 ) -> Chain:
-    """ID-Sim, C.4: random resized crop (ratio 1), colour jitter (brightness, contrast, saturation), Gaussian blur.
+    """ID-Sim, C.4: random resized crop (ratio 1), color jitter (brightness, contrast, saturation), Gaussian blur.
 
     `keep_shape`: see `ResizedCrop`. The paper doesn't say whether its crop sees the image squashed to a square (as its
-    metric does; the default) or as it is (False). For square images the two are the same.
+    metric does; the default) or in its own shape (False). For square images the two are the same.
     """
     return Chain((
         ResizedCrop(size, scale, (1.0, 1.0), keep_shape, interpolation),
         Sometimes(Jitter(*jitter), jitter_p),
-        Sometimes(Blur(blur_kernel, blur_sigma), blur_p),
+        Sometimes(Blur(7, (0.05, 0.6)), blur_p),
     ))  # fmt: skip
 
 
@@ -306,9 +303,9 @@ def nearid(
 ) -> Chain:
     """NearID, section 4.1: "standard augmentations (color jitter, flipping, translation/scale) are applied per slot".
 
-    The paper gives no numbers. Strengths are those of the released code, which has all three switched off; that they
-    are applied to every image, and flipping to half of them, is torchvision's usual reading. They come after the
-    foreground masking, as in the release.
+    The paper gives no numbers. Strengths are those of the released code, which has all three switched off. As usual in
+    torchvision they apply to every image, and flipping to half of them. They come after the foreground masking, as in
+    the release.
     """
     return Chain((
         Resize(size, interpolation), Sometimes(Flip(), flip), Sometimes(Jitter(*jitter), jitter_p),
@@ -320,10 +317,8 @@ def ilgen(
     size: Size,
     *,
     scale: Range = (0.2, 1.0),
-    ratio: Range = (3 / 4, 4 / 3),
     grey_p: float = 0.2,
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.4),
-    jitter_p: float = 1.0,
     flip: float = 0.5,
     interpolation: str = "bicubic",
 ) -> Chain:
@@ -332,6 +327,6 @@ def ilgen(
     The paper cites He et al. 2020 (MoCo) for it; numbers and order are those of MoCo's published code, version 1.
     """
     return Chain((
-        ResizedCrop(size, scale, ratio, interpolation=interpolation), Sometimes(Grey(), grey_p),
-        Sometimes(Jitter(*jitter), jitter_p), Sometimes(Flip(), flip),
+        ResizedCrop(size, scale, interpolation=interpolation), Sometimes(Grey(), grey_p),
+        Sometimes(Jitter(*jitter), 1.0), Sometimes(Flip(), flip),
     ))  # fmt: skip

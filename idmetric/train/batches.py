@@ -1,4 +1,4 @@
-"""Rows of a manifest as batches of pixels, at random places that follow from the step alone.
+"""Rows of a manifest as batches of pixels, drawn and augmented by random numbers that follow from the step alone.
 
 pictures = Pictures.of(model, data, augment.idsim(model.image_size))
 rows = batch_rows(step, len(data), 32, seed)
@@ -35,25 +35,22 @@ Size = tuple[int, int]  # height, width
 _SHOWN = 20  # rows named in a message
 
 
-# Chance that follows from (seed, step, place)
+# Random numbers that follow from (seed, step, place)
 
 
 def generator(*key: int | str) -> Generator:
-    """A random generator that follows from these numbers and words, and from nothing else.
+    """A random generator that follows from these numbers and words alone.
 
-    (NumPy's own seeding by a list takes [1] and [1, 0] for the same.)
+    (NumPy's own seeding by a list makes no difference between [1] and [1, 0].)
     """
-    text = "\0".join(f"{type(part).__name__[:1]}{part}" for part in _plain(key))
+    # NumPy's whole numbers count as Python's
+    text = "\0".join(f"s{part}" if isinstance(part, str) else f"i{int(part)}" for part in key)
     return np.random.default_rng(int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big"))
-
-
-def _plain(key: Sequence[int | str]) -> list[int | str]:
-    return [part if isinstance(part, str) else int(part) for part in key]  # NumPy's whole numbers count as ours
 
 
 @lru_cache(maxsize=8)
 def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """The numbers 0..count - 1 in the random order of an epoch; read-only, as it is kept."""
+    """The numbers 0..count - 1 in the random order of an epoch; read-only, because it is cached."""
     order: NDArray[np.int64] = generator(seed, "epoch", epoch).permutation(count)
     order.flags.writeable = False
     return order
@@ -62,7 +59,7 @@ def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
 def batch_rows(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]:
     """The `size` of `count` items that a step, counted from 0, takes.
 
-    Each epoch is a permutation of its own; its incomplete last batch is left out, so that all batches are equal.
+    Each epoch has its own permutation, without an incomplete last batch.
 
     Raises:
         ValueError: if there are fewer items than a batch.
@@ -85,9 +82,9 @@ def steps_per_epoch(count: int, size: int) -> int:
 
 
 def share(size: int, rank: int, count: int) -> range:
-    """The places of a global batch that belong to process `rank` of `count`: equal stretches, in order of ranks.
+    """The places of a global batch that belong to process `rank` of `count`: equal ranges, in order of ranks.
 
-    So gathering the processes' results along the batch restores the batch's order.
+    Gathering the processes' results along the batch restores the batch's order.
 
     Raises:
         ValueError: if the batch cannot be shared equally.
@@ -102,13 +99,13 @@ def share(size: int, rank: int, count: int) -> range:
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images of a manifest as a model sees them, augmented; without state, for any thread or process.
+    """The images of a manifest as a model sees them, augmented; usable from any thread or process.
 
     Args:
         data: the manifest.
         size: (height, width) of the pixels, or a function from an image's own height and width to it.
         interpolation, background: as for `idmetric.images.read.to_pixels`.
-        augment: see `idmetric.train.augment`; it comes before the resize (a step of it may do that already).
+        augment: see `idmetric.train.augment`; it comes before the resize, which a step of it may already do.
     """
 
     data: Manifest
@@ -119,7 +116,7 @@ class Pictures:
 
     @classmethod
     def of(cls, model: Embedder, data: Manifest, augment: Augment | None = None) -> Pictures:
-        """With the preprocessing of a model that sees all images at one size."""
+        """Pictures with the preprocessing of a model that sees all images at one size."""
         return cls(data, model.image_size, model.interpolation, model.background, augment)
 
     def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0) -> Tensor:
@@ -132,18 +129,18 @@ class Pictures:
 
         Raises:
             ImageReadError: if the image cannot be read, or the mask selects nothing.
-            ManifestError: if the row has no mask that is asked for.
+            ManifestError: if the row lacks the mask that `foreground` needs.
         """
         return self._read(row, rng, foreground, noise, masked=False)[0]
 
     def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
-        """As `read`, 8-bit (uint8): a quarter of the memory, and exactly the values of an 8-bit image of that size."""
+        """As `read`, in uint8: a quarter of the memory, and exactly the values of an 8-bit image of that size."""
         return (self.read(row, rng, foreground=foreground) * 255).round().byte()
 
     def read_masked(
         self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0
     ) -> tuple[Tensor, Tensor | None]:
-        """As `read`, and the mask (H, W) in [0, 1], moved as the augmentation moved the image; None if it has none."""
+        """As `read`, and the mask (H, W) in [0, 1], augmented like the image; None if the row has none."""
         return self._read(row, rng, foreground, noise, masked=True)
 
     def batch(
@@ -158,8 +155,8 @@ class Pictures:
         """The pixels (B, 3, H, W) of some rows.
 
         Args:
-            key: seed, step and whatever else chance depends on; each picture draws from `generator(*key, place)`.
-            places: of the rows in the global batch, where they are a process's share; default 0, 1, ...
+            key: seed, step and the like; each picture draws from `generator(*key, place)`.
+            places: of the rows in the global batch, if they are a process's share; default 0, 1, ...
             foreground, noise: of each row, see `read`.
         """
         count = len(rows)
@@ -221,24 +218,23 @@ def check(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """The manifest, once its images are known to be readable.
+    """The manifest, after a check that its images can be read.
 
     Args:
         rows: numbers of the rows that training will use; default all.
         on_error: "fail", or "skip": leave out rows with unreadable images, and rows that depend on them
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
-        masks: check the masks as well, that they are there where named, and select something.
-        decode: read the images whole; False only looks for the files, which is quicker.
+        masks: also check that the masks in the manifest exist and select something.
+        decode: decode the images; False only looks for the files, which is quicker.
         most_ratio, workers, progress: see `idmetric.data.manifest.check.faults`.
 
     Raises:
-        ManifestError: with the list of what cannot be read, or if nothing is left without it.
+        ManifestError: listing the rows that cannot be read, or if no row can.
     """
     on_error = fail_or_skip(on_error)
     numbers = np.arange(len(data)) if rows is None else np.unique(np.asarray(rows, dtype=np.int64))
-    used = data.take(numbers).replace(part_mask=None, part_mask_bytes=None)
-    if not masks:
-        used = used.replace(mask=None, mask_bytes=None)
+    unused = ("part_mask", "part_mask_bytes", *(() if masks else ("mask", "mask_bytes")))
+    used = data.take(numbers).replace(**dict.fromkeys(unused))
     found = faults(used, decode=decode, most_ratio=most_ratio, workers=workers, progress=progress)
     if not found:
         return data
@@ -249,10 +245,10 @@ def check(
     lost = {fault.row for fault in bad}
     if on_error == "fail":
         raise ManifestError(f"{len(lost)} of {len(numbers)} rows cannot be used:{listed}\n"
-                            "mend or remove them, or train without them by --on-error skip")  # fmt: skip
+                            "fix or remove them, or train without them by --on-error skip")  # fmt: skip
     kept = without(data, lost)
     if not len(kept):
         raise ManifestError(f"no usable row is left:{listed}")
-    warnings.warn(f"{len(lost)} rows cannot be used; they and what depends on them are left out, {len(kept)} of "
+    warnings.warn(f"{len(lost)} rows cannot be used; they and rows that depend on them are left out, {len(kept)} of "
                   f"{len(data)} rows stay:{listed}", stacklevel=2)  # fmt: skip
     return kept

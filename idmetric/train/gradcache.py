@@ -1,8 +1,8 @@
 """Large contrastive batches in little memory: gradient caching (Gao et al. 2021, Scaling deep contrastive learning).
 
-The batch is embedded chunk by chunk without graph, the loss of all embeddings gives its gradient with regard to each,
-and each chunk is embedded once more, with graph, to carry that gradient to the weights. Loss and gradients are those of
-the plain large batch; memory is that of one chunk.
+The batch is embedded chunk by chunk without a graph, the loss of all embeddings gives the gradient of each, and each
+chunk is embedded once more, with a graph, to carry that gradient to the weights. Loss and gradients equal those of the
+plain large batch; the memory is that of one chunk.
 """
 
 from __future__ import annotations
@@ -26,37 +26,41 @@ def cached_backward(
     """Add the gradients of a large batch's loss to the parameters of `encode` and of `loss`.
 
     Args:
-        encode: a chunk to its embeddings, one tensor or a tuple of them (query and target, say), samples on axis 0.
-            Called twice for each chunk, under `processes.autocast`, with the same random numbers (dropout). What else
-            a call changes (BatchNorm's statistics) it changes twice.
+        encode: maps a chunk to its embeddings, one tensor or a tuple of them (such as query and target), samples on
+            axis 0. Called twice for each chunk, under `processes.autocast`, with the same random numbers (dropout).
+            Other state, such as BatchNorm's statistics, changes twice.
         chunks: this process's share of the batch, in parts of any sizes.
-        loss: called once with each tensor of `encode`, all chunks and processes joined, in float32 or better; it gives
-            a scalar, or a dict of scalars of which "loss" is meant. It must be the same in all processes.
+        loss: called once with each tensor of `encode`, all chunks and processes joined, in float32 or better. It
+            returns a scalar, or a dict of scalars, which includes "loss". It must be the same in all processes.
 
     Returns:
-        The loss's scalars, detached: {"loss": ...} and whatever else it gave.
+        The loss's scalars, detached.
 
     Raises:
         ValueError: without chunks, or without a scalar loss.
     """
     if not chunks:
         raise ValueError("gradient caching needs at least one chunk")
-    if len(chunks) == 1:  # nothing to save by doing it twice
+    if len(chunks) == 1:  # a second pass would save no memory
         return _backward(_encode(encode, chunks[0], processes), loss, processes)
     states, parts = [], []
     with torch.no_grad():
         for chunk in chunks:
             states.append(_random_state(processes.device))
             parts.append(_encode(encode, chunk, processes))
-    joined = [torch.cat(column) for column in zip(*parts, strict=True)]
-    leaves = tuple(x.requires_grad_(x.is_floating_point()) for x in joined)
-    sizes = [[len(tensor) for tensor in part] for part in parts]
+    columns = list(zip(*parts, strict=True))
+    leaves = tuple(x.requires_grad_(x.is_floating_point()) for x in map(torch.cat, columns))
     found = _backward(leaves, loss, processes)
+    gradients = [
+        None if leaf.grad is None else leaf.grad.split([len(part) for part in column])
+        for leaf, column in zip(leaves, columns, strict=True)
+    ]
+
     after = _random_state(processes.device)
-    for chunk, state, gradients in zip(chunks, states, _split(leaves, sizes), strict=True):
+    for k, (chunk, state) in enumerate(zip(chunks, states, strict=True)):
         _set_random_state(processes.device, state)
         outputs = _encode(encode, chunk, processes)
-        pairs = [(out, g) for out, g in zip(outputs, gradients, strict=True) if out.requires_grad and g is not None]
+        pairs = [(out, g[k]) for out, g in zip(outputs, gradients, strict=True) if out.requires_grad and g is not None]
         if pairs:
             torch.autograd.backward([out for out, _ in pairs], [g for _, g in pairs])
     _set_random_state(processes.device, after)
@@ -69,9 +73,7 @@ def _encode(encode: Callable[[Chunk], Encoded], chunk: Chunk, processes: Process
     with processes.autocast():
         found = encode(chunk)
     tensors = (found,) if isinstance(found, Tensor) else tuple(found)
-    return tuple(
-        x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x for x in tensors
-    )  # fmt: skip
+    return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x for x in tensors)
 
 
 def _backward(tensors: tuple[Tensor, ...], loss: Callable[..., Loss], processes: Processes) -> dict[str, Tensor]:
@@ -81,14 +83,6 @@ def _backward(tensors: tuple[Tensor, ...], loss: Callable[..., Loss], processes:
         raise ValueError("the loss must be a scalar tensor, or a dict with one named 'loss'")
     processes.backward(values["loss"])
     return {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
-
-
-def _split(leaves: tuple[Tensor, ...], sizes: list[list[int]]) -> list[list[Tensor | None]]:
-    """The gradients of each chunk's tensors."""
-    columns: list[Sequence[Tensor | None]] = []
-    for leaf, lengths in zip(leaves, zip(*sizes, strict=True), strict=True):
-        columns.append([None] * len(sizes) if leaf.grad is None else torch.split(leaf.grad, list(lengths)))
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Any]:

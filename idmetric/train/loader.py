@@ -8,7 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Proce
     Closing the generator ends the loading processes.
 
     Args:
-        workers: loading processes; -1 for one per core of this process's share, at most 8; 0 loads here.
+        workers: loading processes, see `worker_count`; 0 loads in this process.
     """
     count = worker_count(workers, processes)
     yield from DataLoader(
@@ -46,11 +45,11 @@ def seed_all(*numbers: int) -> None:
     seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  # for packages that draw from it
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # some packages draw from it
 
 
 class Steps(Dataset[Any]):
-    """The batches of a recipe, by step: what `recipe.load(step)` gives, or the `Failure` to."""
+    """The batches of a recipe, by step: each is the result of `recipe.load(step)`, or a `Failure`."""
 
     def __init__(self, recipe: Any, seed: int, rank: int) -> None:
         self.recipe, self.seed, self.rank = recipe, seed, rank
@@ -64,7 +63,7 @@ class Steps(Dataset[Any]):
             return Failure(str(error) if expected else traceback.format_exc())
 
     def __getstate__(self) -> dict[str, Any]:
-        """For loading processes that do not start as copies: without models, which would go with it."""
+        """The state without models, for loading processes that do not start as copies."""
         light = object.__new__(type(self.recipe))
         for name, value in vars(self.recipe).items():
             heavy = isinstance(value, nn.Module | torch.optim.Optimizer | Processes)
@@ -72,23 +71,18 @@ class Steps(Dataset[Any]):
         return {**vars(self), "recipe": light}
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a batch could not be loaded."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+class Failure(str):
+    """The reason why a batch could not be loaded, in place of the batch."""
 
 
 def _start_worker(_: int) -> None:
-    # both signals go to whole groups of processes; the training process decides, and ends its loaders itself
+    # both signals go to whole groups of processes; the training process decides when to end its loaders
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def worker_count(asked: int, processes: Processes) -> int:
+    """Loading processes of this training process; -1 asks for one per core of its share, at most 8."""
     if asked >= 0:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,7 @@
 """The log of a training run: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
 
 log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means since the line before, and
-{"step": 100, "validation": {"map": ...}}. A resumed run takes away the lines after its checkpoint, so that no step
-occurs twice.
+{"step": 100, "validation": {"map": ...}}. A resumed run removes the lines after its checkpoint: no step occurs twice.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -50,9 +48,7 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.file.close()
         if self.board is not None:
             self.board.close()
@@ -60,11 +56,11 @@ class Log:
             self.wandb.finish(exit_code=0 if kind is None else 1)
 
     def line(self, text: str) -> None:
-        """A line for the user."""
+        """Print a line for the user."""
         print(text, flush=True)
 
     def training(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of training after a step, `loss` first."""
+        """Log numbers of training after a step, `loss` first."""
         self._write(step, values, {"step": step, **{k: float(v) for k, v in values.items()}}, "train")
         shown = [f"{name} {_short(value)}" for name, value in values.items() if name not in _RATES]
         if "images_per_second" in values:
@@ -72,7 +68,7 @@ class Log:
         self.line(f"step {step}/{self.steps}  {'  '.join(shown)}  {self.left(step)} left")
 
     def validation(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of validation after a step."""
+        """Log numbers of validation after a step."""
         self._write(step, values, {"step": step, "validation": {k: float(v) for k, v in values.items()}}, "validation")
         self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
 
@@ -98,8 +94,7 @@ class Silence:
     def __enter__(self) -> Silence:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        return None
+    def __exit__(self, *_: object) -> None: ...
 
     def line(self, text: str) -> None: ...
 
@@ -109,7 +104,7 @@ class Silence:
 
 
 class Meter:
-    """Means of what steps returned, and how fast they were."""
+    """Means of the values that steps returned, and the speed of the steps."""
 
     def __init__(self) -> None:
         self._clear()
@@ -127,7 +122,7 @@ class Meter:
         self.count += 1
 
     def read(self, processes: Processes) -> dict[str, float]:
-        """Means since the last reading, over all processes; "images" as images per second of all together."""
+        """Means since the last reading, over all processes; "images" becomes their total of images per second."""
         own = {name: total / count for name, (total, count) in self.sums.items()}
         alike = processes.all_values(own)
         means = {name: sum(values[name] for values in alike) / len(alike) for name in own}
@@ -148,7 +143,7 @@ _RATES = ("images_per_second", "seconds_per_step", "waiting")
 
 
 def truncate(path: Path, done: int) -> None:
-    """Take away the lines of steps after `done` (all where nothing is done), and a line that was not finished."""
+    """Remove the lines of steps after `done` (all if it is 0), and an unfinished line."""
     if not path.is_file():
         return
     kept = []

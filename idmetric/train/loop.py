@@ -3,9 +3,9 @@
     processes = Processes("bf16")
     fit(recipe, "run", Settings(seed=1, save_every=100), processes)
 
-A recipe does its own forward and backward passes, so that the loop knows nothing of gradient caching or accumulation;
-the loop averages gradients over processes, checks that they are finite, steps, logs, validates and saves. Everything
-random follows from (seed, step, process): on a CPU the same seed gives the same weights bit for bit, for any number of
+A recipe does its own forward and backward passes, so the loop contains no gradient caching or accumulation. The loop
+averages gradients over processes, checks that they are finite, steps, logs, validates and saves. All random numbers
+follow from (seed, step, process): on a CPU the same seed gives the same weights bit for bit, for any number of
 loading processes and however often the run was stopped.
 """
 
@@ -17,21 +17,21 @@ import math
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
 from idmetric.io.progress import Progress
-from idmetric.models.embedder import Embedder
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter, Silence, curves
-from idmetric.train.options import option
-from idmetric.train.processes import OtherFailed, Precision, Processes
-from idmetric.train.state import TrainError as TrainError  # part of this module
+from idmetric.train.processes import OtherFailed, Processes
+from idmetric.train.recipe import Recipe as Recipe  # part of this module
+from idmetric.train.recipe import Settings as Settings
+from idmetric.train.recipe import evaluating, parameter_counts
+from idmetric.train.state import TrainError as TrainError
 from idmetric.train.stop import Interrupts, dump
 from idmetric.train.stop import NotFinite as NotFinite
 from idmetric.train.stop import Stopped as Stopped
@@ -39,80 +39,7 @@ from idmetric.train.stop import Stopped as Stopped
 BEST = "best"  # folder of the result with the best validation
 FAILED = "failed"  # folder of batches that gave NaN
 _FREE = ("save_every", "keep", "validate_every", "log_every", "workers", "wandb", "resume")  # may change in between
-_SMALLEST_SCALE = 2.0**-10  # of the fp16 loss; where 26 steps in a row overflow, all will
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How any recipe is run. Fields that a recipe's Config has too, such as seed, come from there."""
-
-    seed: int = option(0, "all random numbers follow from it")
-    precision: Precision = option("no", "mixed precision")
-    max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
-    save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
-    keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
-    validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
-    log_every: int = option(10, "steps between lines of the log")
-    workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
-    wandb: str = option("", "project of Weights & Biases to log to as well")
-    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
-
-    def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("max_grad_norm", 0), ("save_every", 0), ("keep", 0), ("validate_every", 0),
-                            ("log_every", 1), ("workers", -1)):  # fmt: skip
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} = {getattr(self, name)}: it must be {least} or more")
-
-
-class Recipe(Protocol):
-    """The interface of a recipe for `fit`. Random choices follow from seed and step alone: resuming needs only these.
-
-    Attributes:
-        name: such as "nearid".
-        settings: JSON values: the recipe's config, and everything else that must be the same in a resumed run,
-            such as a fingerprint of the data.
-        model: on `processes.device`, in train mode where it trains; parameters that train require grad.
-        steps: optimiser steps of the whole run.
-        best: key of `validate()`; its highest value marks the best checkpoint; "" = keep no best one.
-
-    A recipe that makes files of its own may have `prepare(out: Path)` as well: called in every process before the first
-    step, also when a run resumes. A recipe with large batches may set `prefetch: int`, the number of batches
-    that a loading process reads ahead (default: 2).
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    model: Embedder
-    steps: int
-    best: str
-
-    def modules(self) -> Mapping[str, nn.Module]:
-        """What is checkpointed: {"model": ..., "loss": ...}; of these, trained parameters and buffers are stored."""
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """A new optimiser of the trained parameters, at its peak learning rates."""
-
-    def lr_factor(self, step: int) -> float:
-        """Factor of the learning rates at a step, from 0."""
-
-    def load(self, step: int) -> Any:
-        """This process's share of a step's batch: nested dicts, lists, dataclasses of CPU tensors and plain values.
-
-        Called in loading processes, with a copy of the recipe whose modules are None: reads data, nothing else.
-        """
-
-    def step(self, batch: Any) -> Mapping[str, float | Tensor]:
-        """Forward and backward of a batch as `load` gave it (`processes.place` puts it on the device).
-
-        Calls `processes.backward` as often as it likes. Returns scalars to log, the same names in each process, "loss"
-        among them; "images", if there, counts the images of this process's share and becomes images per second.
-        """
-
-    def validate(self) -> Mapping[str, float]:
-        """Scores of the model as it is; may be empty. Called in every process, the main one's scores count."""
-
-    def save(self, folder: Path) -> None:
-        """Write the model in the format of `idmetric.load(folder)`."""
+_SMALLEST_SCALE = 2.0**-10  # of the fp16 loss; after 26 overflows in a row, every step will overflow
 
 
 def fit(
@@ -134,7 +61,7 @@ def fit(
     Raises:
         TrainError: if the folder holds something else, a run with other settings, or a running one; if a batch
             cannot be loaded; if a checkpoint cannot be written.
-        NotFinite: at the first NaN or infinite loss or gradient, whose batch is saved; the weights stay clean.
+        NotFinite: at the first NaN or infinite loss or gradient. Its batch is saved; the weights stay finite.
         Stopped: after SIGTERM or Ctrl-C, once a checkpoint is written.
     """
     out = Path(out)
@@ -144,21 +71,36 @@ def fit(
 
 
 def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes, progress: Progress | None) -> None:
-    whole = run_folder.make(
-        recipe.name, _decisive(recipe, settings, processes), _incidental(recipe, settings, processes)
-    )
-    if processes.on_main(lambda: run_folder.prepare(out, whole, settings.resume)):
+    record = _record(recipe, settings, processes)
+    if processes.on_main(lambda: run_folder.prepare(out, record, settings.resume)):
         if processes.main:
             print(f"{out}: this run is finished already; nothing to do", flush=True)
         return
     if any(processes.any(not (out / run_folder.FILE).is_file())):
         raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
-    if (prepare := getattr(recipe, "prepare", None)) is not None:  # files of the recipe's own, before the first step
+    if (prepare := getattr(recipe, "prepare", None)) is not None:
         prepare(out)
+
     run = _Run(recipe, out, settings, processes)
     with Interrupts() as interrupts:
         run.train(interrupts, progress)
-        run.finish(whole)
+        run.finish(record)
+
+
+def _record(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
+    decisive = {name: value for name, value in recipe.settings.items() if name not in _FREE} | {
+        "seed": settings.seed,
+        "max_grad_norm": settings.max_grad_norm,
+        "precision": processes.precision,
+        "steps": recipe.steps,
+    }
+    incidental = {
+        "run": dataclasses.asdict(settings),
+        "device": processes.device.type,
+        "processes": processes.count,
+        "trained_parameters": parameter_counts(recipe)[0],
+    }
+    return run_folder.make(recipe.name, decisive, incidental)
 
 
 class _Run:
@@ -172,26 +114,22 @@ class _Run:
         self.optimizer = recipe.optimizer()
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.done, self.saved, self.validated = 0, 0, 0
-        self.best: dict[str, Any] | None = None
-        self._check_modules()
-        processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
-        if found := processes.on_main(lambda: state.folders(out)):
-            self._resume(*max(found.items()))
-
-    def _check_modules(self) -> None:
         held = {id(p) for module in self.modules.values() for p in module.parameters()}
         if lost := sum(id(p) not in held for p in self.parameters):
             raise TrainError(f"modules() lacks {lost} of the optimizer's parameters: no checkpoint would hold them")
 
-    def _resume(self, step: int, folder: Path) -> None:
-        state.load(folder, self.modules, self.optimizer, self.processes.scaler)
-        self.done = self.saved = step
-        found = state.read_record(folder)
-        self.best, self.validated = found["best"], found.get("validated", step)
+        self.done, self.saved, self.validated = 0, 0, 0
+        self.best: dict[str, Any] | None = None
+        processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
+        if found := processes.on_main(lambda: state.folders(out)):
+            step, folder = max(found.items())
+            state.load(folder, self.modules, self.optimizer, processes.scaler)
+            record = state.read_record(folder)
+            self.done = self.saved = step
+            self.best, self.validated = record["best"], record.get("validated", step)
 
     def train(self, interrupts: Interrupts, progress: Progress | None = None) -> None:
-        """All steps that are not done yet."""
+        """Train all steps that are not done yet."""
         settings, steps = self.settings, range(self.done, self.recipe.steps)
         feed = batches(self.recipe, steps, settings.seed, settings.workers, self.processes)
         with _log(self) as log, contextlib.closing(feed):
@@ -208,31 +146,33 @@ class _Run:
                 self._agree(step, batch, interrupts)
                 meter.add(self._step(step, batch))
                 self.done = step + 1
-                if _due(self.done, settings.log_every, self.recipe.steps):
+                if self._due(settings.log_every):
                     log.training(self.done, meter.read(self.processes))
                     if progress is not None:
                         progress.pause()
                 elif progress is not None:
                     progress(self.done, self.recipe.steps)
                 improved = self._validation(log)
-                if improved or _due(self.done, settings.save_every, self.recipe.steps):
+                if improved or self._due(settings.save_every):
                     self._save()
 
+    def _due(self, every: int) -> bool:
+        return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
+
     def _agree(self, step: int, batch: Any, interrupts: Interrupts) -> None:
-        """Stop all processes together, where one could not load its batch or was asked to stop."""
-        failed, stopped = self.processes.any(isinstance(batch, Failure), interrupts.number != 0)
-        if (failed or stopped) and self.saved < self.done:
-            self._save()
+        """Stop all processes together if one could not load its batch or was asked to stop."""
+        own = batch if isinstance(batch, Failure) else ""
+        failed, stopped = self.processes.any(own != "", interrupts.number != 0)
+        if failed or stopped:
+            self._save_progress()
         if failed:
-            reasons = [
-                text for text in self.processes.all_values(str(batch) if isinstance(batch, Failure) else "") if text
-            ]
-            raise TrainError(f"the batch of step {step + 1} cannot be loaded: {reasons[0]}")
+            reason = next(filter(None, self.processes.all_values(own)))
+            raise TrainError(f"the batch of step {step + 1} cannot be loaded: {reason}")
         if stopped:
             raise Stopped(self.done, interrupts.number or signal.SIGTERM)
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
-        """One step of the optimiser; returns what to log."""
+        """Take one step of the optimizer; return the values to log."""
         scaler, factor = self.processes.scaler, self.recipe.lr_factor(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -241,25 +181,25 @@ class _Run:
         self.processes.average_gradients(self.parameters)
         if not any(p.grad is not None for p in self.parameters):
             raise TrainError(f"{self.recipe.name}: step() left no gradient: it must call processes.backward(loss)")
+
         scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm or math.inf)
-        length = float(norm)
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm or math.inf))
         values = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
-        self._check(step, batch, values["loss"], length)
+        self._check(step, batch, values["loss"], norm)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+
         values["lr"] = self.optimizer.param_groups[0]["lr"]
         if scaler.is_enabled():
-            values["skipped"] = float(not math.isfinite(length))
-        return {**values, "gradient_norm": length} if math.isfinite(length) else values
+            values["skipped"] = float(not math.isfinite(norm))
+        return {**values, "gradient_norm": norm} if math.isfinite(norm) else values
 
     def _check(self, step: int, batch: Any, loss: float, norm: float) -> None:
-        """Stop all processes where a loss or gradient is not finite; with fp16, gradients may overflow for a while."""
+        """Stop all processes if a loss or gradient is not finite; with fp16, gradients may overflow for a while."""
         scaler = self.processes.scaler
-        bad = not math.isfinite(loss) or (not scaler.is_enabled() and not math.isfinite(norm))
-        bad = bad or (scaler.is_enabled() and scaler.get_scale() < _SMALLEST_SCALE)
-        if any(self.processes.any(bad)):
+        good = scaler.get_scale() >= _SMALLEST_SCALE if scaler.is_enabled() else math.isfinite(norm)
+        if any(self.processes.any(not (good and math.isfinite(loss)))):
             self._refuse(step, batch, loss, norm)
 
     def _refuse(self, step: int, batch: Any, loss: float, norm: float) -> NoReturn:
@@ -277,39 +217,37 @@ class _Run:
 
     def _validation(self, log: Log | Silence) -> bool:
         """Validate if it is due; if it fails, the run is saved, and a resumed run validates first."""
-        if self.validated == self.done or not _due(self.done, self.settings.validate_every, self.recipe.steps):
+        if self.validated == self.done or not self._due(self.settings.validate_every):
             return False
         try:
             improved = self._validate(log)
         except TrainError:  # in all processes
-            if self.saved < self.done:
-                self._save()
+            self._save_progress()
             raise
         self.validated = self.done
         return improved
 
     def _validate(self, log: Log | Silence) -> bool:
-        """Log the scores of the model; True if it is better than ever."""
+        """Log the scores of the model; return whether it is the best one so far."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
-        modes = {m: m.training for module in self.modules.values() for m in module.modules()}
-        self._share_buffers()  # one model is measured, that which is saved
-        values = self._scores()
-        for module, mode in modes.items():
-            module.training = mode
+        self._share_buffers()  # so that the validated model is the saved one
+        with evaluating(*self.modules.values()):
+            values = self._scores()
+        best = self.recipe.best
         if values:
             log.validation(self.done, values)
-        if values and self.recipe.best and self.recipe.best not in values:
-            raise TrainError(f"the best checkpoint is that of {self.recipe.best!r}, but there is only {sorted(values)}")
-        if not values or not self.recipe.best or self.done == 0:
+            if best and best not in values:
+                raise TrainError(f"the best checkpoint is that of {best!r}, but there is only {sorted(values)}")
+        if not values or not best or self.done == 0:
             return False
-        value = values[self.recipe.best]
+        value = values[best]
         if math.isnan(value) or (self.best is not None and value <= self.best["value"]):
             return False
         self.best = {"step": self.done, "value": value}
         return True
 
     def _scores(self) -> dict[str, float]:
-        """The main process's scores; all stop together where validation fails in one."""
+        """The main process's scores. All processes stop together if validation fails in one."""
         own: dict[str, float] | str
         try:
             own = dict(self.recipe.validate())
@@ -322,15 +260,18 @@ class _Run:
                 raise TrainError(f"validation after step {self.done}: {values}")
         return cast("dict[str, float]", found[0])
 
+    def _save_progress(self) -> None:
+        if self.saved < self.done:
+            self._save()
+
     def _save(self) -> None:
-        """Write the checkpoint of this step, then delete those beyond `keep`."""
+        """Write the checkpoint of this step, then delete old ones beyond `keep`."""
         self._share_buffers()
-        best = self.best
-        more = {"best": best, "validated": self.validated}
+        more = {"best": self.best, "validated": self.validated}
 
         def write() -> None:
             state.save(self.out, self.done, self.modules, self.optimizer, self.processes.scaler, more)
-            state.prune(self.out, self.settings.keep, best["step"] if best else None)
+            state.prune(self.out, self.settings.keep, self.best["step"] if self.best else None)
 
         self.processes.on_main(write)
         self.saved = self.done
@@ -339,8 +280,8 @@ class _Run:
         # BatchNorm's statistics differ between processes, and a resumed run would have the main one's
         self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
 
-    def finish(self, whole: Mapping[str, Any]) -> None:
-        """Write the result, of the last step and of the best one, the curves, and that the run is finished."""
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """Write the results of the last and of the best step, the curves, and the record of a finished run."""
 
         def write() -> None:
             self.recipe.save(self.out)
@@ -350,7 +291,7 @@ class _Run:
                 self.recipe.save(self.out / BEST)
                 state.load_weights(folders[self.done], self.modules)
             curves(self.out)
-            run_folder.write(self.out, {**whole, "finished": True, "best": self.best})
+            run_folder.write(self.out, {**record, "finished": True, "best": self.best})
 
         self.processes.on_main(write)
 
@@ -361,37 +302,6 @@ def _log(run: _Run) -> Log | Silence:
         lambda: made.append(Log(run.out, run.done, run.recipe.steps, run.settings.wandb, run.recipe.settings))
     )
     return made[0] if made else Silence()
-
-
-def _due(done: int, every: int, steps: int) -> bool:
-    return done == steps or (every > 0 and done % every == 0)
-
-
-def _decisive(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
-    """Settings that decide the weights."""
-    own = {
-        "seed": settings.seed,
-        "max_grad_norm": settings.max_grad_norm,
-        "precision": processes.precision,
-        "steps": recipe.steps,
-    }
-    return {**{name: value for name, value in recipe.settings.items() if name not in _FREE}, **own}
-
-
-def _incidental(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
-    """Settings that a resumed run may change."""
-    return {
-        "run": dataclasses.asdict(settings),
-        "device": str(processes.device.type),
-        "processes": processes.count,
-        "trained_parameters": parameter_counts(recipe)[0],
-    }
-
-
-def parameter_counts(recipe: Recipe) -> tuple[int, int]:
-    """Parameters that train, and all parameters, of all modules."""
-    found = [p for module in recipe.modules().values() for p in module.parameters()]
-    return sum(p.numel() for p in found if p.requires_grad), sum(p.numel() for p in found)
 
 
 def _headline(run: _Run) -> str:

@@ -1,4 +1,4 @@
-"""LoRA by PEFT: attach it to the layers that the papers adapt, train, save a model of plain weights.
+"""LoRA by PEFT: attach it to the layers that the papers adapt, train, save a model with plain weights.
 
 attach(model.backbone, rank=16, alpha=32, dropout=0.05)     # ID-Sim, C.1
 ...
@@ -24,7 +24,7 @@ _NAME = "default"  # of the adapter, within PEFT
 # Names of linear layers, as patterns of the whole path.
 TARGETS = MappingProxyType({
     # "attention and feedforward MLP layers" (ID-Sim, section 4.1) of timm's transformers; heads, the patch embedding
-    # and attention pooling, whose layers share these names, are not blocks and stay as they are
+    # and attention pooling have layers of the same names, but are not blocks and stay as they are
     "vit": r"(?:.*\.)?blocks\.\d+\."
            r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
     # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
@@ -32,7 +32,7 @@ TARGETS = MappingProxyType({
     # the same and those of the vision tower's blocks
     "qwen-vision": r"(?:.*\.)?(?:language_model\.layers|visual\.blocks)\.\d+\."
                    r"(?:self_attn\.[qkvo]_proj|attn\.(?:qkv|proj)|mlp\.(?:(?:gate|up|down)_proj|fc1|fc2))",
-    # the list of VLM2Vec, which such models descend from; in Qwen2.5-VL it meets the attention and down_proj of the
+    # the list of VLM2Vec, on which such models are based; in Qwen2.5-VL it matches the attention and down_proj of the
     # language model, and down_proj of the vision tower
     "vlm2vec": r"(?:.*\.)?(?:qkv_proj|o_proj|gate_up_proj|down_proj|k_proj|q_proj|out_proj|v_proj)",
 })  # fmt: skip
@@ -49,23 +49,26 @@ def attach(
 ) -> nn.Module:
     """Freeze a module and add trainable LoRA to its linear layers, in place (Hu et al. 2022): W x + alpha / rank B A x.
 
-    At first nothing changes, since B is 0. The adapters are float32, also on a bfloat16 or float16 module.
+    At first the outputs don't change, since B is 0. The adapters are float32, also on a bfloat16 or float16 module.
 
     Args:
-        module: such as the timm model in `IDSim.backbone`; what lies outside of it is left alone.
+        module: such as the timm model in `IDSim.backbone`.
         rank, alpha, dropout: ID-Sim C.1; VisME, section 5.1, has the same rank and alpha.
-        targets: a key of `TARGETS`, or a regular expression or several, of whole names of linear layers.
-        seed: of A's random values, the same on any device; torch's own random numbers are left as they are.
+        targets: a key of `TARGETS`, or one or more regular expressions of whole names of linear layers.
+        seed: of A's random values, the same on any device; torch's global random state does not change.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: if no linear layer has such a name, with the names that there are; if there is LoRA already.
+        ValueError: if no linear layer has such a name, listing their names; if there is LoRA already.
         ImportError: without peft.
     """
-    peft = _peft()
-    if any(True for _ in _layers(module)):
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError(f"LoRA needs peft: {install('train')}") from error
+    if _layers(module):
         raise ValueError("the module has LoRA already: attach it once, or fold it first")
     if rank < 1 or not 0 <= dropout < 1:
         raise ValueError(f"LoRA needs a rank of 1 or more and a dropout in [0, 1), got {rank} and {dropout}")
@@ -73,7 +76,7 @@ def attach(
     passing = _reading_weights(module, names)
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none",
-        target_modules="|".join(re.escape(name) for name in names),  # these and no others: a list would match endings
+        target_modules="|".join(re.escape(name) for name in names),  # whole names: a list would match endings
     )  # fmt: skip
     state = torch.default_generator.get_state()
     try:
@@ -81,10 +84,10 @@ def attach(
         peft.inject_adapter_in_model(config, module, _NAME)
     finally:
         torch.default_generator.set_state(state)
-    for layer in _layers(module):
+    for _, layer in _layers(module):
         for part in (layer.lora_A[_NAME], layer.lora_B[_NAME]):
             part.to(torch.promote_types(part.weight.dtype, torch.float32))
-        layer.train(layer.get_base_layer().training)  # new modules, dropout among them, begin in train mode
+        layer.train(layer.get_base_layer().training)  # new modules, including dropout, begin in train mode
     for attention in passing:
         attention.qkv_bias_separate = True
     return module
@@ -113,17 +116,16 @@ def target_names(module: nn.Module, targets: str | Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def folded(module: nn.Module) -> Iterator[nn.Module]:
-    """Inside, the module is as if it had been trained without LoRA: plain layers with weights W + alpha / rank B A.
+    """Inside, the module has plain layers with weights W + alpha / rank B A, as if it had been trained without LoRA.
 
-    For saving (`model.save_pretrained`) and for measuring speed. The sum is made in float32 and rounded once to the
-    weights' type. After it all is bit for bit as before. Meanwhile the original weights are kept in the CPU's memory.
+    For saving (`model.save_pretrained`) and for measuring speed. The sum is computed in float32 and rounded once to the
+    weights' type. Afterwards the module is bit for bit as before; the CPU's memory keeps the original weights.
     """
-    places = [(path, layer) for path, layer in module.named_modules() if _is_layer(layer)]
     kept: list[tuple[nn.Module, str, nn.Module, Tensor, Tensor]] = []
     try:
-        for path, layer in places:
-            parent, name = module.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
-            base: Any = layer.get_base_layer()
+        for path, layer in _layers(module):
+            before, _, name = path.rpartition(".")
+            parent, base = module.get_submodule(before), layer.get_base_layer()
             weight = base.weight.detach()  # shares its memory
             kept.append((parent, name, layer, weight, weight.to("cpu", copy=True)))
             weight.copy_(_sum(layer, weight))
@@ -141,37 +143,23 @@ def folded_state(module: nn.Module) -> dict[str, Tensor]:
         return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
 
 
-def count(module: nn.Module) -> tuple[int, int]:
-    """How many numbers of a module are trained, and how many parameters it has in all (shared ones once)."""
-    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
-    return sum(n for n, trained in sizes if trained), sum(n for n, _ in sizes)
-
-
-def describe(module: nn.Module) -> str:
-    """ "5,898,240 of 308,977,664 parameters are trained (1.91 %)" """
-    trained, whole = count(module)
-    return f"{trained:,} of {whole:,} parameters are trained ({100 * trained / max(1, whole):.2f} %)"
-
-
 def _sum(layer: Any, weight: Tensor) -> Tensor:
     wide = torch.promote_types(weight.dtype, torch.float32)
     a, b = layer.lora_A[_NAME].weight.detach().to(wide), layer.lora_B[_NAME].weight.detach().to(wide)
     return torch.addmm(weight.to(wide), b, a, alpha=layer.scaling[_NAME])
 
 
-def _is_layer(module: Any) -> bool:
-    return hasattr(module, "lora_A") and hasattr(module, "get_base_layer")
-
-
-def _layers(module: nn.Module) -> Iterator[Any]:
-    return (layer for layer in module.modules() if _is_layer(layer))
+def _layers(module: nn.Module) -> list[tuple[str, Any]]:
+    """Names and layers with LoRA."""
+    parts = module.named_modules()
+    return [(name, x) for name, x in parts if hasattr(x, "lora_A") and hasattr(x, "get_base_layer")]
 
 
 def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
-    """Attention that reads its qkv's weight instead of calling it, and so would pass LoRA by.
+    """Attention modules that read the weight of their qkv layer instead of calling it, and so would bypass LoRA.
 
-    (timm's EVA, BEiT, Swin v2, and DINOv3 with a qkv bias.) Told to add the bias by itself, it calls the layer; the sum
-    is the same up to rounding.
+    (timm's EVA, BEiT, Swin v2, and DINOv3 with a qkv bias.) With a separate qkv bias they call the layer; the sum is
+    the same up to rounding.
     """
     found: list[Any] = []
     for name in names:
@@ -182,11 +170,3 @@ def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
                                  "without qkv")  # fmt: skip
             found.append(parent)
     return found
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ImportError(f"LoRA needs peft: {install('train')}") from error
-    return peft

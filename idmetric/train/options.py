@@ -15,21 +15,21 @@ import argparse
 import json
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from idmetric.io import json_file, text_file, toml_file
 from idmetric.io.settings import accept, from_text, length, unwrapped
 
-# names of version 0.1, which its run folders and configuration files hold; as options they work without being listed
+# names in run folders and configuration files of version 0.1; as options they work without being listed
 RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
 
 
 def option(default: Any, text: str) -> Any:
     """A field of a settings dataclass: its default, and a line for --help with its meaning and its source."""
-    if isinstance(default, list | dict | set):
-        return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata={"help": text})
     return field(default=default, metadata={"help": text})
 
 
@@ -43,23 +43,32 @@ def current(name: str) -> str:
     return RENAMED.get(name, name)
 
 
-def default_of(entry: Field[Any]) -> Any:
-    """The default of a field.
+def check_least(settings: Any, **least: float) -> None:
+    """Check that these settings are not below their least values.
 
     Raises:
-        TypeError: if it has none, for then no option can be made of it.
+        ValueError: naming the first that is.
     """
-    if entry.default is not MISSING:
-        return entry.default
-    if entry.default_factory is not MISSING:
-        return entry.default_factory()
-    raise TypeError(f"field {entry.name!r} needs a default")
+    for name, value in least.items():
+        if not getattr(settings, name) >= value:
+            raise ValueError(f"{name} = {getattr(settings, name)}: it must be {value} or more")
+
+
+def check_positive(settings: Any, *names: str) -> None:
+    """Check that these settings are above 0.
+
+    Raises:
+        ValueError: naming the first that is not.
+    """
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} = {getattr(settings, name)}: it must be above 0")
 
 
 def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) -> None:
-    """An option for each field of a dataclass, except those named in `but`.
+    """Add an option for each field of a dataclass, except those named in `but`.
 
-    What is not given does not appear in the parsed arguments, so that defaults, --smoke and files keep their ranks.
+    The parsed arguments hold only the options given, so defaults, --smoke and files can rank below them.
 
     Args:
         parser: an argparse parser or group of one.
@@ -69,39 +78,40 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
     for entry in fields(config):
         if entry.name in but:
             continue
-        default = default_of(entry)
-        text = entry.metadata.get("help", "").replace("%", "%%")
+        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        shown = entry.metadata.get("help", "").replace("%", "%%")
         kind, optional = unwrapped(hints[entry.name])
-        value = (
-            "" if default is None and not optional else _shown(default)
-        )  # where other settings decide, the text says
-        shown = f"{text} (default: {value})".replace("(default: )", "").strip()
+        if default is not None or optional:  # otherwise other settings decide, as the text says
+            shown += f" (default: {value})" if (value := _shown(default)) else ""
         if kind is bool and not optional:
             parser.add_argument(
                 flag(entry.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown
             )
             continue
-        many: dict[str, Any] = {"metavar": _metavar(hints[entry.name])}
+        many: dict[str, Any] = {
+            "metavar": _metavar(hints[entry.name]),
+            "type": _reader(entry.name, hints[entry.name]),
+            "default": argparse.SUPPRESS,
+        }
         if typing.get_origin(kind) is tuple:
             many["nargs"] = length(kind) or "*"
-        many |= {"type": _reader(entry.name, hints[entry.name]), "default": argparse.SUPPRESS}
         parser.add_argument(flag(entry.name), help=shown, **many)
         for old in (old for old, new in RENAMED.items() if new == entry.name):
             parser.add_argument(flag(old), dest=entry.name, help=argparse.SUPPRESS, **many)
 
 
 def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
-    """The fields of a dataclass that the command line gave."""
+    """The fields of a dataclass that are given on the command line."""
     hints = typing.get_type_hints(config)
     given = {entry.name: getattr(args, entry.name) for entry in fields(config) if hasattr(args, entry.name)}
     return {name: accept(name, value, hints[name]) for name, value in given.items()}
 
 
 def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
-    """The settings in a .json or .toml file, names as the fields' or options' (save_every or save-every).
+    """The settings in a .json or .toml file, named like the fields or like the options (save_every or save-every).
 
     Raises:
-        ValueError: naming the file and what in it is unknown or of the wrong type.
+        ValueError: naming the file, and the name that is unknown or the value of a wrong type.
     """
     path = Path(path)
     try:

@@ -1,9 +1,9 @@
-"""One process or many: what training needs of them, over accelerate's launcher state.
+"""Communication between the processes of a training run, over accelerate's launcher state.
 
-Started by itself a program is one process; `accelerate launch` and `torchrun` start several, on one machine or more.
+A program started by itself is one process; `accelerate launch` and `torchrun` start several, on one machine or more.
 One rule makes several processes equal one: every process's loss is the mean over the same global batch (computed on
 gathered embeddings, or the mean over its own equal share), and gradients are averaged over processes before the
-optimiser's step. `Processes.gather` is differentiable to that end: its backward pass sums over processes.
+optimizer's step. To that end the backward pass of `Processes.gather` sums over processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from idmetric.io.hints import install
 T = TypeVar("T")
 Precision = Literal["no", "bf16", "fp16"]
 _BUCKET = 1 << 25  # gradient elements sent at once
-# Others wait while the main process reads all images or draws a schedule; torch's own limit is 10 minutes on GPUs
+# The other processes wait while the main one reads all images or draws a schedule; torch's limit is 10 min on GPUs
 _PATIENCE = timedelta(hours=6)
 
 
@@ -44,16 +44,16 @@ class Processes:
 
     Args:
         precision: "no" (float32), or mixed precision in "bf16" or "fp16" (with a scaled loss).
-        cpu: stay on the CPU where there is an accelerator.
+        cpu: stay on the CPU even if there is an accelerator.
 
     Attributes:
-        rank: number of this process, from 0. count: how many there are. local_count: how many on this machine.
-        main: whether this is the one that writes. device: where its model goes.
+        rank: number of this process, from 0. count: number of processes. local_count: number on this machine.
+        main: whether this is the process that writes. device: device of its model.
         scaler: scales the loss for "fp16" (disabled otherwise).
 
     Raises:
         ImportError: without accelerate.
-        ValueError: if `accelerate launch` asks for a model that is shared out (DeepSpeed, FSDP).
+        ValueError: if `accelerate launch` is configured to split the model (DeepSpeed, FSDP).
     """
 
     def __init__(self, precision: Precision = "no", cpu: bool = False) -> None:
@@ -75,7 +75,7 @@ class Processes:
     # One step
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Mixed precision for the block, where it was asked for."""
+        """Mixed precision within the block, if it was asked for."""
         if self.precision == "no":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.dtype)
@@ -87,8 +87,8 @@ class Processes:
     def gather(self, tensor: Tensor) -> Tensor:
         """The tensors of all processes joined on axis 0, in order of ranks; differentiable.
 
-        The gradient of this process's rows is the sum of what all processes' losses say of them: with the same loss L
-        everywhere it is count * dL/drows, and the mean of gradients over processes is that of L.
+        The gradient of this process's rows is the sum over all processes' losses: with the same loss L everywhere it is
+        count * dL/drows, and the mean of gradients over processes is that of L.
 
         Raises:
             ValueError: if the tensors differ in shape or type.
@@ -100,7 +100,7 @@ class Processes:
         return gathered
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace gradients by their mean over processes; where some process has none, it counts as zero."""
+        """Replace gradients by their mean over processes; a missing gradient counts as zero."""
         if self.count == 1:
             return
         given = [p for p in parameters if p.requires_grad]
@@ -129,44 +129,35 @@ class Processes:
         return tuple(map(bool, values.tolist()))
 
     def on_main(self, run: Callable[[], T]) -> T:
-        """What `run` gives in the main process, for all; they wait for it.
+        """Call `run` in the main process, and return its result in all, which wait for it.
 
         Raises:
-            Exception: of `run`, in the main process; MainFailed with its text in the others, so that none waits on.
+            Exception: of `run`, in the main process; MainFailed with its text in the others, which stop waiting.
         """
         if self.count == 1:
             return run()
-        result, error = None, None
-        if self.main:
-            try:
-                result = run()
-            except Exception as caught:  # the others learn of it, then it is raised
-                error = caught
-        value, text = self.all_values((result, None if error is None else f"{type(error).__name__}: {error}"))[0]
+        result, error, text = _attempt(run) if self.main else (None, None, "")
+        value, text = self.all_values((result, text))[0]
         if error is not None:
             raise error
-        if text is not None:
+        if text:
             raise MainFailed(f"the main process failed: {text}")
         return cast(T, value)
 
     def together(self, run: Callable[[], T]) -> T:
-        """What `run` gives in this process; where it fails in one, it fails in all, so that none waits on.
+        """Call `run` in each process, and return its own result; if one fails, all fail.
 
         Raises:
             Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others.
         """
         if self.count == 1:
             return run()
-        result, error = None, None
-        try:
-            result = run()
-        except Exception as caught:  # the others learn of it, then it is raised
-            error = caught
-        texts = self.all_values(None if error is None else f"{type(error).__name__}: {error}")
+        result, error, own = _attempt(run)
+        texts = self.all_values(own)
         if error is not None:
             raise error
         for rank, text in enumerate(texts):
-            if text is not None:
+            if text:
                 raise OtherFailed(f"process {rank} failed: {text}")
         return cast(T, result)
 
@@ -179,12 +170,11 @@ class Processes:
         return found
 
     def wait(self) -> None:
-        """Go on when all processes are here."""
-        if self.count > 1:
-            self.any(False)
+        """Return when all processes have called this."""
+        self.any(False)
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite these tensors (parameters, buffers) by the main process's."""
+        """Overwrite these tensors (parameters, buffers) with the main process's."""
         if self.count == 1:
             return
         with torch.no_grad():
@@ -211,8 +201,16 @@ class Processes:
             raise ValueError(f"gather needs tensors of one shape and type from all processes, got {listed}")
 
 
+def _attempt(run: Callable[[], T]) -> tuple[T | None, Exception | None, str]:
+    """The result of `run`, or its error and a text about it for the other processes."""
+    try:
+        return run(), None, ""
+    except Exception as error:
+        return None, error, f"{type(error).__name__}: {error}"
+
+
 class _Gather(torch.autograd.Function):
-    """all_gather on axis 0, whose backward pass sums gradients over processes and takes this one's rows."""
+    """all_gather on axis 0. Its backward pass sums gradients over processes and takes this process's rows."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, rank: int, count: int) -> Tensor:
@@ -231,12 +229,12 @@ class _Gather(torch.autograd.Function):
 
 
 def _check_launcher(precision: Precision) -> None:
-    """Refuse what `accelerate launch` asks for and is not done here, rather than train otherwise in silence."""
+    """Refuse options of `accelerate launch` that the loop does not support, rather than ignore them silently."""
     for name in ("DEEPSPEED", "FSDP"):
         if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
             raise ValueError(
-                f"accelerate's configuration asks for {name}, which shares a model out; here every process holds a "
-                "whole one: choose plain multi-GPU in `accelerate config`, or start by torchrun"
+                f"accelerate's configuration asks for {name}, which splits the model; here every process holds a "
+                "whole one: choose plain multi-GPU in `accelerate config`, or start with torchrun"
             )
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if asked not in ("no", precision):
@@ -245,7 +243,7 @@ def _check_launcher(precision: Precision) -> None:
 
 
 def place(batch: Any, device: torch.device) -> Any:
-    """Nested dicts, lists, tuples and dataclasses with their tensors on a device; other values as they are."""
+    """Move the tensors in nested dicts, lists, tuples and dataclasses to a device; other values stay as they are."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

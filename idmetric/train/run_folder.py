@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ _PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers
 
 
 def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """What recipe.json holds: the recipe and all that decides its weights, and what else ought to be known.
+    """The contents of recipe.json.
 
     Args:
-        settings: values that must be the same in a resumed run. more: values that may differ.
+        settings: values that decide the weights: they must be the same in a resumed run. more: values that may differ.
 
     Raises:
         TrainError: if a setting is not a JSON value.
@@ -39,19 +39,17 @@ def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dic
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the weights depend on."""
+    """Versions of Python and of the installed packages on which the weights depend."""
     found = {"idmetric": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
 @contextmanager
 def own_folder(out: Path) -> Iterator[None]:
-    """Keep other runs out of the folder; where the file system has no locks, none is kept out.
+    """Make the folder and keep other runs out of it, if its file system has locks.
 
     Raises:
         TrainError: if another run is using it, or it holds something other than a run.
@@ -64,27 +62,25 @@ def own_folder(out: Path) -> Iterator[None]:
 
 
 def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
-    """Claim the folder for a run, or find that it is the same run; True if that one is finished.
+    """Write the record of a run into its folder, unless the run in it is finished; returns whether it is.
 
     Raises:
         TrainError: if the folder holds something else, or a run with other settings (which are named), or any run
             without `resume`.
     """
     old = read(out)
-    if old is not None:
-        if not resume:
-            raise TrainError(f"{out} holds a run already: resume it, name another --out, or move it by --fresh")
-        if changes := differences(old, record):
-            listed = "\n  ".join(changes)
-            raise TrainError(
-                f"{out} holds a run with other settings; start it as it was, name another --out, or start over with "
-                f"--fresh:\n  {listed}"
-            )
-        if old.get("finished"):
-            return True
-    out.mkdir(parents=True, exist_ok=True)
-    write(out, record)
-    return False
+    if old is not None and not resume:
+        raise TrainError(f"{out} holds a run already: resume it, name another --out, or move it by --fresh")
+    if old is not None and (changes := differences(old, record)):
+        listed = "\n  ".join(changes)
+        raise TrainError(
+            f"{out} holds a run with other settings; start it as it was, name another --out, or start over with "
+            f"--fresh:\n  {listed}"
+        )
+    finished = old is not None and bool(old.get("finished"))
+    if not finished:
+        write(out, record)
+    return finished
 
 
 def read(out: Path) -> dict[str, Any] | None:
@@ -117,9 +113,8 @@ def write(out: Path, record: Mapping[str, Any]) -> None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Each setting in which two runs differ, as text: "rate: 0.1 there, 0.2 now"."""
-    before = flat({"recipe": old.get("recipe"), **old["settings"]})
-    now = flat({"recipe": new.get("recipe"), **new["settings"]})
+    """Each setting in which two runs differ, as text: "lr: 0.1 there, 0.2 now"."""
+    before, now = (flat({"recipe": run.get("recipe"), **run["settings"]}) for run in (old, new))
     return [
         f"{name}: {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
         for name in dict.fromkeys([*before, *now])
@@ -128,7 +123,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as one, with names joined by dots."""
+    """Flatten nested objects into one, with names joined by dots."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -147,7 +142,7 @@ def move_aside(out: Path) -> Path | None:
     if read(out) is None:
         return None
     with own_folder(out):
-        pass
+        pass  # no run is using it
     found = out.resolve()
     number = 1
     while (target := found.with_name(f"{found.name}.{number}")).exists():

@@ -1,4 +1,4 @@
-"""Rows that train and rows that validate, and the check that they share no image and no identity."""
+"""Rows to train on and rows to validate on, and the check that they share no image and no identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 
-TRAINING = ("", "train", "training")  # splits, whatever their case; "" = none
+TRAINING = ("", "train", "training")  # splits in lower case; "" = none
 VALIDATION = ("val", "valid", "validation")
 _SHOWN = 5
 
@@ -27,7 +27,7 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
         trained, held_out: rows of the manifest, in any shape.
 
     Raises:
-        ManifestError: naming the first rows of `held_out` that are.
+        ManifestError: naming the first such rows of `held_out`.
     """
     keys, names, ids = image_keys(data), data.column("identity"), data.column("id")
     rows = np.unique(trained).tolist()

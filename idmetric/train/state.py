@@ -1,10 +1,10 @@
 """The state of a training run on disk: everything that a resumed run needs for the same result.
 
-    out/checkpoints/step-000100/state.safetensors   trainable weights, buffers, the optimiser's tensors
-    out/checkpoints/step-000100/state.json          the step, the optimiser's numbers, the loss scale, the best step
+    out/checkpoints/step-000100/state.safetensors   trainable weights, buffers, the optimizer's tensors
+    out/checkpoints/step-000100/state.json          the step, the optimizer's numbers, the loss scale, the best step
 
 A checkpoint is written to a hidden folder, flushed, and renamed: it appears atomically. Random numbers
-are not stored, for they follow from seed and step.
+are not stored, because they follow from seed and step.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def save(
     """Write the checkpoint of a step; an unfinished one leaves nothing behind.
 
     Args:
-        step: optimiser steps done.
-        more: JSON values to keep with it.
+        step: optimizer steps done.
+        more: further JSON values.
 
     Raises:
         TrainError: if it cannot be written, e.g. on a full disk; earlier checkpoints stay as they are.
@@ -72,15 +72,16 @@ def save(
             if isinstance(value, Tensor):
                 tensors[f"optimizer/{index}/{name}"] = value
             else:
-                numbers.setdefault(str(index), {})[name] = _plain(value, f"optimizer state {name!r}")
+                numbers.setdefault(str(index), {})[name] = value
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in whole["param_groups"]]
     record = {
         "format": FORMAT,
         "step": step,
-        "optimizer": {"state": numbers, "groups": [_group(group) for group in whole["param_groups"]]},
+        "optimizer": {"state": numbers, "groups": groups},
         "scaler": scaler.state_dict(),
         **more,
     }
-    return _write(out / FOLDER / f"step-{step:06d}", tensors, record)
+    return _write(out / FOLDER / f"step-{step:06d}", tensors, json.dumps(record, indent=1, default=_number) + "\n")
 
 
 def load(
@@ -98,9 +99,7 @@ def load(
     try:
         _put(folder, record, tensors, modules, optimizer, scaler)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise TrainError(
-            f"{folder} is damaged ({type(error).__name__}: {error}); delete this folder to go on from the one before"
-        ) from error
+        raise _damaged(f"{folder} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _put(
@@ -122,7 +121,7 @@ def _put(
     whole = optimizer.state_dict()
     groups, saved = whole["param_groups"], record["optimizer"]["groups"]
     if len(groups) != len(saved):
-        raise TrainError(f"{folder}: its optimiser has {len(saved)} groups of parameters, this one {len(groups)}")
+        raise TrainError(f"{folder}: its optimizer has {len(saved)} groups of parameters, this one {len(groups)}")
     for group, values in zip(groups, saved, strict=True):
         for name, value in values.items():
             group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
@@ -137,7 +136,7 @@ def _put(
 
 
 def load_weights(folder: Path, modules: Mapping[str, nn.Module]) -> None:
-    """The weights of a checkpoint alone, without the optimiser's state; also where nothing requires grad any more."""
+    """Restore the weights of a checkpoint without the optimizer's state, even if nothing requires grad any more."""
     tensors = _read_tensors(folder)
     with torch.no_grad():
         for part, module in modules.items():
@@ -165,16 +164,14 @@ def read_record(folder: Path) -> dict[str, Any]:
         record = json_file.read(folder / _RECORD)
         version = int(record["format"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise TrainError(
-            f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
-        ) from error
+        raise _damaged(f"{folder} cannot be read: {error}") from error
     if version > FORMAT:
         raise TrainError(f"{folder} has format {version}; this version of idmetric reads {FORMAT}")
     return dict(record)
 
 
 def prune(out: Path, keep: int, best: int | None) -> None:
-    """Delete all checkpoints but the last `keep` (0 = all stay) and that of the best step; and unfinished ones."""
+    """Delete unfinished checkpoints, and all but the last `keep` (0 = all stay) and that of the best step."""
     for path in (out / FOLDER).glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
     found = folders(out)
@@ -191,14 +188,14 @@ def replace_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _write(target: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Path:
+def _write(target: Path, tensors: Mapping[str, Tensor], record: str) -> Path:
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         temporary.chmod(0o755)
-        save_file({k: _own(v) for k, v in tensors.items()}, temporary / _TENSORS)
-        (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        save_file({name: copied(value) for name, value in tensors.items()}, temporary / _TENSORS)
+        (temporary / _RECORD).write_text(record, encoding="utf-8")
         for path in (temporary / _TENSORS, temporary / _RECORD, temporary):
             _flush(path)
         if target.exists():
@@ -208,7 +205,7 @@ def _write(target: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any
     except (OSError, SafetensorError) as error:
         raise TrainError(
             f"cannot write the checkpoint {target}: {error}; earlier ones are intact: free space there, and run the "
-            "same command again to go on"
+            "same command again to resume"
         ) from error
     finally:
         if temporary is not None:
@@ -220,19 +217,18 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         found = dict(load_file(folder / _TENSORS))
     except (OSError, SafetensorError) as error:
-        raise TrainError(
-            f"{folder} cannot be read: {error}; delete this folder to go on from the one before"
-        ) from error
+        raise _damaged(f"{folder} cannot be read: {error}") from error
     if name := first_nonfinite(found):
-        raise TrainError(
-            f"{folder / _TENSORS}: {name} has values that are NaN or infinite; delete this folder to resume from the "
-            "one before"
-        )
+        raise _damaged(f"{folder / _TENSORS}: {name} has values that are NaN or infinite")
     return found
 
 
+def _damaged(reason: str) -> TrainError:
+    return TrainError(f"{reason}; delete this folder to resume from the one before")
+
+
 def _delete(folder: Path) -> None:
-    """Delete a checkpoint so that no half of it is ever taken for a whole one."""
+    """Delete a checkpoint atomically: it is renamed first, so half of it never counts as a checkpoint."""
     hidden = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     folder.rename(hidden)
@@ -242,20 +238,20 @@ def _delete(folder: Path) -> None:
 def _flush(path: Path) -> None:
     if os.name == "nt" and path.is_dir():  # pragma: no cover  # Windows opens no folders
         return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes what it may write
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only writable files
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _own(tensor: Tensor) -> Tensor:
-    # safetensors refuses tensors that share memory
+def copied(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU, for safetensors, which refuses tensors that share memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """The optimiser's tensors in memory as their parameters are (channels_last), as before they were saved."""
+    """Give the optimizer's tensors the memory layout of their parameters (channels_last), as before the checkpoint."""
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
@@ -266,14 +262,8 @@ def _below(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     return {k.removeprefix(f"{part}/"): v for k, v in tensors.items() if k.startswith(f"{part}/")}
 
 
-def _group(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _plain(v, f"optimizer option {k!r}") for k, v in group.items() if k != "params"}
-
-
-def _plain(value: Any, what: str) -> Any:
-    value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    try:
-        json.dumps(value)
-    except TypeError as error:
-        raise TrainError(f"{what} is {type(value).__name__}, which a checkpoint cannot hold as JSON") from error
-    return value
+def _number(value: Any) -> Any:
+    """The number in a tensor, such as a learning rate, for JSON."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    raise TrainError(f"the optimizer's state holds {type(value).__name__}, which a checkpoint cannot hold as JSON")

@@ -1,4 +1,4 @@
-"""Why a run stops before its end: a signal, or a batch with a loss that is not finite."""
+"""Reasons for a run to stop before its end: a signal, or a batch with a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor, from_numpy
 
-from idmetric.train.state import TrainError, replace_text
+from idmetric.train.state import TrainError, copied, replace_text
 
 
 class NotFinite(TrainError):
@@ -23,10 +23,10 @@ class NotFinite(TrainError):
 
 
 class Stopped(Exception):
-    """Training that was asked to stop (SIGTERM, Ctrl-C), after a checkpoint.
+    """Training was asked to stop (SIGTERM, Ctrl-C) and has written a checkpoint.
 
     Attributes:
-        step: steps done. signal: number of the signal that stopped it.
+        step: steps done. signal: number of the signal.
     """
 
     def __init__(self, step: int, number: int) -> None:
@@ -35,7 +35,7 @@ class Stopped(Exception):
 
 
 class Interrupts:
-    """SIGTERM and Ctrl-C as a wish to stop, within the block; a second Ctrl-C stops at once."""
+    """Within the block, SIGTERM and Ctrl-C only set `number`; a second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -46,9 +46,7 @@ class Interrupts:
             self.before = {n: signal.signal(n, self._ask) for n in (signal.SIGTERM, signal.SIGINT)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
@@ -63,12 +61,12 @@ def dump(batch: Any, place: Path, more: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     values = _flatten(batch, "batch", tensors)
     place.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}, f"{place}.safetensors")
+    save_file({name: copied(value) for name, value in tensors.items()}, f"{place}.safetensors")
     replace_text(place.with_name(place.name + ".json"), json.dumps({**more, "batch": values}, default=str, indent=1))
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The value for JSON, with tensors put into `tensors` and named in their place; small whole numbers stay."""
+    """Convert a value for JSON; tensors go to `tensors`, and their names take their place. Few whole numbers stay."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         value = from_numpy(value)
     if isinstance(value, Tensor):

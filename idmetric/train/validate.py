@@ -1,33 +1,34 @@
-"""Numbers on validation rows while training: each image embedded once, and whatever measures the rows allow.
+"""Scores on validation rows during training: each image is embedded once; the rows decide which measures there are.
 
 validation(model, data.filter(split="val"))  # {"map": 0.81, "auc": 0.97, "ssr": 0.42, "pa": 0.77}
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages, matched_sets, parent_rows
+from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
+from idmetric.io.prefetch import in_order
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import evaluating
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -43,23 +44,23 @@ def validation(
     progress: Callable[[int, int], None] | None = None,
     processes: Processes | None = None,
 ) -> dict[str, float]:
-    """Measures of a model on rows; all in 0..1 but the correlations (-1..1), higher = better.
+    """Measures of a model on rows; correlations lie in -1..1, the others in 0..1; higher = better.
 
-    The model is put into eval mode and back. Random numbers are neither drawn nor used.
+    The model is in eval mode during the validation. No random numbers are drawn.
 
     Args:
         batch_size: images per pass. workers: threads that read images.
         progress: called with (images done, images in all).
-        processes: of a training run, all of which call this; they share the embedding, and all get the same numbers.
+        processes: of a training run; all of them call this, share the embedding, and get the same numbers.
 
     Returns:
-        Those of these that the rows allow:
-        "map": mean average precision, each image of known identity a query against all others
-            (edits and distractors among them), over the queries with a positive.
+        The measures that the rows allow, of these:
+        "map": mean average precision over the queries with a positive; each image of known identity is a query against
+            all others, including edits and distractors.
         "auc": area under the ROC curve of same identity or not, over pairs of a view with another image of its
             family: an identity and its identity-edits (ID-Sim's Identity Validation, B.1).
-        "triplet": share of triplets (slots anchor, positive, negative) whose positive is nearer than the negative
-            (ID-Sim's Real Instance Validation, B.1); a tie counts as wrong.
+        "triplet": share of triplets (slots anchor, positive, negative) in which the positive is nearer than the
+            negative (ID-Sim's Real Instance Validation, B.1); a tie counts as wrong.
         "ssr", "pa": success of views against their distractors and identity-edits (NearID, section 3.4).
         "part_ssr", "part_pa": the same against part-edits (NearID on Mind-the-Glitch).
         "oracle", "oracle_pair": correlation with the part-edits' oracle scores (NearID's M-O and M-O pair).
@@ -76,11 +77,9 @@ def validation(
         )
     options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "progress": progress}
     if processes is None:
-        vectors = embed_rows(model, data, rows.images, **options)
-    else:
-        vectors = embed_shared(model, data, rows.images, processes, **options)
-        return processes.on_main(lambda: _measure(vectors[rows.image], rows))
-    return _measure(vectors[rows.image], rows)
+        return _measure(embed_rows(model, data, rows.images, **options), rows)
+    vectors = embed_shared(model, data, rows.images, processes, **options)
+    return processes.on_main(lambda: _measure(vectors, rows))
 
 
 def measurable(data: Manifest) -> list[str]:
@@ -89,10 +88,10 @@ def measurable(data: Manifest) -> list[str]:
 
 
 def sample(data: Manifest, images: int) -> Manifest:
-    """Rows of some families (an identity, and what edits made of it), always the same, each family whole.
+    """Rows of some whole families (an identity and its edits), always the same ones.
 
     Args:
-        images: rows at most; of a single larger family, more. Families are drawn by the manifest's order of them.
+        images: rows at most, unless the first family alone has more.
     """
     members = _groups(lineages(data))
     chosen: list[int] = []
@@ -104,19 +103,25 @@ def sample(data: Manifest, images: int) -> Manifest:
 
 
 def _measurable(rows: _Rows) -> list[str]:
-    others = _others(np.ones((len(rows.image), 1)), rows)
-    return [*(["map"] if len(_queries(rows)[1]) else []), *others]  # ranking all would take as long as validation
+    ranked = ["map"] if len(_queries(rows)[1]) else []  # to rank all would take as long as validation
+    return [*ranked, *_cheap(np.ones((len(rows.image), 1)), rows)]
 
 
 def _measure(vectors: Array, rows: _Rows) -> dict[str, float]:
-    return _retrieval(vectors, rows) | _others(vectors, rows)
+    """All measures, from the features of `rows.images`."""
+    by_row = vectors[rows.image]
+    return _retrieval(by_row, rows) | _cheap(by_row, rows)
 
 
-def _others(vectors: Array, rows: _Rows) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for measure in (_families, _triplets, _distractors, _parts, _oracle):
-        found |= measure(vectors, rows)
-    return found
+def _cheap(vectors: Array, rows: _Rows) -> dict[str, float]:
+    """All measures but retrieval."""
+    return (
+        _families(vectors, rows)
+        | _triplets(vectors, rows)
+        | _margins(vectors, rows, ("distractor", "identity-edit"))
+        | _margins(vectors, rows, ("part-edit",), "part_")
+        | _oracle(vectors, rows)
+    )
 
 
 def embed_rows(
@@ -128,7 +133,7 @@ def embed_rows(
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> Array:
-    """Unit-length global features (N, D) of rows, as `model.embed` makes them, in eval mode; read by threads.
+    """Unit-length global features (N, D) of rows, as `model.embed` makes them in eval mode; threads read the images.
 
     Raises:
         ImageReadError: naming an image that cannot be read.
@@ -136,14 +141,11 @@ def embed_rows(
     """
     pictures = Pictures(data, model.size_for, model.interpolation, model.background)
     parts: list[Tensor] = []
-    starts = range(0, len(rows), batch_size)
-    with _evaluating(model), ThreadPoolExecutor(max(1, workers)) as pool:
-        # the next batch is read while this one is embedded
-        ahead = [pool.submit(pictures.read, int(row)) for row in rows[:batch_size]]
-        for start in starts:
-            now = ahead
-            ahead = [pool.submit(pictures.read, int(r)) for r in rows[start + batch_size : start + 2 * batch_size]]
-            pixels = [future.result() for future in now]
+    # the next batch is read while this one is embedded
+    images = in_order(pictures.read, map(int, rows), threads=max(1, workers), waiting=batch_size)
+    with evaluating(model), closing(images):
+        for start in range(0, len(rows), batch_size):
+            pixels = list(islice(images, batch_size))
             try:
                 parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
             except NonFiniteError as error:
@@ -171,31 +173,18 @@ def embed_shared(
         options: `workers` and `progress` (of this process's share), see `embed_rows`.
 
     Raises:
-        ImageReadError, ValueError: as `embed_rows`, in the process that met it; OtherFailed in the others.
+        ImageReadError, ValueError: as `embed_rows`, in the process that fails; OtherFailed in the others.
     """
     if processes.count == 1:
         return embed_rows(model, data, rows, batch_size=batch_size, **options)
-    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches: those of one process
+    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
     start = processes.rank * each
-    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one with nothing to do learns the width
+    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
     found = processes.together(lambda: embed_rows(model, data, own, batch_size=batch_size, **options))
     share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
     share[: len(found)] = torch.from_numpy(found)
-    # the last shares are filled up with what lies behind the last row
-    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()
+    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
     return vectors
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, and each module's own mode after."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @dataclass(frozen=True)
@@ -203,8 +192,8 @@ class _Rows:
     """The columns of a manifest of N rows that the measures need.
 
     Attributes:
-        images: first row of each different image, (M,). image: which of them a row shows, (N,).
-        identity: number of it, -1 where unknown. family: see `lineages`. parent: row, or -1.
+        images: first row of each different image, (M,). image: place in `images` of each row's image, (N,).
+        identity: its number, -1 where unknown. family: see `lineages`. parent: row, or -1.
         role, engine, group, slot: as in the manifest. oracle: NaN where there is none.
     """
 
@@ -221,11 +210,11 @@ class _Rows:
 
     @classmethod
     def of(cls, data: Manifest) -> _Rows:
-        keys = [_key(source, name) for source, name in zip(data.sources(), data.column("identity"), strict=True)]
-        first: dict[Any, int] = {}
+        names = data.column("identity")
+        first: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
+        keys = zip(image_keys(data), names, strict=True)
         shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
         images, image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
-        names = data.column("identity")
         number = {name: k for k, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
         role, engine, group, slot = (
             np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot")
@@ -235,11 +224,6 @@ class _Rows:
             lineages(data), parent_rows(data),
             role, engine, group, slot, np.array(data.column("oracle"), dtype=float),
         )  # fmt: skip
-
-
-def _key(source: str | bytes | None, identity: str | None) -> tuple[Any, ...]:
-    """Equal for rows of one image; an image with two identities counts as two."""
-    return (hashlib.sha256(source).digest() if isinstance(source, bytes) else source, identity)
 
 
 # Retrieval and verification
@@ -299,17 +283,7 @@ def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
 # Matched contexts
 
 
-def _distractors(vectors: Array, rows: _Rows) -> dict[str, float]:
-    rates = _margins(vectors, rows, ("distractor", "identity-edit"))
-    return {} if rates is None else {"ssr": rates[0], "pa": rates[1]}
-
-
-def _parts(vectors: Array, rows: _Rows) -> dict[str, float]:
-    rates = _margins(vectors, rows, ("part-edit",))
-    return {} if rates is None else {"part_ssr": rates[0], "part_pa": rates[1]}
-
-
-def _margins(vectors: Array, rows: _Rows, roles: Sequence[str]) -> tuple[float, float] | None:
+def _margins(vectors: Array, rows: _Rows, roles: Sequence[str], prefix: str = "") -> dict[str, float]:
     """SSR and PA; a sample is an identity's views, each with its distractor by one engine (the first, second, ...)."""
     made, views = _made_from(rows, roles), list(_views(rows))
     samples = matched_sets(
@@ -328,17 +302,17 @@ def _margins(vectors: Array, rows: _Rows, roles: Sequence[str]) -> tuple[float, 
             against[place] = x[place] @ vectors[row]
         margins.append(directed_margins(x @ x.T, against))
     if not margins:
-        return None
+        return {}
     rates = margin_rates(margins)
-    return rates.ssr, rates.pa
+    return {f"{prefix}ssr": rates.ssr, f"{prefix}pa": rates.pa}
 
 
 def _oracle(vectors: Array, rows: _Rows) -> dict[str, float]:
-    """Mean correlation with the oracle: NearID's M-O and M-O pair, of two views of each identity."""
+    """Mean correlation with the oracle, over two views of each identity: NearID's M-O and M-O pair."""
     own = _made_from(rows, ("part-edit",))
     similarity, oracle = [], []
     for views in _views(rows):
-        two = sorted(views, key=lambda view: int(rows.image[view]) not in own)[:2]  # those with edits, if not all have
+        two = sorted(views, key=lambda view: int(rows.image[view]) not in own)[:2]  # views with edits first
         made = [[r for r in own.get(int(rows.image[v]), ()) if not np.isnan(rows.oracle[r])] for v in two]
         for edits in zip_longest(*made):  # the first, second, ... of each view
             similarity.append(np.full((2, 2), np.nan))
@@ -361,7 +335,7 @@ def _views(rows: _Rows) -> Iterator[Rows]:
 
 
 def _made_from(rows: _Rows, roles: Sequence[str]) -> dict[int, list[int]]:
-    """Rows of these roles by the image that they were made from, one row for each image."""
+    """Rows of these roles by their parent's image, one row for each image."""
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for row in np.flatnonzero(np.isin(rows.role.astype(str), roles) & (rows.parent >= 0)):
         found[int(rows.image[rows.parent[row]])].setdefault(int(rows.image[row]), int(row))

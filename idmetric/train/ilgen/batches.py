@@ -1,4 +1,4 @@
-"""What a step of ILGen takes of the training set: numbers of images, and their pixels (section 3.3, supplement B).
+"""The images of a step of ILGen: their numbers, and their pixels (section 3.3, supplement B).
 
 Images are numbered class by class: number n is image n % N of class n // N. Each draw follows from (seed, step) alone.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from idmetric.train.ilgen.data import Classes
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a step takes, over all processes.
+    """The samples of a step, over all processes.
 
     Attributes:
         step: from 0.
@@ -36,7 +37,7 @@ class Drawn:
 
 
 def pass_length(count: int, size: int) -> int:
-    """Batches in which each of `count` things has been loaded; the last is filled up with some of the first again."""
+    """Batches in which each of `count` classes or images is loaded; the first ones again fill up the last batch."""
     return -(-count // size)
 
 
@@ -57,7 +58,7 @@ def draw_classes(step: int, classes: int, images: int, size: int, seed: int, que
 
 
 def draw_pairs(step: int, classes: int, images: int, size: int, seed: int) -> Drawn:
-    """`size` queries, another image of each one's class at random, and place for a negative (supplement B).
+    """`size` queries, a random other image of each query's class, and a place for a negative (supplement B).
 
     A pass draws each image once as a query.
     """
@@ -90,8 +91,8 @@ class Batches:
     """The batches of a run.
 
     Attributes:
-        draw: what a step takes. per_pass: steps in which each class, or each image, has been loaded once.
-        pictures: of the manifest that the classes' rows are of.
+        draw: the samples of a step. per_pass: steps in which each class, or each image, is loaded once.
+        pictures: of the classes' manifest.
     """
 
     classes: Classes
@@ -100,18 +101,14 @@ class Batches:
     per_pass: int
     seed: int
 
-    def read(self, drawn: Drawn, samples: range, parts: range) -> Tensor:
-        """Pixels of these samples' images, (S, P, 3, H, W), 8-bit: exactly what the pictures hold, in a quarter."""
-        found = [self._one(drawn, sample, part) for sample in samples for part in parts]
+    def read(self, drawn: Drawn, samples: range, parts: range, threads: int = 1) -> Tensor:
+        """Pixels (S, P, 3, H, W) of these samples' images in uint8: no information is lost."""
+
+        def one(image: tuple[int, int]) -> Tensor:
+            sample, part = image
+            row = int(self.classes.flat[int(drawn.image[image])])
+            return self.pictures.read_bytes(row, generator(self.seed, drawn.step, sample * drawn.image.shape[1] + part))
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(one, product(samples, parts)))
         return torch.stack(found).view(len(samples), len(parts), *found[0].shape)
-
-    def read_at_once(self, drawn: Drawn, samples: range, part: int) -> Tensor:
-        """As `read`, by threads: where no loading process has read ahead."""
-        with ThreadPoolExecutor(min(8, len(samples))) as pool:
-            found = list(pool.map(lambda sample: self._one(drawn, sample, part), samples))
-        return torch.stack(found)[:, None]
-
-    def _one(self, drawn: Drawn, sample: int, part: int) -> Tensor:
-        row = int(self.classes.flat[int(drawn.image[sample, part])])
-        place = sample * drawn.image.shape[1] + part
-        return self.pictures.read_bytes(row, generator(self.seed, drawn.step, place))

@@ -8,28 +8,24 @@ from typing import Any, Literal
 
 from idmetric.models.backbone import Pool
 from idmetric.train import pretrained
-from idmetric.train.options import option
+from idmetric.train.options import check_least, check_positive, option
 
-# What differs between the losses (section 4.1 and supplement B). How long contrastive and softmax-margin train is not
-# stated; one pass of the whole encoder is what recall@k has. The last three only say how often a run logs and saves.
+# Defaults that differ between the losses (section 4.1 and supplement B). The paper does not say how long contrastive
+# and softmax-margin train; like recall@k they train the whole encoder for one pass.
+_LARGE = {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1}  # batches
+_SMALL = {"save_every": 1000, "validate_every": 2500, "log_every": 10}
 PAPER: Mapping[str, Mapping[str, Any]] = {
-    "recall@k": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
-    "infonce": {"lr": 1e-5, "epochs": 1, "save_every": 10, "validate_every": 25, "log_every": 1},
-    "contrastive": {
-        "lr": 1e-7, "epochs": 1, "batch_size": 8, "save_every": 1000, "validate_every": 2500, "log_every": 10
-    },
-    "softmax-margin": {
-        "lr": 1e-6, "epochs": 3, "batch_size": 16, "save_every": 1000, "validate_every": 2500, "log_every": 10
-    },
-}  # fmt: skip
-
-
+    "recall@k": _LARGE,
+    "infonce": _LARGE,
+    "contrastive": {"lr": 1e-7, "epochs": 1, "batch_size": 8, **_SMALL},
+    "softmax-margin": {"lr": 1e-6, "epochs": 3, "batch_size": 16, **_SMALL},
+}
 CLASS_BATCHES = ("recall@k", "infonce")  # losses whose batches are whole classes
 
 
 @dataclass(frozen=True)
 class Config:
-    """The paper's settings; those not stated there are marked. None stands for the loss's own value in `PAPER`."""
+    """The paper's settings; the text marks settings that it does not state. None stands for the value in `PAPER`."""
 
     backbone: str = option(
         "vit_large_patch16_siglip_384.webli",
@@ -43,23 +39,15 @@ class Config:
     loss: Literal["recall@k", "infonce", "contrastive", "softmax-margin"] = option("recall@k", "objective (Table 6)")
     classes: int = option(400, "B, classes of a batch, for recall@k and infonce (section 4.1)")
     images: int = option(4, "N, images of each class (section 4.1); Table 7 has 3 and 2")
-    batch_size: int = option(
-        None, "queries of a batch for contrastive: 8; images for softmax-margin: 16 (supplement B); else B x N"
-    )
-    epochs: int = option(
-        None, "passes over the classes: 1 (section 4.1), or for contrastive and softmax-margin over the images"
-    )
-    few_images: Literal["skip", "repeat"] = option(
-        "skip", "classes of fewer than N images are left out (section 4.1), or their images repeated"
-    )
+    batch_size: int = option(None, "queries of contrastive: 8; images of softmax-margin: 16 (supplement B); else B x N")
+    epochs: int = option(None, "passes over the classes: 1 (section 4.1); contrastive: 1, softmax-margin: 3, of images")
+    few_images: Literal["skip", "repeat"] = option("skip", "classes of fewer than N images (section 4.1: skipped)")
     # recall@k
     ks: tuple[int, ...] = option((1, 2, 4, 8), "depths of recall@k (supplement B)")
-    rank_temperature: float = option(0.01, "of comparing two similarities (supplement B)")
-    recall_temperature: float = option(1.0, "of comparing a rank with k (supplement B)")
+    rank_temperature: float = option(0.01, "temperature of the comparison of two similarities (supplement B)")
+    recall_temperature: float = option(1.0, "temperature of the comparison of a rank with k (supplement B)")
     queries: Literal["one", "all"] = option("one", "of each class (section 3.3), or all images as in the released loss")
-    query_in_database: bool = option(
-        False, "rank the query itself, too, as the released loss does; the paper's database has NB - 1 images"
-    )
+    query_in_database: bool = option(False, "rank the query, too, as the released loss does; the paper: NB - 1 images")
     # the other losses
     temperature: float = option(0.05, "of infonce (supplement B)")
     siblings: bool = option(False, "infonce: other positives stay in the denominator (the paper is silent)")
@@ -70,14 +58,12 @@ class Config:
     frozen_epochs: int = option(2, "softmax-margin: first passes, which train the classifier alone (supplement B)")
     classifier_lr: float = option(1e-3, "softmax-margin: learning rate of these (supplement B)")
     # augmentation (section 4.1 names the kinds and He et al. 2020; numbers are those of MoCo's code, version 1)
-    augment: bool = option(True, "crop, resize, flip, colour jitter and grey at random (section 4.1)")
+    augment: bool = option(True, "crop, resize, flip, color jitter and gray at random (section 4.1)")
     crop: tuple[float, float] = option((0.2, 1.0), "share of the image that a crop keeps (MoCo)")
-    jitter: tuple[float, float, float, float] = option(
-        (0.4, 0.4, 0.4, 0.4), "brightness, contrast, saturation, hue (MoCo)"
-    )
-    grey: float = option(0.2, "probability of grey (MoCo)")
+    jitter: tuple[float, float, float, float] = option((0.4, 0.4, 0.4, 0.4), "brightness, contrast, saturation, hue")
+    grey: float = option(0.2, "probability of gray (MoCo)")
     flip: float = option(0.5, "probability of a flip (MoCo)")
-    # the optimiser: Adam at a constant rate
+    # the optimizer: Adam at a constant rate
     lr: float = option(None, "learning rate: 1e-5 (section 4.1); contrastive 1e-7, softmax-margin 1e-6 (supplement B)")
     weight_decay: float = option(1e-6, "of Adam, added to the gradient (section 4.1)")
     chunk: int = option(32, "images embedded at once, by gradient caching; changes memory and speed alone")
@@ -96,20 +82,9 @@ class Config:
         for name, value in {"batch_size": self.classes * self.images, **PAPER[self.loss]}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        least = {
-            "images": 2,
-            "classes": 2,
-            "batch_size": 1,
-            "epochs": 1,
-            "chunk": 1,
-            "mine_every": 0,
-            "frozen_epochs": 0,
-        }
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ValueError(f"{name} = {getattr(self, name)}: it must be {value} or more")
-        if min(self.lr, self.classifier_lr) <= 0 or self.weight_decay < 0:
-            raise ValueError("learning rates must be positive, weight_decay not negative")
+        check_least(self, images=2, classes=2, batch_size=1, epochs=1, chunk=1, mine_every=0, frozen_epochs=0)
+        check_least(self, weight_decay=0)
+        check_positive(self, "lr", "classifier_lr")
         if self.loss == "softmax-margin" and self.epochs <= self.frozen_epochs:
             raise ValueError(
                 f"epochs = {self.epochs} and frozen_epochs = {self.frozen_epochs}: no pass is left for the encoder"

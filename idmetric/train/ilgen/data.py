@@ -17,7 +17,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import generator
 from idmetric.train.splits import TRAINING, VALIDATION, rows_in
 
-_WAY_OUT = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
+_HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Classes:
 
     Attributes:
         rows: of the manifest, (C, N).
-        left_out: identities with fewer than N images that are left out.
-        unused: further images of the classes.
-        fingerprint: changes with the ids of the images and what they show.
+        left_out: number of identities that are left out because they have fewer than N images.
+        unused: number of further images of the classes.
+        fingerprint: digest of the ids of the images and their identities.
     """
 
     rows: NDArray[np.int64]
@@ -53,17 +53,17 @@ class Classes:
 def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "skip", seed: int = 0) -> Classes:
     """Each identity of the training split is a class, whatever the roles of its rows; an image counts once.
 
-    Which classes and images there are, and their order, hangs on names alone, not on the order of rows.
+    The choice of classes and images, and their order, depends on names alone, not on the order of rows.
 
     Args:
-        images: N. Of a class with more, N are chosen once and for all, as the paper samples 4 images of each class of
-            real data (section 4.1).
-        few: identities with fewer are left out ("skip"; section 4.1 takes "classes with at least 4 images"), or
-            their images are repeated ("repeat"), which differ by augmentation alone.
-        seed: of that choice.
+        images: N. Of a larger class N images are chosen for the whole training, as the paper samples 4 images of each
+            class of real data (section 4.1).
+        few: identities with fewer images are left out ("skip"; section 4.1 takes "classes with at least 4 images"), or
+            their images are repeated ("repeat"), and differ by augmentation alone.
+        seed: of the choice of images.
 
     Raises:
-        ManifestError: if there are not two classes, saying what is missing.
+        ManifestError: if there are fewer than two classes, with the reason.
     """
     found = _images_of(data, TRAINING)
     enough = {name: found[name] for name in sorted(found) if few == "repeat" or len(found[name]) >= images}
@@ -84,14 +84,14 @@ def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
     """Numbers of the rows of the validation split; None without one.
 
     Raises:
-        ManifestError: if no identity has two images there, so that there is nothing to retrieve.
+        ManifestError: if no identity has two images there: none could be retrieved.
     """
     chosen = rows_in(data, VALIDATION)
     if not len(chosen):
         return None
     if all(len(rows) < 2 for rows in _images_of(data, VALIDATION).values()):
         raise ManifestError(
-            "no identity of the validation split has two images, so that none can be retrieved: split by identity "
+            "no identity of the validation split has two images, so none can be retrieved: split by identity "
             "(idmetric data split), or leave that split out"
         )
     return chosen
@@ -100,10 +100,10 @@ def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
 def _images_of(data: Manifest, splits: Collection[str]) -> dict[str, list[int]]:
     """identity -> a row of each of its images."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
-    columns = zip(data.column("identity"), image_keys(data), data.column("split"), strict=True)
-    for row, (identity, key, split) in enumerate(columns):
-        if identity is not None and (split or "").casefold() in splits:
-            found[identity].setdefault(key, row)
+    names, keys = data.column("identity"), image_keys(data)
+    for row in rows_in(data, splits).tolist():
+        if names[row] is not None:
+            found[names[row]].setdefault(keys[row], row)
     return {identity: list(rows.values()) for identity, rows in found.items()}
 
 
@@ -117,15 +117,14 @@ def _choose(name: str, rows: list[int], ids: list[str], images: int, seed: int) 
 def _lack(data: Manifest, found: dict[str, list[int]], images: int, enough: int) -> str:
     if not found:
         named = any(name is not None for name in data.column("identity"))
-        return ("no row of split train (or without split) has an identity" if named else "no row has an identity") + (
-            f": column identity says which images are of one class; {_WAY_OUT}"
-        )
+        rows = "no row of split train (or without split)" if named else "no row"
+        return f"{rows} has an identity: column identity says which images are of one class; {_HOW_TO}"
     if len(found) == 1:
-        return f"all images show one identity, {next(iter(found))!r}: others are needed as negatives; {_WAY_OUT}"
+        return f"all images show one identity, {next(iter(found))!r}: others are needed as negatives; {_HOW_TO}"
     sizes = sorted((len(rows) for rows in found.values()), reverse=True)
     many = "no identity has" if enough == 0 else "only one identity has"
     ways = f"--images {sizes[1]} takes fewer, " if sizes[1] > 1 else ""
     return (
         f"{many} {images} different images, the N of a class; the {len(found)} identities have at most {sizes[0]}: "
-        f"{ways}--few-images repeat repeats them; {_WAY_OUT}"
+        f"{ways}--few-images repeat repeats them; {_HOW_TO}"
     )

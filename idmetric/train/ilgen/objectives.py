@@ -1,12 +1,12 @@
-"""ILGen's losses as modules: a batch's embeddings and what was drawn to a scalar (section 3.3, Table 6, supplement B).
+"""ILGen's losses as modules (section 3.3, Table 6, supplement B).
 
-Each takes embeddings (S, P, D), S samples of P images over all processes, and a `Drawn`; it gives {"loss": ...,
-"accuracy": ...}, the latter for the log alone.
+Each takes embeddings (S, P, D), S samples of P images over all processes, and their `Drawn`. It returns {"loss": ...,
+"accuracy": ...}; the accuracy is only logged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from idmetric.data.manifest.table import Manifest
 from idmetric.losses.arrays import cosines
 from idmetric.losses.contrastive import contrastive, hardest_negatives
-from idmetric.losses.info_nce import label_info_nce
-from idmetric.losses.recall_at_k import batch_recall_at_k
 from idmetric.losses.softmax_margin import softmax_margin
 from idmetric.models.embedder import Embedder
 from idmetric.train.ilgen.batches import Drawn
@@ -24,45 +22,28 @@ from idmetric.train.processes import Processes
 from idmetric.train.validate import embed_shared
 
 
-class RecallAtK(nn.Module):
-    """Recall@k of the queries against the other images of the batch; see `losses.recall_at_k`.
+class Retrieval(nn.Module):
+    """A loss of whole classes, such as recall@k: the images of a batch search each other.
 
-    "accuracy" is the share of queries whose nearest image is of their class.
+    "accuracy" is the share of queries with the nearest image in their class.
+
+    Args:
+        loss: maps the embeddings (S, D) of a `Drawn` to a scalar.
     """
 
-    def __init__(
-        self, ks: Sequence[int], rank_temperature: float, recall_temperature: float, query_in_database: bool
-    ) -> None:
+    def __init__(self, loss: Callable[[Tensor, Drawn], Tensor]) -> None:
         super().__init__()
-        self.options = {
-            "ks": tuple(ks), "rank_temperature": rank_temperature, "recall_temperature": recall_temperature,
-            "query_in_database": query_in_database,
-        }  # fmt: skip
+        self.loss = loss
 
     def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
         x = embedded[:, 0]
-        loss = batch_recall_at_k(x, drawn.label, query=drawn.query, **self.options)  # type: ignore[arg-type]  # as named
-        return {"loss": loss, "accuracy": nearest_accuracy(x, drawn)}
-
-
-class InfoNCE(nn.Module):
-    """Every image of the batch is a query, "accuracy" is as for recall@k; see `losses.info_nce.label_info_nce`."""
-
-    def __init__(self, temperature: float, siblings: bool) -> None:
-        super().__init__()
-        self.temperature, self.siblings = temperature, siblings
-
-    def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
-        x = embedded[:, 0]
-        loss = label_info_nce(x, drawn.label, temperature=self.temperature, siblings=self.siblings)
-        return {"loss": loss, "accuracy": nearest_accuracy(x, drawn)}
+        return {"loss": self.loss(x, drawn), "accuracy": nearest_accuracy(x, drawn)}
 
 
 class Contrastive(nn.Module):
-    """Query, positive and mined negative; "accuracy" is the share of queries whose positive is nearer.
+    """Query, positive and mined negative; "accuracy" is the share of queries that are nearer to their positive.
 
-    `hardest` (C * N,) holds the hardest negative of each image, as last mined. It is a buffer, so that checkpoints
-    have it.
+    `hardest` (C * N,) holds the hardest negative of each image, as last mined. It is a buffer, so checkpoints hold it.
     """
 
     def __init__(self, count: int, margin: float) -> None:
@@ -79,9 +60,9 @@ class Contrastive(nn.Module):
 
 
 class SoftmaxMargin(nn.Module):
-    """Classification of instances with a prototype (C, D) of each; "accuracy" is that of the classifier.
+    """Classification of instances by prototypes (C, D); "accuracy" is that of the classifier.
 
-    Prototypes begin as the weight of a linear layer would (the paper is silent).
+    Prototypes are initialized like the weight of a linear layer (the paper is silent).
     """
 
     def __init__(self, count: int, width: int, scale: float, margin: float, seed: int) -> None:
@@ -100,20 +81,20 @@ class SoftmaxMargin(nn.Module):
 
 @torch.no_grad()
 def nearest_accuracy(x: Tensor, drawn: Drawn) -> Tensor:
-    """Share of queries whose nearest other image of the batch (S, D) is of their class."""
+    """Share of queries for which the nearest other image of the batch (S, D) is of their class."""
     similarity = cosines(x[drawn.query], x)
     similarity.scatter_(1, drawn.query[:, None], -torch.inf)
     return (drawn.label[similarity.argmax(1)] == drawn.label[drawn.query]).float().mean()
 
 
 def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes, batch_size: int) -> Tensor:
-    """Number (C * N,) of the most similar image of another class, of each image ("the hardest one in the dataset").
+    """For each image the number (C * N,) of the most similar image of another class ("the hardest one in the dataset").
 
-    All images are embedded as they are, without augmentation, by the model as it is now; processes share the work.
+    The current model embeds all images without augmentation; processes share the work.
     """
     count = len(classes.flat)
     each = -(-count // processes.count)
-    own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is filled up
+    own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is padded
     with processes.autocast():
         vectors = embed_shared(model, data, classes.flat, processes, batch_size=batch_size)
     x = torch.from_numpy(vectors).float().to(processes.device)

@@ -1,7 +1,7 @@
 """ILGen (Wu et al., "Instance-Level Generation for Representation Learning").
 
-A pretrained encoder is fine-tuned whole on generated instances: N images of each, in batches of B instances, of which
-one image queries all others; the loss is recall@k made differentiable (section 3.3).
+All of a pretrained encoder is fine-tuned on generated instances: N images of each, in batches of B instances. One image
+of each instance queries all others; the loss is a differentiable recall@k (section 3.3).
 
     idmetric train ilgen --data train.parquet --out run/
     idmetric.load("run/")
@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.losses.info_nce import label_info_nce
+from idmetric.losses.recall_at_k import batch_recall_at_k
 from idmetric.models.backbone import Backbone, is_timm
 from idmetric.train import augment, pretrained
 from idmetric.train.batches import Pictures, share
@@ -31,14 +33,15 @@ from idmetric.train.ilgen.batches import Batches, Drawn, draw_classes, draw_imag
 from idmetric.train.ilgen.config import CLASS_BATCHES, Config
 from idmetric.train.ilgen.config import SMOKE as SMOKE
 from idmetric.train.ilgen.data import Classes, classes_of, validation_rows
-from idmetric.train.ilgen.objectives import Contrastive, InfoNCE, RecallAtK, SoftmaxMargin, mine
+from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import Recipe
 from idmetric.train.splits import check_held_out
 from idmetric.train.validate import validation
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """Rendered things in four contexts each, some of them to validate."""
+    """Rendered identities in four contexts each, some of them to validate."""
     from idmetric.data.world.write import Plan, write_world
 
     found = write_world(folder / "world", Plan(size=64, views=4, distractors=0), 12)
@@ -46,8 +49,8 @@ def smoke_data(folder: Path) -> Manifest:
     return found.replace(split=["val" if name in names[9:] else "train" for name in found.column("identity")])
 
 
-class ILGen:
-    """The recipe; see `idmetric.train.loop.Recipe`."""
+class ILGen(Recipe):
+    """The recipe of ILGen."""
 
     name = "ilgen"
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
@@ -63,7 +66,7 @@ class ILGen:
         self.frozen_steps = config.frozen_epochs * batches.per_pass if config.loss == "softmax-margin" else 0
         self.mine_every = config.mine_every or batches.per_pass
         self.best = "map" if held_out is not None else ""
-        # change no result; weights are named by commit or content
+        # settings that change no result; "revision" identifies the weights
         free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every", "backbone_weights")
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
@@ -71,22 +74,22 @@ class ILGen:
         }  # fmt: skip
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """See `Recipe`."""
+        """The encoder, and the loss, which may have parameters."""
         return {"model": self.model, "loss": self.loss}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam of the whole encoder, and of the loss's own parameters where it has some."""
+        """Adam on the whole encoder and the loss's parameters."""
         groups = [{"params": list(p)} for m in self.modules().values() if (p := list(m.parameters()))]
         rate = self.config.classifier_lr if self.frozen_steps else self.config.lr
         return torch.optim.Adam(groups, lr=rate, weight_decay=self.config.weight_decay)
 
     def lr_factor(self, step: int) -> float:
-        """Constant; for softmax-margin, the classifier's while the encoder is frozen, then `rate` for both."""
+        """Constant; softmax-margin has the classifier's rate while the encoder is frozen, then `lr` for both."""
         frozen = step < self.frozen_steps or not self.frozen_steps
         return 1.0 if frozen else self.config.lr / self.config.classifier_lr
 
     def load(self, step: int) -> dict[str, Any]:
-        """What a step takes, and the pixels of this process's samples (of contrastive, without negatives)."""
+        """The samples of a step, and the pixels of this process's share (contrastive: without negatives)."""
         drawn = self.batches.draw(step)
         known = range(int((drawn.image[0] >= 0).sum()))
         return {"drawn": drawn, "pixels": self.batches.read(drawn, self.samples, known)}
@@ -110,30 +113,26 @@ class ILGen:
         return {**found, "images": float(pixels.shape[0] * pixels.shape[1])}
 
     def _with_negatives(self, loss: Contrastive, drawn: Drawn, pixels: Tensor) -> tuple[Drawn, Tensor]:
-        """The batch with the hardest negatives, which are mined first where it is time to."""
+        """The batch with the hardest negatives, which are mined first every `mine_every` steps."""
         if drawn.step % self.mine_every == 0:
-            loss.hardest.copy_(
-                mine(self.model, self.batches.pictures.data, self.batches.classes, self.processes, self.config.chunk)
-            )
+            data, classes = self.batches.pictures.data, self.batches.classes
+            loss.hardest.copy_(mine(self.model, data, classes, self.processes, self.config.chunk))
         drawn.image[:, 2] = loss.hardest.cpu()[drawn.image[:, 0]]
-        return drawn, torch.cat([pixels, self.batches.read_at_once(drawn, self.samples, 2)], 1)
+        negatives = self.batches.read(drawn, self.samples, range(2, 3), threads=8)  # no loading process has read them
+        return drawn, torch.cat([pixels, negatives], 1)
 
     def validate(self) -> Mapping[str, float]:
-        """Mean average precision of the validation split, and what else its rows allow; see `train.validate`."""
+        """Mean average precision of the validation split, and other measures of `train.validate`."""
         if self.held_out is None:
             return {}
         return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
 
-    def save(self, folder: Path) -> None:
-        """A `Backbone`, in plain weights."""
-        self.model.save_pretrained(folder)
-
 
 def set_training(model: nn.Module, mode: bool) -> None:
-    """Train or eval mode, but batch normalisation keeps its pretrained statistics.
+    """Set train or eval mode, but keep the pretrained statistics of batch normalization.
 
-    They would follow each chunk's images, so that results would depend on `chunk`; fine-tuning for retrieval commonly
-    freezes them. The paper's encoders have none.
+    They would follow each chunk's images, and results would depend on `chunk`; fine-tuning for retrieval commonly
+    freezes them. The paper's encoders have no batch normalization.
     """
     model.train(mode)
     for module in model.modules():
@@ -142,11 +141,11 @@ def set_training(model: nn.Module, mode: bool) -> None:
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
-    """Classes, encoder and loss; nothing is trained yet.
+    """Prepare classes, encoder and loss for training.
 
     Raises:
-        ManifestError: if the data cannot fill a batch, saying what is missing; if some are trained and validated on.
-        idmetric.checkpoints.format.CheckpointError: if the encoder or its weights cannot be had.
+        ManifestError: if the data cannot fill a batch, with the reason; if training and validation share images.
+        idmetric.checkpoints.format.CheckpointError: if the encoder or its weights cannot be loaded.
     """
     classes = classes_of(data, config.images, config.few_images, config.seed)
     if config.loss in CLASS_BATCHES and len(classes) < config.classes:
@@ -177,10 +176,12 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
     pictures = Pictures.of(model, data, steps if config.augment else None)
     shape = {"classes": len(classes), "images": classes.images, "seed": config.seed}
     if config.loss in CLASS_BATCHES:
-        draw = partial(draw_classes, **shape, size=config.classes, queries=config.queries)
-        return Batches(classes, pictures, draw, pass_length(len(classes), config.classes), config.seed)
-    draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=config.batch_size)
-    return Batches(classes, pictures, draw, pass_length(classes.rows.size, config.batch_size), config.seed)
+        count, size = len(classes), config.classes
+        draw = partial(draw_classes, **shape, size=size, queries=config.queries)
+    else:
+        count, size = classes.rows.size, config.batch_size
+        draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=size)
+    return Batches(classes, pictures, draw, pass_length(count, size), config.seed)
 
 
 def _summary(classes: Classes, config: Config) -> str:
@@ -192,14 +193,14 @@ def _summary(classes: Classes, config: Config) -> str:
 
 def _model(config: Config, processes: Processes) -> Backbone:
     """The encoder, all of it trainable."""
-    own = is_timm(config.backbone)
+    named = is_timm(config.backbone)
     given = (config.image_size, config.backbone_args, config.backbone_weights, config.pool != "auto")
-    if not own and any(given):
+    if not named and any(given):
         raise ValueError(
             f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    file = pretrained.weights_file(config.backbone, config.backbone_weights) if own else ""
+    file = pretrained.weights_file(config.backbone, config.backbone_weights) if named else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(
@@ -215,9 +216,12 @@ def _model(config: Config, processes: Processes) -> Backbone:
 
 def _loss(config: Config, classes: Classes, model: Backbone) -> nn.Module:
     if config.loss == "recall@k":
-        return RecallAtK(config.ks, config.rank_temperature, config.recall_temperature, config.query_in_database)
+        names = ("ks", "rank_temperature", "recall_temperature", "query_in_database")
+        options: dict[str, Any] = {name: getattr(config, name) for name in names}
+        return Retrieval(lambda x, drawn: batch_recall_at_k(x, drawn.label, query=drawn.query, **options))
     if config.loss == "infonce":
-        return InfoNCE(config.temperature, config.siblings)
+        options = {"temperature": config.temperature, "siblings": config.siblings}
+        return Retrieval(lambda x, drawn: label_info_nce(x, drawn.label, **options))
     if config.loss == "contrastive":
         return Contrastive(classes.rows.size, config.contrastive_margin)
     return SoftmaxMargin(len(classes), _width(model), config.softmax_scale, config.softmax_margin, config.seed)

@@ -1,0 +1,108 @@
+"""The interface between a recipe and the loop: the loop's settings, and the methods of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from idmetric.models.embedder import Embedder
+from idmetric.train.options import check_least, option
+from idmetric.train.processes import Precision
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run any recipe. If a recipe's Config has a field of the same name, such as seed, its value counts."""
+
+    seed: int = option(0, "all random numbers follow from it")
+    precision: Precision = option("no", "mixed precision")
+    max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
+    save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
+    keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
+    validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
+    log_every: int = option(10, "steps between lines of the log")
+    workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
+    wandb: str = option("", "project of Weights & Biases to log to as well")
+    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
+
+    def __post_init__(self) -> None:
+        check_least(self, seed=0, max_grad_norm=0, save_every=0, keep=0, validate_every=0, log_every=1, workers=-1)
+
+
+class Recipe(Protocol):
+    """The interface of a recipe for `fit`. All random choices follow from seed and step, so resuming needs only these.
+
+    Attributes:
+        name: such as "nearid".
+        settings: JSON values: the recipe's config, and everything else that must be the same in a resumed run,
+            such as a fingerprint of the data.
+        model: on `processes.device`, in train mode where it trains; parameters that train require grad.
+        steps: optimizer steps of the whole run.
+        best: key of `validate()`; its highest value marks the best checkpoint; "" = keep no best one.
+
+    A recipe that writes its own files may also have `prepare(out: Path)`: called in every process before the first
+    step, also when a run resumes. A recipe with large batches may set `prefetch: int`, the number of batches
+    that a loading process reads ahead (default: 2).
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    model: Embedder
+    steps: int
+    best: str
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """What is checkpointed: {"model": ..., "loss": ...}; only trained parameters and buffers are stored."""
+        return {"model": self.model}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new optimizer of the trained parameters, at its peak learning rates."""
+
+    def lr_factor(self, step: int) -> float:
+        """Factor of the learning rates at a step, from 0; here it is constant."""
+        return 1.0
+
+    def load(self, step: int) -> Any:
+        """This process's share of a step's batch: nested dicts, lists, dataclasses of CPU tensors and plain values.
+
+        Called in loading processes, with a copy of the recipe without its modules: reads data, nothing else.
+        """
+
+    def step(self, batch: Any) -> Mapping[str, float | Tensor]:
+        """Forward and backward of a batch from `load` (`processes.place` puts it on the device).
+
+        Calls `processes.backward` as often as it likes. Returns scalars to log, the same names in each process,
+        including "loss"; "images", if there, counts the images of this process's share and becomes images per second.
+        """
+
+    def validate(self) -> Mapping[str, float]:
+        """Scores of the current model; may be empty. Called in every process; the main one's scores count."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model in the format of `idmetric.load(folder)`."""
+        self.model.save_pretrained(folder)
+
+
+def parameter_counts(recipe: Recipe) -> tuple[int, int]:
+    """Parameters that train, and all parameters, of all modules."""
+    found = [p for module in recipe.modules().values() for p in module.parameters()]
+    return sum(p.numel() for p in found if p.requires_grad), sum(p.numel() for p in found)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards each submodule returns to its own mode."""
+    modes = {part: part.training for module in modules for part in module.modules()}
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
