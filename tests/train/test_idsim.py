@@ -187,14 +187,14 @@ WRONG: dict[str, Callable[[list[Row]], list[Row]]] = {
     ],
     "the splits are test": lambda rows: [replace(row, split="test") for row in rows],
     "no triplets of split validation": lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")],
-    "1 of 6 triplets have a positive of another identity than their anchor's, such as 'all-0'": lambda rows: [
+    "1 of 6 groups have a positive of another identity than their anchor's, such as 'all-0'": lambda rows: [
         rows[0], replace(rows[1], identity="other"), *rows[2:]
     ],
     "a negative of their anchor's identity, such as 'all-0'": lambda rows: [
         *rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]
     ],
-    "6 of 6 triplets have an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
-    "1 groups have several anchors, such as 'all-0'": lambda rows: [*rows, replace(rows[0], id="again")],
+    "6 of 6 groups have an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
+    "1 of 6 groups have several anchors, such as 'all-0'": lambda rows: [*rows, replace(rows[0], id="again")],
 }  # fmt: skip
 
 

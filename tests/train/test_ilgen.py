@@ -417,7 +417,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"loss": "triplet"}, "choose recall@k"),
         ({"batch_size": 10}, "set --classes"),
         ({"images": 1}, "images = 1: it must be 2 or more"),
-        ({"lr": 0.0}, "must be positive"),
+        ({"lr": 0.0}, "lr = 0.0: it must be above 0"),
         ({"loss": "softmax-margin", "epochs": 2}, "no pass is left for the encoder"),
     ):
         with pytest.raises(ValueError, match=text):

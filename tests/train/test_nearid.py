@@ -199,7 +199,7 @@ def test_only_training_rows_are_drawn_and_notes_say_what_is_left_out(data: Manif
     lone = data.take(np.array([name not in ("t0v1", "t2v0e0", "t2v0") for name in names]))
     found, notes = find(lone)
     assert len(found) == 6
-    assert notes == ["3 distractors whose view is not there", "2 identities with a single view"]
+    assert notes == ["3 distractors without their view", "2 identities with a single view"]
 
 
 # The loss

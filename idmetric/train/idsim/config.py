@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.train import pretrained
-from idmetric.train.idsim.loss import (
-    Negatives,
-    Objective,
-    PatchMetric,
-)
-from idmetric.train.options import option
+from idmetric.train.idsim.loss import Negatives, Objective, PatchMetric
+from idmetric.train.options import check_least, check_positive, option
 from idmetric.train.processes import Precision
 
 
@@ -25,39 +21,32 @@ class Config:
     backbone_weights: str = option("", pretrained.HELP)
     revision: str | None = option(None, "commit of that Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
-    image_size: int = option(448, "side in pixels at which images are seen (C.1)")
+    image_size: int = option(448, "side of the input in pixels (C.1)")
     hidden: int = option(512, "width of the heads' hidden layer (C.1)")
     features: Literal["last-block", "final"] = option("last-block", "before (release) or after the backbone's norm")
     residual: bool = option(True, "heads with the release's gated residual; the paper has a 2-layer MLP (4.1)")
-    centre: bool = option(True, "subtract a vector's own mean before normalising it (release; not in the paper)")
+    centre: bool = option(True, "subtract a vector's mean before normalization (release; not in the paper)")
     rank: int = option(16, "of LoRA (C.1)")
     alpha: float = option(32.0, "of LoRA (C.1)")
     dropout: float = option(0.05, "of LoRA (C.1)")
-    targets: str = option(
-        "vit", "layers with LoRA: vit = attention and MLP of all blocks (4.1), or a regular expression"
-    )
+    targets: str = option("vit", "layers with LoRA: vit = all attention and MLP (4.1), or a regular expression")
     # the loss
     terms: Literal["both", "cls", "patch"] = option("both", "class features and patches (Eq. 1), or one (Table 8)")
     patch_weight: float = option(1.0, "lambda of Eq. 1 (C.3)")
     objective: Objective = option("infonce", "or hinge, bce (Table 9)")
     patch_metric: PatchMetric = option("sinkhorn", "or cosine, place by place (Table 9), or pooled, of the mean tokens")
-    negatives: Negatives = option(
-        "batch",
-        "an anchor's own hard negative and others of its micro-batch (3.3), or the hard one alone: single (C.3)",
-    )
+    negatives: Negatives = option("batch", "also others of the micro-batch (3.3), or the hard one alone: single (C.3)")
     temperature: float = option(0.07, "tau of Eq. 2, class features (not stated; the usual one of InfoNCE)")
     patch_temperature: float = option(0.07, "tau of the patches (not stated; the same)")
-    margin: float = option(
-        0.0, "taken from a positive's similarity in InfoNCE: none in Eq. 2; C.3 lists a margin of 0.1"
-    )
+    margin: float = option(0.0, "of InfoNCE, subtracted from a positive's similarity; none in Eq. 2, 0.1 in C.3")
     hinge_margin: float = option(0.1, "of hinge (C.3)")
     threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not stated)")
     patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not stated)")
     blur: float = option(0.05, "square root of the last temperature of Sinkhorn (C.5)")
     scaling: float = option(0.05, "ratio of its annealing: 'Regularization: 0.05' (C.5) by the release's code")
     debias: bool = option(True, "subtract the self terms, as geomloss does by itself; the release's code does not")
-    diameter: float | None = option(2.0, "where annealing begins; none = each pair's own box, as geomloss (slow)")
-    max_tokens: int = option(1024, "patches that Sinkhorn sees; of more, a random choice at each step (C.5)")
+    diameter: float | None = option(2.0, "start of annealing; none = each pair's own box, as geomloss (slow)")
+    max_tokens: int = option(1024, "most patches for Sinkhorn; of more, a random choice at each step (C.5)")
     # the pictures
     crop: tuple[float, float] = option((0.9, 1.0), "least and most area of random crops (C.4)")
     keep_shape: bool = option(True, "crop as if the image were square; else crops are square (C.4 allows both)")
@@ -65,28 +54,23 @@ class Config:
     jitter_p: float = option(0.8, "probability of jitter (C.4)")
     blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
     noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
-    augment: bool = option(True, "crops, jitter and blur; without them images are seen as in use")
-    # the optimiser: AdamW without weight decay, constant rate (no schedule is stated)
+    augment: bool = option(True, "crops, jitter and blur; without them images are preprocessed as in use")
+    # the optimizer: AdamW without weight decay, constant rate (no schedule is stated)
     lr: float = option(3e-4, "learning rate (C.2)")
     batch_size: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
     accumulation: int = option(4, "micro-batches of a step (C.2)")
     epochs: int = option(3, "passes over the triplets (C.2)")
     precision: Precision = option("bf16", "mixed precision (C.1)")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, a third slower")
-    validate_patches: int = option(256, "validation triplets that are compared by patches as well; 0 = none")
+    validate_patches: int = option(256, "validation triplets to compare by patches, too; 0 = none")
     seed: int = option(0, "of new weights, batches, augmentation and dropout")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulation", "epochs", "max_tokens", "image_size", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "temperature", "patch_temperature", "patch_weight"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.noise < 0 or self.validate_patches < 0:
-            raise ValueError("noise and validate_patches must not be negative")
-        if self.terms == "patch" and not self.validate_patches:
-            raise ValueError("terms patch are validated by patches: validate_patches must be above 0")
+        check_least(self, batch_size=1, accumulation=1, epochs=1, max_tokens=1, image_size=1, hidden=1)
+        check_least(self, noise=0, validate_patches=0)
+        check_positive(self, "lr", "temperature", "patch_temperature", "patch_weight")
+        if self.terms == "patch":  # patches alone can select the best checkpoint
+            check_positive(self, "validate_patches")
 
     @property
     def sinkhorn(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The triplets that ID-Sim trains on, and the pictures of a step's batch of them."""
+"""The triplets that ID-Sim trains on, and the pictures of a step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import Pictures, batch_rows, generator, share
+from idmetric.train.splits import rows_in
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images that show another identity in a real one's place
+EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images with another identity in a real one's context
 _SHOWN = 5
 _MAKE = "`idmetric data mine triplets` makes them"
 
@@ -29,13 +30,12 @@ class Triplets:
 
     Attributes:
         names: of the T groups.
-        rows: (T, 3) rows of anchor, positive and negative where each group has one of each, as the paper's; otherwise
-            the first of several.
-        others: triplet -> its positives and negatives, where it has several: one of each is drawn each time.
-        identity: number of each row's identity (N,). A row of unknown identity has a number of its own.
+        rows: (T, 3) rows of anchor, positive and negative: the only ones of a group, as in the paper, or its first.
+        others: triplet -> its positives and negatives, if it has several: one of each is drawn each time.
+        identity: number of each row's identity (N,), unique if the identity is unknown.
         edited: whether a row is an edit of identity (N,).
-        mixtures: how many triplets x_mixture names real, context, identity; empty without that column.
-        fingerprint: of the triplets, in words and roles, not in pixels.
+        mixtures: number of triplets of each x_mixture (real, context, identity); empty without that column.
+        fingerprint: of the triplets' ids, identities and roles, not of their pixels.
     """
 
     names: tuple[str, ...]
@@ -68,21 +68,20 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
     """The triplets in the rows of these splits: groups with slots anchor, positive and negative.
 
     Raises:
-        ManifestError: if there are none, or a group is incomplete or contradicts its identities; saying how to fix it.
+        ManifestError: if there are none, or a group is incomplete or contradicts its identities, with how to fix it.
     """
-    split = [(s or "").casefold() for s in data.column("split")]
+    names, slots = data.column("group"), data.column("slot")
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row, (group, slot, part) in enumerate(zip(data.column("group"), data.column("slot"), split, strict=True)):
-        if group is not None and slot in SLOTS and part in splits:
-            groups[group][slot].append(row)
+    for row in rows_in(data, splits).tolist():
+        if names[row] is not None and slots[row] in SLOTS:
+            groups[names[row]][slots[row]].append(row)
     if not groups:
-        raise ManifestError(_none(data, split, splits))
-    _check_whole(groups)
+        raise ManifestError(_none(data, splits))
     identities = data.column("identity")
-    _check_identities(groups, identities)
+    _check(groups, identities)
     number = {name: k for k, name in enumerate(dict.fromkeys(n for n in identities if n is not None))}
     codes = [number.get(name, -1 - row) for row, name in enumerate(identities)]
-    sets = [tuple(np.array(slots[s], np.int64) for s in SLOTS) for slots in groups.values()]
+    sets = [tuple(np.array(group[slot], np.int64) for slot in SLOTS) for group in groups.values()]
     rows = np.array([[part[0] for part in parts] for parts in sets], np.int64)
     return Triplets(
         tuple(groups), rows, {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
@@ -90,42 +89,40 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
     )  # fmt: skip
 
 
-def _none(data: Manifest, split: Sequence[str], splits: Sequence[str]) -> str:
+def _none(data: Manifest, splits: Sequence[str]) -> str:
     what = f"of split {splits[-1]} " if "" not in splits else ""
     if any(slot in SLOTS for slot in data.column("slot")):
-        there = ", ".join(sorted({s or "(none)" for s in split}))
+        there = ", ".join(sorted({(split or "(none)").casefold() for split in data.column("split")}))
         return f"no triplets {what}to train on: the splits are {there}; training takes train or none"
     return f"no triplets {what}among {len(data)} rows: none has a group and the slot {', '.join(SLOTS)}; {_MAKE}"
 
 
-def _check_whole(groups: dict[str, dict[str, list[int]]]) -> None:
-    lacking = {slot: [name for name, slots in groups.items() if not slots[slot]] for slot in SLOTS}
-    for slot, names in lacking.items():
-        if names:
-            raise ManifestError(f"{len(names)} of {len(groups)} groups have no {slot}, such as {_some(names)}: {_MAKE}"
-                                " whole")  # fmt: skip
-    double = [name for name, slots in groups.items() if len(slots["anchor"]) > 1]
-    if double:
-        raise ManifestError(f"{len(double)} groups have several anchors, such as {_some(double)}: give each its own")
-
-
-def _check_identities(groups: dict[str, dict[str, list[int]]], identities: Sequence[str | None]) -> None:
-    wrong: dict[str, list[str]] = defaultdict(list)
+def _check(groups: dict[str, dict[str, list[int]]], identities: Sequence[str | None]) -> None:
+    """Check that groups are whole, have one anchor each, and agree with their identities."""
+    faults: dict[str, list[str]] = defaultdict(list)
     for name, slots in groups.items():
-        anchor = identities[slots["anchor"][0]]
-        if anchor is None:
-            wrong["have an anchor without identity"].append(name)
-        elif any(identities[row] != anchor for row in slots["positive"]):
-            wrong["have a positive of another identity than their anchor's"].append(name)
-        elif any(identities[row] == anchor for row in slots["negative"]):
-            wrong["have a negative of their anchor's identity"].append(name)
-    for text, names in wrong.items():
-        raise ManifestError(f"{len(names)} of {len(groups)} triplets {text}, such as {_some(names)}: mend column "
+        fault = _fault(slots, identities)
+        if fault:
+            faults[fault].append(name)
+    for text, names in faults.items():
+        some = ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+        raise ManifestError(f"{len(names)} of {len(groups)} groups have {text}, such as {some}: fix columns 'slot' and "
                             f"'identity', or make new triplets ({_MAKE})")  # fmt: skip
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+def _fault(slots: dict[str, list[int]], identities: Sequence[str | None]) -> str:
+    if lacking := [slot for slot in SLOTS if not slots[slot]]:
+        return f"no {lacking[0]}"
+    if len(slots["anchor"]) > 1:
+        return "several anchors"
+    anchor = identities[slots["anchor"][0]]
+    if anchor is None:
+        return "an anchor without identity"
+    if any(identities[row] != anchor for row in slots["positive"]):
+        return "a positive of another identity than their anchor's"
+    return (
+        "a negative of their anchor's identity" if any(identities[row] == anchor for row in slots["negative"]) else ""
+    )
 
 
 def _mixtures(data: Manifest, rows: Rows) -> dict[str, int]:
@@ -146,10 +143,10 @@ def _digest(data: Manifest, sets: Sequence[tuple[Rows, ...]]) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """What a process does of a step: whole micro-batches, or an equal part of each where there are too few.
+    """A process's share of a step: whole micro-batches, or an equal part of each if there are too few.
 
     Attributes:
-        micro: numbers of the micro-batches that it takes part in. own: its triplets in each of them.
+        micro: numbers of its micro-batches. own: its triplets in each of them.
     """
 
     micro: range
@@ -157,7 +154,7 @@ class Share:
 
     @classmethod
     def of(cls, batch_size: int, accumulation: int, rank: int, count: int) -> Share:
-        """Of process `rank` of `count`, with `accumulation` micro-batches of `batch_size` triplets.
+        """The share of process `rank` of `count`, with `accumulation` micro-batches of `batch_size` triplets.
 
         Raises:
             ValueError: if neither the micro-batches nor the triplets in them can be shared equally.
@@ -174,11 +171,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Part:
-    """What a process embeds of one micro-batch of B triplets.
+    """A process's part of one micro-batch of B triplets.
 
     Attributes:
-        pixels: (3, b, 3, H, W) of anchors, positives, negatives: in 8 bits, as augmentation leaves them, and noise is
-            rounded to; or in [0, 1], where nothing is augmented.
+        pixels: (3, b, 3, H, W) of anchors, positives, negatives: uint8 after augmentation (noise is rounded), or in
+            [0, 1] without it.
         identity: (3, B) numbers, of all B triplets.
         first: place of its first triplet. place: step and micro-batch.
         rows: rows (3, b) of the pictures in the manifest.
@@ -193,11 +190,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Loader:
-    """Steps to the pictures of their triplets.
+    """Draws the triplets of a step and reads their pictures.
 
     Args:
         batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
-        noise: standard deviation of Gaussian noise on anchor and positive, where the negative is an edit (A.2.2).
+        noise: standard deviation of Gaussian noise on anchor and positive, if the negative is an edit (A.2.2).
     """
 
     triplets: Triplets
@@ -208,7 +205,7 @@ class Loader:
     seed: int
 
     def load(self, step: int, rank: int, count: int) -> list[Part]:
-        """A process's share of a step: each epoch shows each triplet once, except those left over by the last batch."""
+        """A process's share of a step; an epoch shows each triplet once, without an incomplete last batch."""
         mine = Share.of(self.batch_size, self.accumulation, rank, count)
         chosen = batch_rows(step, len(self.triplets), self.batch_size * self.accumulation, self.seed)
         return [self._part(step, micro, chosen, mine.own) for micro in mine.micro]

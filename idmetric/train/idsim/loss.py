@@ -40,26 +40,25 @@ def compare(
     """Similarities of anchors to their candidates: class features (n, D), or patches (n, P, D), of unit length.
 
     Args:
-        features: of b anchors, the `first` of which is the micro-batch's triplet of that number.
+        features: of b anchors of the micro-batch, from triplet number `first` on.
         positive, negative: of the positives and hard negatives of all B triplets.
-        identity: (3, B) numbers of the identities of anchors, positives and negatives, equal for the same.
+        identity: (3, B) numbers of the identities of anchors, positives and negatives.
         negatives: see the module.
         metric: of patches; see `patch_similarity`. sinkhorn: arguments of `idmetric.distance.sinkhorn`.
     """
     count = len(features)
     own = slice(first, first + count)
-    candidates = (
-        torch.stack([positive[own], negative[own]], 1) if negatives == "single" else torch.cat([positive, negative])
-    )
-    if features.ndim == 2:
-        values = _cosines(features, candidates)
-    else:
-        values = patch_similarity(features, candidates, metric, **sinkhorn)
     if negatives == "single":
-        column = values.new_zeros(count, dtype=torch.long)
-        return Similarities(values, column, torch.tensor([False, True], device=values.device).expand(count, 2))
-    column = torch.arange(first, first + count, device=values.device)
-    return Similarities(values, column, identity[0, own, None] != identity[1:].flatten()[None])
+        candidates = torch.stack([positive[own], negative[own]], 1)
+        column = torch.zeros(count, dtype=torch.long, device=features.device)
+        is_negative = torch.tensor([False, True], device=features.device).expand(count, 2)
+    else:
+        candidates = torch.cat([positive, negative])
+        column = torch.arange(first, first + count, device=features.device)
+        is_negative = identity[0, own, None] != identity[1:].flatten()[None]
+    if features.ndim == 2:
+        return Similarities(_cosines(features, candidates), column, is_negative)
+    return Similarities(patch_similarity(features, candidates, metric, **sinkhorn), column, is_negative)
 
 
 def patch_similarity(a: Tensor, b: Tensor, metric: PatchMetric = "sinkhorn", **sinkhorn: Any) -> Tensor:
@@ -116,6 +115,6 @@ def loss_of(
 
 @torch.no_grad()
 def accuracy(found: Similarities) -> Tensor:
-    """Share of anchors that are nearer to their positive than to all their negatives; a tie counts as wrong."""
+    """Share of anchors nearer to their positive than to all their negatives; a tie counts as wrong."""
     positive = found.values.gather(1, found.positive[:, None])[:, 0]
     return (positive > found.values.masked_fill(~found.negative, -torch.inf).amax(1)).float().mean()

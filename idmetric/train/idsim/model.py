@@ -1,4 +1,4 @@
-"""What ID-Sim trains: a pretrained ViT, frozen, with LoRA and two new heads (section 4.1, C.1)."""
+"""The initial model of ID-Sim: a pretrained ViT and two new heads (section 4.1, C.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 
     Args:
         weights: from `train.pretrained.weights_file`; "" leaves the backbone random as well.
-        seed: of random weights; torch's own random state does not change.
+        seed: of random weights; torch's global random state does not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -29,9 +29,9 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 
 
 def _load(model: IDSim, settings: IDSimConfig, weights: str) -> None:
-    """Weights at the model's image size; DINOv2's positions are resampled as by Meta, and so in the release."""
+    """Load weights at the model's image size; DINOv2's positions are resampled as by Meta, and as in the release."""
     name, args = settings.backbone, settings.backbone_args
-    if "_dinov3" in name:  # no table of positions to resample; biases that the model cannot hold are refused
+    if "_dinov3" in name:  # no table of positions to resample; biases that the model lacks are refused
         state = backbones.pretrained_state(name, weights, args)
     else:
         state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()

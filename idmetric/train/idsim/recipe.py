@@ -7,7 +7,7 @@ of the class features, plus InfoNCE on minus the Sinkhorn distance of the patch 
     IDSim("run/")
 
 `idmetric data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
-are any, are validated on. Paper: 10,000 triplets, 3 epochs (C.2); the hardware is not stated. Its ablations are
+are any, serve for validation. Paper: 10,000 triplets, 3 epochs (C.2); the hardware is not stated. Its ablations are
 switches: `--backbone`, `--image-size` (Table 7), `--terms` (Table 8), `--objective`, `--patch-metric` (Table 9).
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.idsim import IDSim, IDSimConfig
@@ -30,21 +30,17 @@ from idmetric.train.batches import Pictures, generator, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, Part, Share, Triplets, read_triplets
-from idmetric.train.idsim.loss import (
-    Similarities,
-    accuracy,
-    compare,
-    loss_of,
-)
+from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of
 from idmetric.train.idsim.model import untrained
 from idmetric.train.idsim.validate import scores
 from idmetric.train.loader import seed_all
 from idmetric.train.processes import Processes
-from idmetric.train.splits import TRAINING, VALIDATION, check_held_out
+from idmetric.train.recipe import Recipe
+from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 
 
-class IDSimRecipe:
-    """The recipe; see `idmetric.train.loop.Recipe`."""
+class IDSimRecipe(Recipe):
+    """The recipe of ID-Sim."""
 
     name = "idsim"
 
@@ -57,24 +53,16 @@ class IDSimRecipe:
         self.rank, self.count = processes.rank, processes.count
         self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch_size * config.accumulation)
         self.best = "selection" if held_out else ""
-        free = ("backbone_weights", "revision", "checkpointing")  # weights are named by commit or content
+        free = ("backbone_weights", "revision", "checkpointing")  # "weights" identifies the former two
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
             "data": loader.triplets.fingerprint, "validation": held_out.fingerprint if held_out else "",
         }  # fmt: skip
 
-    def modules(self) -> Mapping[str, nn.Module]:
-        """See `Recipe`."""
-        return {"model": self.model}
-
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=0.0)
-
-    def lr_factor(self, step: int) -> float:
-        """Constant."""
-        return 1.0
 
     def load(self, step: int) -> list[Part]:
         """This process's share of a step's micro-batches."""
@@ -92,7 +80,7 @@ class IDSimRecipe:
         return {**means, "images": float(sum(3 * part.pixels.shape[1] for part in batch))}
 
     def _loss(self, part: Part) -> dict[str, Tensor]:
-        """Eq. 1 on this process's anchors of a micro-batch; its mean over processes is that of the micro-batch."""
+        """Eq. 1 on this process's anchors; its mean over processes is the loss of the micro-batch."""
         shared = part.pixels.shape[1] < self.config.batch_size
         # dropout follows from the micro-batch, whichever process embeds it
         seed_all(self.config.seed, *part.place, 3 + (self.rank if shared else 0))
@@ -116,7 +104,7 @@ class IDSimRecipe:
         return {"loss": total, **found}
 
     def _terms(self, cls: Tensor, patches: Tensor | None, part: Part) -> list[tuple[str, Tensor]]:
-        """The features that the loss looks at, (3b, D) and (3b, P, D)."""
+        """The features that the loss compares, (3b, D) and (3b, P, D)."""
         assert patches is not None
         found = [("cls", cls)] if self.config.terms != "patch" else []
         if self.config.terms == "cls":
@@ -128,13 +116,10 @@ class IDSimRecipe:
         return [*found, ("patch", patches)]
 
     def _objective(self, term: str, similarities: Similarities) -> Tensor:
-        c = self.config
-        temperature, threshold = (
-            (c.temperature, c.threshold) if term == "cls" else (c.patch_temperature, c.patch_threshold)
-        )
+        c, prefix = self.config, "" if term == "cls" else "patch_"
         return loss_of(
-            similarities, c.objective, temperature=temperature, margin=c.margin, hinge_margin=c.hinge_margin,
-            threshold=threshold,
+            similarities, c.objective, temperature=getattr(c, f"{prefix}temperature"), margin=c.margin,
+            hinge_margin=c.hinge_margin, threshold=getattr(c, f"{prefix}threshold"),
         )  # fmt: skip
 
     def validate(self) -> Mapping[str, float]:
@@ -148,19 +133,19 @@ class IDSimRecipe:
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
-        """LoRA is folded into the backbone's weights: the result opens without peft."""
+        """Write the model with LoRA folded into its weights: the result opens without peft."""
         with lora.folded(self.model.backbone):
-            self.model.save_pretrained(folder)
+            super().save(folder)
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
-    """Triplets and model; nothing is trained yet.
+    """Prepare triplets and model for training.
 
     Raises:
-        ManifestError: if there are no triplets, or they contradict themselves; with the command that makes them; if
-            some are trained and validated on.
+        ManifestError: if there are no triplets, or they contradict themselves, with the command that makes them; if
+            training and validation share images or identities.
         ValueError: if they fill no batch, or processes cannot share one.
-        CheckpointError: if the backbone cannot be had.
+        CheckpointError: if the backbone cannot be loaded.
     """
     triplets = read_triplets(data, TRAINING)
     Share.of(config.batch_size, config.accumulation, processes.rank, processes.count)
@@ -168,12 +153,11 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     identities = set(triplets.identity[triplets.rows[:, 0]].tolist())
     if config.negatives == "batch" and len(identities) == 1:
         raise ManifestError(
-            f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so that "
-            "batches hold no negatives but each triplet's own: add triplets of others (`idmetric data mine triplets`), "
-            "or choose --negatives single"
+            f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so a "
+            "triplet has no other negatives in its batch: add triplets of other identities (`idmetric data mine "
+            "triplets`), or choose --negatives single"
         )
-    splits = {(s or "").casefold() for s in data.column("split")}
-    held_out = read_triplets(data, VALIDATION) if splits & set(VALIDATION) else None
+    held_out = read_triplets(data, VALIDATION) if len(rows_in(data, VALIDATION)) else None
     if held_out:
         check_held_out(data, triplets.used, held_out.used)
     model = _model(config, processes)
@@ -195,15 +179,12 @@ def _summary(triplets: Triplets, held_out: Triplets | None) -> str:
 
 
 def _model(config: Config, processes: Processes) -> IDSim:
-    """Backbone, LoRA and heads on the process's device, in train mode; what `terms` leaves out stays frozen."""
+    """Backbone, LoRA and heads on the process's device, in train mode; a head that `terms` leaves out stays frozen."""
     names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "centre")
     settings = IDSimConfig(**{name: getattr(config, name) for name in names})
     file = pretrained.weights_file(config.backbone, config.backbone_weights, config.revision)
     model = untrained(settings, file, config.seed)
-    lora.attach(
-        model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,
-        seed=config.seed,
-    )  # fmt: skip
+    lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
     model.mlp_cls.requires_grad_(config.terms != "patch")
     model.mlp_patch.requires_grad_(config.terms != "cls")
     if config.checkpointing:

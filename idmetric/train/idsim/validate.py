@@ -1,4 +1,4 @@
-"""ID-Sim's two validations (B.1), and its triplets judged by patches as well (B.3)."""
+"""ID-Sim's two validations (B.1), and the accuracy of its triplets by patches (B.3)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from idmetric.models.idsim import IDSim
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.idsim.data import Triplets
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import evaluating
 from idmetric.train.validate import validation
 
 
@@ -27,14 +28,14 @@ def scores(
     by_patches: bool,
     batch_size: int,
 ) -> dict[str, float]:
-    """The measures of `validation` on the triplets' rows, the accuracy by patches, and "selection", higher = better.
+    """The measures of `validation` on the triplets' rows, the accuracy by patches, and "selection"; higher = better.
 
     "triplet" is the accuracy of the paper's Real Instance Validation, "auc" the ROC AUC of its Identity Validation;
-    selection is their mean ("we use them jointly", B.1), or "triplet" where no edits of identity allow "auc".
+    selection is their mean ("we use them jointly", B.1), or "triplet" if there are no edits of identity for "auc".
 
     Args:
         patches: triplets whose patches are compared, see `patch_accuracy`; 0 = none.
-        by_patches: select by "triplet_patch" alone, for a model whose class features are not trained.
+        by_patches: select by "triplet_patch" alone, for a model without trained class features.
         batch_size: triplets embedded at once.
     """
     found = validation(model, data.take(triplets.used), batch_size=3 * batch_size, processes=processes)
@@ -50,7 +51,7 @@ def scores(
 def patch_accuracy(
     model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch_size: int
 ) -> dict[str, float]:
-    """Share of triplets with a positive nearer than the negative; a tie counts as wrong.
+    """Share of triplets in which the positive is nearer than the negative; a tie counts as wrong.
 
     Args:
         pictures: without augmentation. limit: most triplets, always the same. batch_size: triplets embedded at once.
@@ -59,11 +60,9 @@ def patch_accuracy(
         "triplet_patch" by the Sinkhorn distance of patches, "triplet_joint" by its sum with that of class features
         ("joint CLS+patch embedding", B.3).
     """
-    training = model.training
-    model.eval()
     chosen = generator("validation of patches").permutation(len(triplets))[:limit]
     right: dict[str, list[Tensor]] = {"patch": [], "joint": []}
-    with ThreadPoolExecutor(4) as pool:
+    with evaluating(model), ThreadPoolExecutor(4) as pool:
         for start in range(0, len(chosen), batch_size):
             rows = triplets.rows[chosen[start : start + batch_size]].T
             pixels = torch.stack(list(pool.map(pictures.read, rows.ravel().tolist())))
@@ -71,5 +70,4 @@ def patch_accuracy(
             anchor, positive, negative = (found[k * count : (k + 1) * count] for k in range(3))
             for kind, hits in right.items():
                 hits.append(distance(anchor, positive, kind) < distance(anchor, negative, kind))
-    model.train(training)
     return {f"triplet_{kind}": torch.cat(hits).float().mean().item() for kind, hits in right.items()}

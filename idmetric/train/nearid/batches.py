@@ -1,4 +1,4 @@
-"""NearID's batches: tuples drawn from seed and step, read by every process for its own part."""
+"""NearID's batches: tuples drawn from seed and step, of which every process reads its share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from idmetric.train.nearid.data import MISSING, Identity, Rows, Shape, draw
 from idmetric.train.processes import Processes
 
 Picture = tuple[int, bool]  # row, and whether its background is black
-Place = tuple[int, int]  # of a picture: tuple in the batch, slot in the tuple
 
 
 @dataclass
 class Batches:
-    """What a step needs, without any model.
+    """The batches of a run; they need no model.
 
     Attributes:
-        items: numbers of identities, as an epoch goes through them. size: tuples in a batch of all processes.
-        fill: let a blank picture stand for missing views, as the released code does.
-        cache: features of pictures, under the names of `keys`; None = all are read as pixels.
+        items: numbers of an epoch's identities. size: tuples in a batch of all processes.
+        fill: replace missing views by a blank picture, as the released code does.
+        cache: features of pictures, by their key in `keys`; None = read all pictures as pixels.
     """
 
     pictures: Pictures
@@ -49,7 +48,7 @@ class Batches:
         self.oracle = np.array(self.pictures.data.column("oracle"), dtype=float)
 
     def tuples(self, step: int) -> tuple[Rows, NDArray[np.bool_], Rows]:
-        """The whole batch of a step: rows (B, 1 + P + K), -1 = missing; which are masked; identities (B,)."""
+        """The whole batch of a step: rows (B, 1 + P + K), -1 = missing; whether they are masked; identities (B,)."""
         numbers = self.items[batch_rows(step, len(self.items), self.size, self.seed)]
         drawn = [
             draw(self.identities[number], self.shape, generator(self.seed, step, place))
@@ -59,7 +58,7 @@ class Batches:
         return rows, masked, numbers
 
     def needed(self, steps: int) -> Counter[Picture]:
-        """How often each picture is in these first steps."""
+        """How often each picture occurs in these first steps."""
         found = Counter[Picture]()
         for step in range(steps):
             rows, masked, _ = self.tuples(step)
@@ -67,18 +66,21 @@ class Batches:
         return found
 
     def load(self, step: int, rank: int, count: int) -> dict[str, Any]:
-        """The pictures of a process's share of a batch, and where each slot of the whole batch finds its own.
+        """The pictures of a process's share of a batch, and an index from the slots of the whole batch to pictures.
 
         Returns:
-            features (N, T, D) of pictures in the cache, then pixels (M, 3, H, W), 8-bit, of the others, each None if
-            empty; then, with `blank`, a blank picture, which stands in this process's missing slots. index
-            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, the same
+            features (N, T, D) of the pictures in the cache, then pixels (M, 3, H, W) in uint8 of the other pictures,
+            each None if empty; then, if `blank`, a blank picture for this process's missing slots. index
+            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, of the same
             shape; identity (B,); oracle (B, K), NaN where unknown.
         """
         rows, masked, numbers = self.tuples(step)
         valid = rows != MISSING
+        slots = zip(*(axis.tolist() for axis in np.nonzero(valid)), strict=True)  # tuple in the batch, slot in it
+        keys = {at: self._key((int(rows[at]), bool(masked[at]))) for at in slots}
         shares = [share(self.size, k, count) for k in range(count)]
-        places = [self._places(rows, masked, own) for own in shares]
+        # a process's pictures: first those in the cache
+        places = [sorted((at for at in keys if at[0] in own), key=lambda at: not keys[at]) for own in shares]
         blank = self.fill and not bool(valid.all())
         each = max(map(len, places)) + blank
         index = np.zeros(rows.shape, np.int64)
@@ -87,39 +89,26 @@ class Batches:
                 index[own.start : own.stop] = k * each + len(listed)
             for number, at in enumerate(listed):
                 index[at] = k * each + number
-        features, pixels = self._read(rows, masked, places[rank], step)
+
+        mine, pixels = places[rank], []
+        features = [self.cache.get(keys[at]) for at in mine if keys[at] and self.cache is not None]
+        for at in mine[len(features) :]:
+            rng = generator(self.seed, step, *at)
+            pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
         near = rows[:, 1 + self.shape.positives :]
         oracle = np.where(near == MISSING, np.nan, self.oracle[near])
         return {
             "features": torch.stack(features) if features else None,
             "pixels": torch.stack(pixels) if pixels else None,
-            "blank": blank, "each": each, "images": len(places[rank]), "rows": [int(rows[at]) for at in places[rank]],
+            "blank": blank, "each": each, "images": len(mine), "rows": [int(rows[at]) for at in mine],
             "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
             "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
         }  # fmt: skip
 
-    def _places(self, rows: Rows, masked: NDArray[np.bool_], own: range) -> list[Place]:
-        """A process's pictures: those in the cache, then the others."""
-        found = [(place, slot) for place in own for slot in np.flatnonzero(rows[place] != MISSING).tolist()]
-        return sorted(found, key=lambda at: self._key(rows, masked, at) is None)
-
-    def _key(self, rows: Rows, masked: NDArray[np.bool_], at: Place) -> str | None:
-        """A picture's name in the cache, if it is there."""
-        key = self.keys.get((int(rows[at]), bool(masked[at])))
-        return key if key is not None and self.cache is not None and key in self.cache else None
-
-    def _read(
-        self, rows: Rows, masked: NDArray[np.bool_], places: Sequence[Place], step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        features, pixels = [], []
-        for at in places:
-            key = self._key(rows, masked, at)
-            if key is not None and self.cache is not None:
-                features.append(self.cache.get(key))
-            else:
-                rng = generator(self.seed, step, *at)
-                pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
-        return features, pixels
+    def _key(self, picture: Picture) -> str:
+        """A picture's key in the cache; "" if the cache lacks it."""
+        key = self.keys.get(picture, "")
+        return key if self.cache is not None and key in self.cache else ""
 
     # Features
 
@@ -132,15 +121,15 @@ class Batches:
         processes: Processes,
         chunk: int,
     ) -> None:
-        """Fill a cache with the features of the pictures of these first steps, and read them from it from now on.
+        """Fill a cache with the features of the pictures of these first steps, and use it from now on.
 
-        Where not all find room, those that occur most often are kept, and the others read as pixels.
+        If there is not enough room, the most frequent pictures are kept, and the others are read as pixels.
 
         Args:
-            tokens: the trunk: 8-bit pixels (B, 3, H, W) to features (B, T, D).
+            tokens: the trunk: maps pixels (B, 3, H, W) in uint8 to features (B, T, D).
             each: bytes of a picture's features.
-            chunk: pictures that pass it at once on an accelerator; on a CPU it is one by one, so that no bit of their
-                features hangs on what else is missing.
+            chunk: pictures that pass the trunk at once on an accelerator. On a CPU they pass one by one, so every bit
+                of a picture's features is independent of the other pictures.
         """
         needed = self.needed(steps)
         order = sorted(needed, key=lambda picture: (-needed[picture], picture))
@@ -176,5 +165,5 @@ class Batches:
 
 
 def parts(count: int, most: int) -> list[int]:
-    """`count` in parts of at most `most`."""
+    """Sizes of parts of at most `most` that add up to `count`."""
     return [min(most, count - k) for k in range(0, count, most)]

@@ -1,4 +1,4 @@
-"""Whether a manifest holds what NearID trains on; the errors name what is missing and the commands that make it."""
+"""Checks that a manifest is complete enough for NearID; the errors name the commands that make the missing parts."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ def check(identities: Sequence[Identity], notes: Sequence[str], *, distractors: 
         notes: what was left out, for the message.
 
     Raises:
-        ManifestError: saying what is missing.
+        ManifestError: naming the missing views or distractors.
     """
     left = f" (left out: {'; '.join(notes)})" if notes else ""
     if len(identities) < 2:
         few = "no identity has" if not identities else "only one identity has"
         raise ManifestError(
             f"{few} two views in the training rows{left}: NearID needs another view of each, and other identities as "
-            "negatives; `idmetric data import nearid` brings them, `idmetric data world --views 3` renders some"
+            "negatives; `idmetric data import nearid` imports them, `idmetric data world --views 3` renders some"
         )
     if distractors and not any(any(identity.near) for identity in identities):
         raise ManifestError(
             f"no view has a distractor{left}: a row of role distractor or part-edit whose parent is the view's id; "
             "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
-            "bring them, `idmetric data world --distractors 1` renders some; --objective info-nce does without"
+            "import them, `idmetric data world --distractors 1` renders some; --objective info-nce needs none"
         )
 
 
 def check_masks(data: Manifest, identities: Sequence[Identity]) -> None:
-    """Check that all pictures have a mask, once `idmetric.data.curate.masking.inherit_masks` has done its part.
+    """Check that all pictures have a mask, after `idmetric.data.curate.masking.inherit_masks`.
 
     Raises:
-        ManifestError: naming the first that have none.
+        ManifestError: naming the first rows without a mask.
     """
     try:
         require_masks(data.take(rows_of(identities)))
     except ManifestError as error:
         raise ManifestError(
-            f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits take their "
-            "parent's), or train without black backgrounds: --mask-prob 0"
+            f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits use the mask of "
+            "their parent), or train without black backgrounds: --mask-prob 0"
         ) from error
 
 
@@ -66,16 +66,16 @@ def check_oracle(data: Manifest, identities: Sequence[Identity], shape: Shape) -
             return
     raise ManifestError(
         "no tuple can hold two distractors of different oracle scores, which --objective oracle ranks: give part-edits "
-        "with column 'oracle' (`idmetric data import mtg`), and --near views where a view has but one of them"
+        "with column 'oracle' (`idmetric data import mtg`), and --near views if each view has only one of them"
     )
 
 
 def best_measure(data: Manifest, held_out: Sequence[Identity]) -> str:
     """The measure of validation that marks the best checkpoint: SSR where there are distractors; "" = none."""
-    roles = data.column("role")
-    found = {roles[row] for identity in held_out for rows in identity.near for row in rows}
     if not held_out:
         return ""
+    roles = data.column("role")
+    found = {roles[row] for identity in held_out for rows in identity.near for row in rows}
     return "ssr" if found - {PARTS} else "part_ssr" if found else "map"
 
 
@@ -86,7 +86,7 @@ def rows_of(identities: Sequence[Identity]) -> Rows:
 
 
 def fingerprint(data: Manifest, identities: Sequence[Identity]) -> str:
-    """16 hex digits that follow from what tuples are drawn from, and the names of the rows."""
+    """16 hex digits that follow from the identities and the names of their rows."""
     names = data.column("id")
-    told = [[[names[row] for row in rows] for rows in (identity.views, *identity.near)] for identity in identities]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    used = [[[names[row] for row in rows] for rows in (identity.views, *identity.near)] for identity in identities]
+    return hashlib.sha256(repr(used).encode()).hexdigest()[:16]

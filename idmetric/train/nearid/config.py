@@ -10,7 +10,7 @@ from idmetric.train import pretrained
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.data import Shape
 from idmetric.train.nearid.objectives import PAIRS, Objective
-from idmetric.train.options import option
+from idmetric.train.options import check_least, check_positive, option
 from idmetric.train.processes import Precision
 
 
@@ -20,8 +20,8 @@ class Config:
 
     backbone: str = option(
         siglip.SIGLIP2,
-        "what is frozen (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with "
-        "attention pooling",
+        "frozen model (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with attention "
+        "pooling",
     )
     backbone_weights: str = option("", pretrained.HELP)
     revision: str | None = option(None, "commit of the Hub repository")
@@ -30,19 +30,15 @@ class Config:
     # the tuples
     positives: int = option(2, "other views in a tuple, P: identities have up to three views (section 3.3)")
     distractors: int = option(3, "distractors in a tuple, K (not stated; released code: 3)")
-    near: Literal["anchor", "views"] = option(
-        "anchor", "distractors in the anchor's background (section 3.1), or one of each view (released code)"
-    )
+    near: Literal["anchor", "views"] = option("anchor", "whose distractors to use (section 3.1; released code: views)")
     engines: tuple[str, ...] = option(
         (), "generators whose distractors are used, none = all; the paper's: Flux Flux_1024 Qwen Qwen_1328 (Table 5)"
     )
-    repeat: int = option(4, "times an epoch has identities with part-edits alone, as MTG's (section 3.3; code: 1)")
-    # what pictures go through (section 4.1)
-    mask_prob: float = option(1.0, "share of tuples that are masked at all (released code: 0)")
-    mask_prob_apn: tuple[float, float, float] = option(
-        (0.5, 0.2, 0.6), "black background for anchors, positives, distractors, in these tuples"
-    )
-    augment: bool = option(True, "flip, colour jitter, shift and scale (section 4.1; released code: none)")
+    repeat: int = option(4, "times per epoch of identities with only part-edits, as MTG's (section 3.3; code: 1)")
+    # the pictures (section 4.1)
+    mask_prob: float = option(1.0, "share of tuples with masking (released code: 0)")
+    mask_prob_apn: tuple[float, float, float] = option((0.5, 0.2, 0.6), "masking of anchor, positives, distractors")
+    augment: bool = option(True, "flip, color jitter, shift and scale (section 4.1; released code: none)")
     flip: float = option(0.5, "how often to flip (not stated)")
     jitter: tuple[float, float, float, float] = option(
         (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not stated; released code's, which is off)"
@@ -57,45 +53,41 @@ class Config:
     beta: float = option(0.0, "weight of positive cohesion (Eq. 8, Table 9); 0.1 = the last row of Table 3")
     released_loss: bool = option(
         False,
-        "missing views stay in the denominators, as in the released code; circle's hinge is averaged, the oracle's "
+        "missing views stay in the denominators, as in the released code; circle averages its hinge, the oracle's "
         "cosines have no temperature",
     )
     repeats_are_negatives: bool = option(False, "an identity twice in a batch is its own negative (released code)")
-    # the optimiser (section 4.1)
+    # the optimizer (section 4.1)
     lr: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
     weight_decay: float = option(1e-4, "of AdamW, for all of the head (section 4.1)")
-    warmup: int = option(100, "steps of rising rate before the cosine, at most a tenth of all (section 4.1)")
+    warmup: int = option(100, "steps of warm-up before the cosine, at most a tenth of all steps (section 4.1)")
     batch_size: int = option(128, "tuples in a batch, over all processes (section 4.1)")
     epochs: int = option(11, "epochs (section 4.1)")
-    steps: int = option(0, "steps of the whole run, warm-up and cosine among them; 0 = all epochs")
+    steps: int = option(0, "steps of the whole run, including warm-up and cosine; 0 = all epochs")
     max_grad_norm: float = option(1.0, "largest norm of the gradient (released code; not stated)")
     precision: Precision = option("fp16", "mixed precision (section 4.1)")
     seed: int = option(0, "of tuples, masking and augmentation")
     # speed and memory; these change nothing else
     chunk: int = option(64, "images that pass the trunk, and the head, at once")
-    cache: str = option("", "folder that keeps the trunk's features, for --no-augment; runs can share it")
-    cache_gb: float = option(100.0, "GB that the trunk's features may take there")
+    cache: str = option("", "folder for the trunk's features, with --no-augment; runs can share it")
+    cache_gb: float = option(100.0, "most GB of features in that folder")
 
     def __post_init__(self) -> None:
-        least = {"positives": 1, "distractors": 0, "repeat": 1, "batch_size": 2, "epochs": 1, "steps": 0, "chunk": 1,
-                 "warmup": 0, "alpha": 0, "beta": 0, "weight_decay": 0, "cache_gb": 0}  # fmt: skip
-        for name, low in least.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} = {getattr(self, name)}: it must be {low} or more")
-        if not (self.lr > 0 and self.temperature > 0):
-            raise ValueError("rate and temperature must be above 0")
+        check_least(self, positives=1, distractors=0, repeat=1, batch_size=2, epochs=1, steps=0, chunk=1, warmup=0)
+        check_least(self, alpha=0, beta=0, weight_decay=0, cache_gb=0)
+        check_positive(self, "lr", "temperature")
         if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
             raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
         if self.cache and self.augment:
-            raise ValueError("--cache keeps features of pictures as they are: add --no-augment, or leave it out")
+            raise ValueError("--cache keeps features of unchanged pictures: add --no-augment, or leave it out")
         if self.beta and self.objective != "nearid":
             raise ValueError("--beta is a part of --objective nearid")
         if self.learn_temperature and self.objective == "circle":
-            raise ValueError("--objective circle has a scale of its own: leave --learn-temperature out")
+            raise ValueError("--objective circle has its own scale: leave --learn-temperature out")
 
     @property
     def shape(self) -> Shape:
-        """What a tuple holds; InfoNCE has one positive, and makes no use of distractors unless they are added."""
+        """The slots of a tuple; InfoNCE has one positive, and uses distractors only in its second variant."""
         positives = 1 if self.objective in PAIRS else self.positives
         distractors = 0 if self.objective == "info-nce" else self.distractors
         return Shape(positives, distractors, self.near, self.mask_prob, self.mask_prob_apn)

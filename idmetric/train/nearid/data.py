@@ -3,7 +3,7 @@
     identities, notes = find(data)
     rows, masked = draw(identities[0], Shape(), generator(seed, step, place))     # (1 + P + K,) each; row -1 = missing
 
-A tuple's slots are the anchor, P positives and K distractors. What is drawn follows from the generator alone.
+A tuple's slots are the anchor, P positives and K distractors. The tuple follows from the generator alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.splits import TRAINING
+from idmetric.train.splits import TRAINING, rows_in
 
-NEAR = ("distractor", "identity-edit", "part-edit")  # roles of those that show another one in a view's place
+NEAR = ("distractor", "identity-edit", "part-edit")  # roles of images with another identity in a view's context
 PARTS = "part-edit"
-MISSING = -1  # row of a slot that is empty
+MISSING = -1  # row of an empty slot
 _SHOWN = 5
 
 Rows = NDArray[np.int64]
@@ -37,7 +37,7 @@ class Identity:
 
     Attributes:
         views: rows. near: rows of each view's distractors.
-        parts: whether part-edits are all the distractors that it has, as in Mind-the-Glitch (MTG).
+        parts: whether all its distractors are part-edits, as in Mind-the-Glitch (MTG).
     """
 
     views: tuple[int, ...]
@@ -47,10 +47,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tuple holds, and how often its backgrounds are painted black.
+    """The slots of a tuple, and how often its backgrounds are painted black.
 
     Attributes:
-        positives: slots for other views than the anchor, P. distractors: slots for distractors, K.
+        positives: slots for further views, P. distractors: slots for distractors, K.
         near: distractors of the anchor ("inpainted into the exact same background as the anchor", section 3.1), or one
             of each view in the tuple (released code).
         mask_prob, mask_prob_apn: see `idmetric.data.curate.masking.draw_masking`.
@@ -64,91 +64,76 @@ class Shape:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What each slot is for, in words of `draw_masking`."""
+        """The kind of each slot, as for `draw_masking`."""
         return ("anchor", *["positive"] * self.positives, *["distractor"] * self.distractors)
 
 
 def find(
     data: Manifest, splits: Collection[str] = TRAINING, engines: Sequence[str] = ()
 ) -> tuple[list[Identity], list[str]]:
-    """Identities with two views or more, in the manifest's order, and what was left out, in words.
+    """Identities with two views or more, in the manifest's order, and notes on the rows that are left out.
 
     The same image twice counts once. Distractors belong to the view that they were made from (column `parent`).
 
     Args:
         splits: of the rows to use; "" is that of rows without one.
-        engines: the generators whose distractors are used; () = all. Part-edits are used whatever made them.
+        engines: generators of the distractors to use; () = all. Part-edits by any generator are used.
 
     Raises:
-        ManifestError: naming distractors that claim to be of their view's own identity, or engines that are not there.
+        ManifestError: naming distractors with the identity of their view, or engines without distractors.
     """
-    table = _Table(data, splits, engines)
-    left = Counter[str]()
-    near = table.distractors(left)
+    identity, role, engine = (data.column(c) for c in ("identity", "role", "engine"))
+    there = {e for e, kind in zip(engine, role, strict=True) if kind in NEAR and kind != PARTS}
+    if absent := set(engines) - there:
+        named = ", ".join(sorted(e for e in there if e)) or "none named"
+        raise ManifestError(f"--engines {' '.join(sorted(absent))}: no distractor is by it; there are {named}")
+    first: dict[tuple[str, str | None], int] = {}
+    keys = zip(image_keys(data), identity, strict=True)
+    shown = [first.setdefault(key, row) for row, key in enumerate(keys)]  # first row of the same image and identity
+    parents, usable = parent_rows(data).tolist(), rows_in(data, splits).tolist()
+    seen = {row for row in usable if role[row] in VIEW_ROLES}
+
+    left, wrong = Counter[str](), list[int]()
+    views: dict[str, dict[int, int]] = defaultdict(dict)
+    near: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in usable:
+        parent = parents[row]
+        if row in seen and identity[row] is not None:
+            views[identity[row]].setdefault(shown[row], row)
+        elif role[row] not in NEAR:
+            continue
+        elif parent not in seen:
+            left["distractors without their view"] += 1
+        elif role[row] != PARTS and engines and engine[row] not in engines:
+            left["distractors by other engines"] += 1
+        elif identity[row] is not None and identity[row] == identity[parent]:
+            wrong.append(row)
+        else:
+            near[shown[parent]].setdefault(shown[row], row)
+    if wrong:
+        names = data.column("id")
+        listed = ", ".join(f"row {row + 1} ({names[row]})" for row in wrong[:_SHOWN])
+        raise ManifestError(
+            f"{len(wrong)} distractors have the identity of the view they were made from: {listed}: give them another "
+            "identity in column 'identity', or none; or role context-edit, if they show the same identity"
+        )
+
     found = []
-    for views in table.views().values():
-        if len(views) < 2:
+    for rows in (tuple(own.values()) for own in views.values()):
+        if len(rows) < 2:
             left["identities with a single view"] += 1
             continue
-        own = tuple(tuple(near[table.shown[view]]) for view in views)
-        roles = {table.role[row] for rows in own for row in rows}
-        found.append(Identity(tuple(views), own, roles == {PARTS}))
+        distractors = tuple(tuple(near[shown[view]].values()) for view in rows)
+        roles = {role[row] for own in distractors for row in own}
+        found.append(Identity(rows, distractors, roles == {PARTS}))
     return found, [f"{count} {what}" for what, count in sorted(left.items())]
 
 
-class _Table:
-    """The columns that matter, and which rows show the same image of the same identity."""
-
-    def __init__(self, data: Manifest, splits: Collection[str], engines: Sequence[str]) -> None:
-        self.identity, self.role, self.engine = (data.column(c) for c in ("identity", "role", "engine"))
-        self.name, self.parent = data.column("id"), parent_rows(data)
-        self.usable = [(split or "").casefold() in splits for split in data.column("split")]
-        first: dict[tuple[str, str | None], int] = {}
-        keys = zip(image_keys(data), self.identity, strict=True)
-        self.shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
-        self.engines = frozenset(engines)
-        there = {e for e, role in zip(self.engine, self.role, strict=True) if role in NEAR and role != PARTS}
-        if absent := self.engines - there:
-            named = ", ".join(sorted(e for e in there if e)) or "none named"
-            raise ManifestError(f"--engines {' '.join(sorted(absent))}: no distractor is by it; there are {named}")
-
-    def views(self) -> dict[str, list[int]]:
-        """Rows of each identity's different images."""
-        found: dict[str, dict[int, int]] = defaultdict(dict)
-        for row, identity in enumerate(self.identity):
-            if identity is not None and self.usable[row] and self.role[row] in VIEW_ROLES:
-                found[identity].setdefault(self.shown[row], row)
-        return {identity: list(rows.values()) for identity, rows in found.items()}
-
-    def distractors(self, left: Counter[str]) -> dict[int, list[int]]:
-        """Rows of different distractors by the image that they were made from."""
-        found: dict[int, dict[int, int]] = defaultdict(dict)
-        wrong = []
-        for row in np.flatnonzero(np.isin(self.role, NEAR) & np.array(self.usable, bool)).tolist():
-            parent = int(self.parent[row])
-            if parent < 0 or self.role[parent] not in VIEW_ROLES or not self.usable[parent]:
-                left["distractors whose view is not there"] += 1
-            elif self.role[row] != PARTS and self.engines and self.engine[row] not in self.engines:
-                left["distractors by other engines"] += 1
-            elif self.identity[row] is not None and self.identity[row] == self.identity[parent]:
-                wrong.append(row)
-            else:
-                found[self.shown[parent]].setdefault(self.shown[row], row)
-        if wrong:
-            listed = ", ".join(f"row {row + 1} ({self.name[row]})" for row in wrong[:_SHOWN])
-            raise ManifestError(
-                f"{len(wrong)} distractors have the identity of the view they were made from: {listed}: give them an "
-                "identity of their own in column 'identity', or none; or role context-edit, if they show the same thing"
-            )
-        return defaultdict(list, {view: list(rows.values()) for view, rows in found.items()})
-
-
 def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArray[np.bool_]]:
-    """A random tuple of an identity: rows of its slots, -1 for missing ones, and which are masked.
+    """A random tuple of an identity: the rows of its slots, -1 for missing ones, and whether they are masked.
 
-    The anchor is any view; positives and distractors are drawn without repetition, all there are if there are fewer
-    than slots. With `near="views"` each slot's distractor is one of its view's at random: any generator's, as in the
-    released code.
+    The anchor is any view; positives and distractors are drawn without repetition, as far as they fill the slots. With
+    `near="views"` each slot's distractor is a random one of its view, by any generator, as in the released code.
     """
     order = rng.permutation(len(identity.views))[: 1 + shape.positives]
     rows = np.full(len(shape.slots), MISSING, np.int64)
@@ -167,6 +152,6 @@ def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArra
 
 
 def items(identities: Sequence[Identity], repeat: int) -> Rows:
-    """What an epoch goes through: each identity once, those with part-edits alone `repeat` times (MTG, section 3.3)."""
+    """Identities of an epoch: each once, identities with part-edits alone `repeat` times (MTG, section 3.3)."""
     parts = [k for k, identity in enumerate(identities) if identity.parts]
     return np.concatenate([np.arange(len(identities)), *[np.array(parts, np.int64)] * (repeat - 1)])

@@ -1,4 +1,4 @@
-"""The losses of NearID's Table 3 by name, with their settings as the recipe has them."""
+"""The losses of NearID's Table 3 by name, with the settings of the recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # 
 
 
 def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) -> dict[str, Tensor]:
-    """The loss of a batch, the terms it is made of where it has names for them, and how many anchors are in order.
+    """The loss of a batch, its terms if they have names, and the share of anchors in order.
 
     Args:
         config: of the recipe. tuples: the whole batch. oracle: scores (B, K) of distractors, NaN where unknown.
@@ -26,19 +26,19 @@ def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) 
         "loss"; for the NearID loss "discrimination", "ranking" and "cohesion"; with distractors, `ordered`.
     """
     released, alpha = config.released_loss, config.alpha
+    distractors = config.objective.endswith("-distractors")
     more: dict[str, Tensor] = {}
     if config.objective == "nearid":
         terms = near_id_terms(tuples, temperature=tau, released=released)
         loss = terms.discrimination + alpha * terms.ranking + config.beta * terms.cohesion
         more = {name: value.detach() for name, value in terms._asdict().items()}
-    elif config.objective in ("info-nce", "info-nce-distractors"):
-        loss = symmetric_info_nce(
-            tuples, temperature=tau, distractors=config.objective == "info-nce-distractors", released=released
-        )
-    elif config.objective in ("oracle", "oracle-distractors"):
+    elif config.objective.startswith("info-nce"):
+        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors, released=released)
+    elif config.objective.startswith("oracle"):
+        rank = 1.0 if released else config.temperature
         loss = oracle_info_nce(
-            tuples, oracle, temperature=tau, distractors=config.objective == "oracle-distractors", alpha=alpha,
-            rank_temperature=1.0 if released else config.temperature, released=released,
+            tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha, rank_temperature=rank,
+            released=released,
         )  # fmt: skip
     elif config.objective == "siglip":
         loss = sigmoid_ranked(tuples, temperature=tau, alpha=alpha)

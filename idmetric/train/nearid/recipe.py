@@ -1,6 +1,6 @@
 """NearID (Cvejic et al., "NearID: Identity Representation Learning via Near-identity Distractors", arXiv 2604.01973).
 
-SigLIP2 stays frozen; its attention-pooling head, 3.6 % of the parameters, learns to place another view of the identity
+SigLIP2 stays frozen; its attention-pooling head, 3.6 % of the parameters, learns to rank another view of the identity
 above near-identity distractors, and these above the other identities of the batch (Eq. 1-3).
 
     idmetric train nearid --data nearid.parquet --out run/
@@ -38,6 +38,7 @@ from idmetric.train.nearid.config import Config
 from idmetric.train.nearid.data import Identity, find, items
 from idmetric.train.nearid.objectives import values_of
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import Recipe as Interface
 from idmetric.train.splits import VALIDATION, check_held_out, rows_in
 from idmetric.train.validate import validation
 
@@ -51,17 +52,16 @@ def smoke_data(folder: Path) -> Manifest:
 
     near = write_world(folder / "near", Plan(size=64, strengths=(1.0,)), 9)
     parts = write_world(folder / "parts", Plan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
-    held_out = [9 - 3, 4 - 1]  # from these numbers on
     split = [
-        "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= start else "train"
-        for manifest, start in zip((near, parts), held_out, strict=True)
+        "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= held_out else "train"
+        for manifest, held_out in ((near, 9 - 3), (parts, 4 - 1))  # first number to validate
         for name in manifest.column("id")
     ]
     return merge([near, parts]).replace(split=split)
 
 
-class Recipe:
-    """The recipe; see `idmetric.train.loop.Recipe`."""
+class Recipe(Interface):
+    """The recipe of NearID."""
 
     name = "nearid"
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
@@ -83,23 +83,24 @@ class Recipe:
         self.steps = config.steps or config.epochs * self.batches.per_epoch
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # weights are named by commit or content
+        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
             "weights": model.revision, "data": fingerprint(data, identities), "identities": len(identities),
         }  # fmt: skip
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """See `idmetric.train.loop.Recipe`."""
-        learnt: dict[str, nn.Module] = {"temperature": self.temperature} if self.config.learn_temperature else {}
-        return {"model": self.model, **learnt}
+        """The model, and the temperature if it is learned."""
+        learned: dict[str, nn.Module] = {"temperature": self.temperature} if self.config.learn_temperature else {}
+        return {"model": self.model, **learned}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW (section 4.1); a learnt temperature is left out of weight decay."""
-        head = [p for p in self.model.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": head, "weight_decay": self.config.weight_decay}]
-        if self.config.learn_temperature:
-            groups.append({"params": list(self.temperature.parameters()), "weight_decay": 0.0})
+        """AdamW (section 4.1), without weight decay on the temperature."""
+        decay = {"model": self.config.weight_decay, "temperature": 0.0}
+        groups = [
+            {"params": [p for p in module.parameters() if p.requires_grad], "weight_decay": decay[name]}
+            for name, module in self.modules().items()
+        ]
         return torch.optim.AdamW(groups, lr=self.config.lr)
 
     def lr_factor(self, step: int) -> float:
@@ -114,7 +115,7 @@ class Recipe:
         return self.batches.load(step, self.rank, self.count)
 
     def prepare(self, out: Path) -> None:
-        """Fill the cache of features, if there is one; see `Batches.keep`."""
+        """Fill the cache of features, if one is asked for; see `Batches.keep`."""
         if not self.config.cache:
             return
         trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
@@ -125,7 +126,7 @@ class Recipe:
     # Step
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
-        """The trunk without gradients, then the head and the loss of all processes' tuples (Eq. 3 or Table 4)."""
+        """Run the trunk without gradients, then the head and the loss of all processes' tuples (Eq. 3 or Table 4)."""
         chunks: list[Tensor] = []
         if batch["features"] is not None:
             chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
@@ -133,12 +134,12 @@ class Recipe:
             chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
         if batch["blank"]:
             chunks.append(self._trunk(self._blank()))
-        padding = batch["each"] - sum(map(len, chunks))  # every process sends as many
+        padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
         chunks += [chunks[0][:1].expand(n, -1, -1) for n in parts(padding, self.config.chunk)]
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
-        learnt = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
-        return {**found, **learnt, "images": float(batch["images"])}
+        learned = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
+        return {**found, **learned, "images": float(batch["images"])}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
         """The features (B, T, D) of 8-bit pixels."""
@@ -151,7 +152,7 @@ class Recipe:
         return tokens.to(self.processes.dtype)
 
     def _blank(self) -> Tensor:
-        """A picture of zeros after normalisation, as the released code pads."""
+        """A picture of zeros after normalization, as the released code pads."""
         return torch.zeros(1, 3, *self.model.image_size, device=self.processes.device)
 
     def _head(self, tokens: Tensor) -> Tensor:
@@ -178,24 +179,19 @@ class Recipe:
         with self.processes.autocast():
             return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
 
-    def save(self, folder: Path) -> None:
-        """The whole model; its trunk is as it was."""
-        self.model.save_pretrained(folder)
-
 
 def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
-    """Tuples and model; nothing is trained yet.
+    """Prepare tuples and model for training.
 
     Raises:
-        ManifestError: if the data lack views, distractors, masks or oracle scores that the settings ask for.
-        CheckpointError: if the backbone cannot be had.
-        ValueError: if the batch is larger than the data, or cannot be shared by the processes.
+        ManifestError: if the data lack views, distractors, masks or oracle scores that the settings need.
+        CheckpointError: if the backbone cannot be loaded.
+        ValueError: if the batch is larger than the data, or the processes cannot share it.
     """
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     identities, notes = find(data, engines=config.engines)
     data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
-    distractors = config.objective != "info-nce" and config.distractors > 0
-    check(identities, notes, distractors=distractors)
+    check(identities, notes, distractors=config.shape.distractors > 0)
     if config.objective.startswith("oracle"):
         check_oracle(data, identities, config.shape)
     if config.mask_prob > 0 and any(config.mask_prob_apn):
@@ -206,8 +202,8 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
     if processes.main:
         parts = sum(identity.parts for identity in identities)
         print(
-            f"nearid: {len(identities):,} identities, {parts:,} of them with part-edits alone, taken {config.repeat} "
-            f"times an epoch; {len(others):,} to validate" + (f"; left out: {'; '.join(notes)}" if notes else ""),
+            f"nearid: {len(identities):,} identities, {parts:,} of them with part-edits alone, {config.repeat} times "
+            f"per epoch; {len(others):,} to validate" + (f"; left out: {'; '.join(notes)}" if notes else ""),
             flush=True,
         )
     model = siglip.start(

@@ -1,10 +1,9 @@
-"""What NearID starts from: a frozen SigLIP2 whose attention-pooling head alone will train (NearID, section 3.1)."""
+"""The initial model of NearID: a frozen SigLIP2 with a trainable attention-pooling head (NearID, section 3.1)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,19 @@ def start(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> NearID:
-    """A NearID whose head is trained and whose trunk is not.
+    """A NearID with a trainable head and a frozen trunk.
 
     Args:
-        source: folder or Hub repository of a SigLIP or SigLIP2 as transformers stores it, or of a NearID (to go on with
-            it); or a timm name of a ViT with attention pooling.
-        weights: "" for those of the source; instead of a timm model's, see `weights_file`; instead of a repository's, a
+        source: folder or Hub repository of a SigLIP or SigLIP2 in the format of transformers, or of a NearID to train
+            further; or a timm name of a ViT with attention pooling.
+        weights: "" = those of the source; to replace a timm model's, see `weights_file`; to replace a repository's, a
             folder with the same files; "random", for timm's names and SigLIP2 so400m.
         revision: commit of a Hub repository.
         image_size, backbone_args: of a timm model, as for `idmetric.models.backbone.build`.
-        seed: of random weights; torch's own random numbers are left as they are.
+        seed: of random weights; torch's global random state does not change.
 
     Raises:
-        CheckpointError: if there is no such model, or its head is no attention pooling.
+        CheckpointError: if there is no such model, or it has no attention pooling.
     """
     weights = os.fspath(weights)
     with torch.random.fork_rng(devices=[]):
@@ -56,26 +55,22 @@ def start(
             model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
         elif image_size or backbone_args:
             raise CheckpointError(f"{source} has its own settings: image_size and backbone_args are for timm's names")
-        elif weights == RANDOM:
-            model = _random(source)
-        else:
+        elif weights != RANDOM:
             model = _of_files(_place(source, weights), revision)
+        elif source == SIGLIP2:
+            model = NearID(NearIDConfig(), device="cpu")
+        else:
+            raise CheckpointError(
+                f"--backbone-weights random is for {SIGLIP2} and timm's names, such as "
+                f"vit_base_patch16_siglip_224: {source!r} is neither"
+            )
     model.name = source
     only_the_head_trains(model)
     return model.to(device)
 
 
-def _random(source: str) -> NearID:
-    if source != SIGLIP2:
-        raise CheckpointError(
-            f"--backbone-weights random is for {SIGLIP2} and timm's names, such as "
-            f"vit_base_patch16_siglip_224: {source!r} is neither"
-        )
-    return NearID(NearIDConfig(), device="cpu")
-
-
 def _place(source: str, weights: str) -> str:
-    """The folder or repository to read; of a file of weights, the folder with its settings."""
+    """The folder or repository to read; for a file of weights, its folder, which also has the settings."""
     path = Path(weights)
     if not weights:
         return source
@@ -106,12 +101,12 @@ def _of_timm(
     name: str, weights: str, revision: str | None, image_size: int | None, backbone_args: dict[str, Any]
 ) -> NearID:
     known = backbones.pretrained_config(name)
+    if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
+        backbone_args = {"act_layer": "gelu_tanh", **backbone_args}
     config = NearIDConfig(
         name, image_size or known.input_size[-1], known.interpolation, tuple(known.mean), tuple(known.std),
         backbone_args=backbone_args,
     )  # fmt: skip
-    if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
-        config = replace(config, backbone_args={"act_layer": "gelu_tanh", **backbone_args})
     file = weights_file(name, weights, revision)
     model = NearID(config, device="cpu")
     if file:
@@ -121,10 +116,10 @@ def _of_timm(
 
 
 def only_the_head_trains(model: NearID) -> None:
-    """Freeze the trunk, in eval mode; leave gradients to what pools its tokens, in train mode.
+    """Freeze the trunk, in eval mode; let the attention pooling train, in train mode.
 
     Raises:
-        CheckpointError: if the model pools otherwise.
+        CheckpointError: if the model has no attention pooling.
     """
     if getattr(model.backbone, "attn_pool", None) is None or getattr(model.backbone, "cls_token", None) is not None:
         raise CheckpointError(
@@ -137,7 +132,7 @@ def only_the_head_trains(model: NearID) -> None:
 
 
 def head_of(model: NearID) -> dict[str, nn.Module]:
-    """The modules that make the embedding of the trunk's tokens, by name: attention pooling and what follows."""
+    """The modules from the trunk's tokens to the embedding, by name: attention pooling and the layers after it."""
     backbone: Any = model.backbone
     return {f"backbone.{name}": getattr(backbone, name) for name in ("attn_pool", "fc_norm", "head_drop", "head")}
 
