@@ -204,7 +204,7 @@ def plan(
     """Describe a run, as lines of text."""
     from idmetric.train import run_folder, state
     from idmetric.train.loader import worker_count
-    from idmetric.train.loop import parameter_counts
+    from idmetric.train.recipe import parameter_counts
 
     trained, whole = parameter_counts(recipe)
     identities = len(set(data.column("identity")) - {None})

@@ -99,8 +99,9 @@ class Cache:
 
     def save(self) -> None:
         """Write whatever is not in a file yet."""
-        if not self._full:
-            self._writing(lambda: [store.save() for store in self._stores()])
+        for store in self._stores():
+            if not self._full:
+                self._writing(store.save)
 
     def _stores(self) -> list[Store]:
         return [store for store in (*self._of.values(), self._small) if store is not None]

@@ -52,7 +52,7 @@ def cached_backward(
     leaves = tuple(x.requires_grad_(x.is_floating_point()) for x in map(torch.cat, columns))
     found = _backward(leaves, loss, processes)
     gradients = [
-        None if leaf.grad is None else leaf.grad.split([len(part) for part in column])
+        None if leaf.grad is None else torch.split(leaf.grad, [len(part) for part in column])
         for leaf, column in zip(leaves, columns, strict=True)
     ]
 
