@@ -99,9 +99,12 @@ class Cache:
 
     def save(self) -> None:
         """Write whatever is not in a file yet."""
+        if not self._full:
+            self._writing(self._save)
+
+    def _save(self) -> None:
         for store in self._stores():
-            if not self._full:
-                self._writing(store.save)
+            store.save()
 
     def _stores(self) -> list[Store]:
         return [store for store in (*self._of.values(), self._small) if store is not None]

@@ -14,6 +14,7 @@ from idmetric.data.manifest.check import faults, without
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.summary import problems, summarize
 from idmetric.data.manifest.table import Manifest, Row, read
+from tests.runner import Runner
 
 
 @pytest.fixture
@@ -39,20 +40,18 @@ def broken(folder: Path) -> Path:
     return folder
 
 
-def cli(*arguments: object) -> int:
-    return main([str(a) for a in arguments])
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Runner:
+    """`idmetric data ...`"""
+    return Runner(main, capsys)
 
 
 # Help
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli(command, "--help")
-    assert stopped.value.code == 0
-    text = capsys.readouterr().out
-    assert "examples:" in text
+def test_help_shows_examples(command: str, cli: Runner) -> None:
+    text = cli.prints("examples:", command, "--help")
     assert f"idmetric data {command} " in text
 
 
@@ -67,33 +66,30 @@ def test_help_loads_nothing_heavy(command: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_wrong_usage_has_status_2() -> None:
+def test_wrong_usage_has_status_2(cli: Runner) -> None:
     for arguments in ([], ["nothing"], ["import", "nothing", "x", "-o", "y.csv"], ["info"], ["split", "x.csv"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == 2
+        assert cli(*arguments) == 2
 
 
 # import
 
 
-def test_a_folder_becomes_a_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("import", "folder", folder / "toys", "-o", folder / "out" / "m.csv") == 0
-    out = capsys.readouterr().out
-    assert "9 images of 3 identities" in out
+def test_a_folder_becomes_a_manifest(folder: Path, cli: Runner) -> None:
+    cli.prints("9 images of 3 identities", "import folder", folder / "toys", "-o", folder / "out" / "m.csv")
     manifest = read(folder / "out" / "m.csv")
     assert manifest.column("path")[0] == "../toys/cup/0.png"
     assert manifest.image(8).size == (9, 7)
     assert not (folder / "out" / "m_images").exists()  # the images are files already
 
 
-def test_images_of_a_dataset_become_files_beside_the_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_of_a_dataset_become_files_beside_the_manifest(
+    folder: Path, capsys: pytest.CaptureFixture[str], cli: Runner
+) -> None:
     cells = [{"bytes": (folder / f"toys/cup/{i}.png").read_bytes(), "path": None} for i in range(3)]
     made = datasets.Dataset.from_dict({"image": cells, "label": ["cup"] * 3}).cast_column("image", datasets.Image())
     made.save_to_disk(folder / "pods")
     arguments = ("import", "pods", folder / "pods", "-o", folder / "m.parquet", "--quiet")
-    assert cli(*arguments, "--dry-run") == 0
-    assert "would write 3 images" in capsys.readouterr().out
+    cli.prints("would write 3 images", *arguments, "--dry-run")
     assert not (folder / "m.parquet").exists()
     assert not (folder / "m_images").exists()
     assert cli(*arguments) == 0
@@ -104,16 +100,14 @@ def test_images_of_a_dataset_become_files_beside_the_manifest(folder: Path, caps
     assert cli(*arguments) == 0
     assert "0 images" in (out := capsys.readouterr().out)
     assert "3 were there already" in out
-    assert cli("import", "pods", folder / "pods", "-o", folder / "e.parquet", "--embed", "--limit", 2) == 0
+    assert cli("import pods", folder / "pods", "-o", folder / "e.parquet", "--embed", "--limit", 2) == 0
     assert read(folder / "e.parquet")[1].image_bytes == cells[1]["bytes"]
     assert len(read(folder / "e.parquet")) == 2
     assert not (folder / "e_images").exists()
 
 
-def test_unreadable_images_stop_an_import_with_the_list(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("import", "folder", broken / "toys", "-o", broken / "m.csv") == 1
-    err = capsys.readouterr().err
-    assert "4 images cannot be imported" in err
+def test_unreadable_images_stop_an_import_with_the_list(broken: Path, cli: Runner) -> None:
+    err = cli.fails("4 images cannot be imported", "import folder", broken / "toys", "-o", broken / "m.csv")
     for name in ("cup/1_mask.png", "mug/0.png", "mug/1.png", "pot/2.png"):
         assert name in err or "mask is empty" in err
     assert err.count("row ") == 4
@@ -121,40 +115,42 @@ def test_unreadable_images_stop_an_import_with_the_list(broken: Path, capsys: py
     assert not (broken / "m.csv").exists()
 
 
-def test_unreadable_images_are_left_out_on_request(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("import", "folder", broken / "toys", "-o", broken / "m.csv", "--on-error", "skip") == 4
+def test_unreadable_images_are_left_out_on_request(
+    broken: Path, capsys: pytest.CaptureFixture[str], cli: Runner
+) -> None:
+    assert cli("import folder", broken / "toys", "-o", broken / "m.csv", "--on-error", "skip") == 4
     assert capsys.readouterr().err.count("skipped row") == 4
     kept = [p.removeprefix("toys/") for p in read(broken / "m.csv").column("path")]
     assert kept == ["cup/0.png", "cup/2.png", "mug/2.png", "pot/0.png", "pot/1.png"]
-    assert cli("import", "folder", broken / "toys", "-o", broken / "all.csv", "--no-check") == 0
+    assert cli("import folder", broken / "toys", "-o", broken / "all.csv", "--no-check") == 0
     assert len(read(broken / "all.csv")) == 9
 
 
 def test_images_of_another_dataset_are_not_replaced_in_silence(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], cli: Runner
 ) -> None:
     for name in ("cup", "mug"):
         cells = [{"bytes": (folder / f"toys/{name}/0.png").read_bytes(), "path": None}]
         made = datasets.Dataset.from_dict({"image": cells, "label": ["x"]}).cast_column("image", datasets.Image())
         made.save_to_disk(folder / name)
         out = ("-o", folder / f"{name}.csv", "--images", folder / "images")
-        assert cli("import", "pods", folder / name, *out, "--quiet") == 0
+        assert cli("import pods", folder / name, *out, "--quiet") == 0
     assert "1 of them were there with another content" in capsys.readouterr().err
     assert read(folder / "mug.csv").image(0).getpixel((0, 0)) == (50, 0, 9)
 
 
-def test_a_joined_table_keeps_its_subsets(folder: Path) -> None:
+def test_a_joined_table_keeps_its_subsets(folder: Path, cli: Runner) -> None:
     (folder / "metadata.csv").write_text("identity,path,dataset\na,toys/cup/0.png,Dogs\nb,toys/mug/0.png,Whales\n")
     out = ("-o", folder / "m.csv", "--quiet")
-    assert cli("import", "table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_where=path") == 1
-    assert cli("import", "table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_kind=identity",
+    assert cli("import table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_where=path") == 1
+    assert cli("import table", folder / "metadata.csv", *out, "--name", "Wild", "--map", "x_kind=identity",
                "--map", "identity=identity") == 0  # fmt: skip
     assert read(folder / "m.csv").column("dataset") == ["Wild"] * 2
     assert read(folder / "m.csv").column("x_subset") == ["Dogs", "Whales"]
     assert read(folder / "m.csv").column("x_kind") == ["a", "b"]
 
 
-def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFixture[str], cli: Runner) -> None:
     out = ("-o", folder / "m.csv")
     for arguments, message in (
         (("folder", folder / "none", *out), "no such folder"),
@@ -176,19 +172,16 @@ def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFi
 # info
 
 
-def test_info_counts_and_finds_nothing_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli("import", "folder", folder / "toys", "-o", folder / "m.csv", "--quiet")
-    capsys.readouterr()
-    assert cli("info", folder / "m.csv", "--strict", "--decode", "--quiet") == 0
-    out = capsys.readouterr().out
-    assert "9 rows, 9 images, 3 identities" in out
+def test_info_counts_and_finds_nothing_wrong(folder: Path, cli: Runner) -> None:
+    cli("import folder", folder / "toys", "-o", folder / "m.csv", "--quiet")
+    out = cli.prints("9 rows, 9 images, 3 identities", "info", folder / "m.csv", "--strict", "--decode", "--quiet")
     assert "images per identity: 3 to 3, median 3" in out
     assert "rows with mask: 3" in out
     assert "6 rows have no mask, where others of their dataset have one" in out
     assert cli("info", folder / "m.csv", "--strict", "--need-masks") == 1
 
 
-def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str], cli: Runner) -> None:
     rows = [
         Row("a", "toys/cup/0.png", split="train"), Row("a", "toys/cup/1.png", split="test"),
         Row("b", "toys/mug/0.png", id="b1", split="train"), Row("c", "toys/mug/0.png", id="c1", split="train"),
@@ -215,16 +208,14 @@ def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str
     assert [p["count"] for p in found["problems"] if p["serious"]] == [1, 1, 2]
 
 
-def test_info_knows_a_file_by_any_of_its_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_knows_a_file_by_any_of_its_names(folder: Path, cli: Runner) -> None:
     data = (folder / "toys/pot/0.png").read_bytes()
     rows = [
         Row("a", "toys/cup/0.png", split="train"), Row("b", "./toys/../toys/cup/0.png", split="test"),
         Row("c", image_bytes=data, id="one", split="train"), Row("c", image_bytes=data, id="two", split="test"),
     ]  # fmt: skip
     Manifest.from_rows(rows, folder).write(folder / "m.parquet")
-    assert cli("info", folder / "m.parquet", "--strict") == 1
-    out = capsys.readouterr().out
-    assert "4 rows, 2 images, 3 identities" in out
+    out = cli.prints("4 rows, 2 images, 3 identities", "info", folder / "m.parquet", "--strict", status=1)
     assert "! 2 files are in more than one split" in out
     assert "toys/cup/0.png: train, test" in out
     assert "bytes of one: train, test" in out
@@ -233,8 +224,10 @@ def test_info_knows_a_file_by_any_of_its_names(folder: Path, capsys: pytest.Capt
     assert "- 3 identities have one image" in out
 
 
-def test_info_writes_the_manifest_without_what_cannot_be_read(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli("import", "folder", broken / "toys", "-o", broken / "m.csv", "--no-check", "--quiet")
+def test_info_writes_the_manifest_without_what_cannot_be_read(
+    broken: Path, capsys: pytest.CaptureFixture[str], cli: Runner
+) -> None:
+    cli("import folder", broken / "toys", "-o", broken / "m.csv", "--no-check", "--quiet")
     skip = ("info", broken / "m.csv", "--decode", "--quiet", "--on-error", "skip", "-o", broken / "clean.csv")
     assert cli(*skip, "--dry-run") == 4
     assert not (broken / "clean.csv").exists()
@@ -242,8 +235,7 @@ def test_info_writes_the_manifest_without_what_cannot_be_read(broken: Path, caps
     assert len(read(broken / "clean.csv")) == 5
     assert "4 images or masks cannot be read" in capsys.readouterr().out
     assert cli("info", broken / "clean.csv", "--decode", "--strict", "--quiet") == 0
-    assert cli("info", broken / "m.csv", "-o", broken / "x.csv") == 1
-    assert "go together" in capsys.readouterr().err
+    cli.fails("go together", "info", broken / "m.csv", "-o", broken / "x.csv")
 
 
 def test_the_summary_agrees_with_slow_counts(photo_root: Path) -> None:
@@ -261,10 +253,9 @@ def test_the_summary_agrees_with_slow_counts(photo_root: Path) -> None:
     assert not [p for p in problems(manifest, faults(manifest, decode=False)) if p.serious]
 
 
-def test_an_empty_manifest_has_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_manifest_has_a_summary(tmp_path: Path, cli: Runner) -> None:
     Manifest.from_rows([]).write(tmp_path / "m.csv")
-    assert cli("info", tmp_path / "m.csv", "--strict") == 0
-    assert "0 rows, 0 images, 0 identities" in capsys.readouterr().out
+    cli.prints("0 rows, 0 images, 0 identities", "info", tmp_path / "m.csv", "--strict")
 
 
 # Checking files
@@ -332,7 +323,7 @@ def many(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_split_by_shares_and_by_numbers(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_by_shares_and_by_numbers(many: Path, capsys: pytest.CaptureFixture[str], cli: Runner) -> None:
     out = ("-o", many / "s.parquet")
     assert cli("split", many / "m.parquet", *out, "--part", "train=0.8", "--part", "val=0.2") == 0
     manifest = read(many / "s.parquet")
@@ -346,38 +337,32 @@ def test_split_by_shares_and_by_numbers(many: Path, capsys: pytest.CaptureFixtur
     assert len(read(many / "s.parquet").filter(split="val")) == 15
 
 
-def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(
-    many: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(many: Path, cli: Runner) -> None:
     part = ("--part", "train=0.5", "--part", "test=0.5")
-    assert cli("split", many / "m.parquet", "-o", many / "s.csv", *part, "--dry-run") == 0
-    assert "would write" in capsys.readouterr().out
+    cli.prints("would write", "split", many / "m.parquet", "-o", many / "s.csv", *part, "--dry-run")
     assert not (many / "s.csv").exists()
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *part) == 0
-    assert cli("split", many / "s.csv", "-o", many / "t.csv", *part) == 1
-    assert "--overwrite" in capsys.readouterr().err
+    cli.fails("--overwrite", "split", many / "s.csv", "-o", many / "t.csv", *part)
     assert cli("split", many / "s.csv", "-o", many / "t.csv", *part, "--overwrite", "--seed", 1) == 0
     assert read(many / "t.csv").column("split") != read(many / "s.csv").column("split")
 
 
 @pytest.mark.filterwarnings("ignore:split more is empty")
-def test_what_is_left_may_be_nothing(many: Path) -> None:
+def test_what_is_left_may_be_nothing(many: Path, cli: Runner) -> None:
     parts = [a for part in ("train=0.7", "val=0.2", "test=0.1", "more=rest") for a in ("--part", part)]
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *parts) == 0  # though .7 + .2 + .1 is no whole 1
     assert len(read(many / "s.csv").filter(split=None)) == 0
 
 
-def test_a_seed_below_0_is_wrong_usage(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli("split", many / "m.parquet", "-o", many / "s.csv", "--part", "train=1.0", "--seed", "-1")
-    assert stopped.value.code == 2
-    assert "--seed" in capsys.readouterr().err
+def test_a_seed_below_0_is_wrong_usage(many: Path, cli: Runner) -> None:
+    cli.fails(
+        "--seed", "split", many / "m.parquet", "-o", many / "s.csv", "--part", "train=1.0", "--seed", "-1", status=2
+    )
 
 
-def test_split_by_row_says_that_identities_leak(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_by_row_says_that_identities_leak(many: Path, cli: Runner) -> None:
     part = ("--part", "train=0.5", "--part", "test=0.5", "--by-row")
-    assert cli("split", many / "m.parquet", "-o", many / "s.csv", *part) == 0
-    assert "identities are in more than one split" in capsys.readouterr().out
+    cli.prints("identities are in more than one split", "split", many / "m.parquet", "-o", many / "s.csv", *part)
     assert leaks(read(many / "s.csv"))
 
 
@@ -390,37 +375,32 @@ def test_split_by_row_says_that_identities_leak(many: Path, capsys: pytest.Captu
         (["train=rest", "val=0.7", "test=0.7"], "the shares sum to 1.4, more than 1; nothing is left for 'rest'"),
     ],
 )  # fmt: skip
-def test_parts_that_cannot_be_are_named(
-    many: Path, capsys: pytest.CaptureFixture[str], parts: list[str], message: str
-) -> None:
+def test_parts_that_cannot_be_are_named(many: Path, parts: list[str], message: str, cli: Runner) -> None:
     arguments = [a for part in parts for a in ("--part", part)]
-    assert cli("split", many / "m.parquet", "-o", many / "s.csv", *arguments) == 1
-    assert message in capsys.readouterr().err
+    cli.fails(message, "split", many / "m.parquet", "-o", many / "s.csv", *arguments)
     assert not (many / "s.csv").exists()
 
 
 # Merge
 
 
-def test_manifests_are_merged_with_paths_from_the_new_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_manifests_are_merged_with_paths_from_the_new_one(folder: Path, cli: Runner) -> None:
     for name in ("a", "b"):
-        assert cli("import", "folder", folder / "toys", "-o", folder / name / "m.csv", "--name", name) == 0
+        assert cli("import folder", folder / "toys", "-o", folder / name / "m.csv", "--name", name) == 0
     parts = [folder / "a/m.csv", folder / "b/m.csv"]
     assert cli("merge", *parts, "-o", folder / "both.parquet", "--dry-run") == 0
     assert not (folder / "both.parquet").exists()
-    assert cli("merge", *parts, "-o", folder / "both.parquet") == 0
-    assert "18 images of 6 identities" in capsys.readouterr().out
+    cli.prints("18 images of 6 identities", "merge", *parts, "-o", folder / "both.parquet")
     both = read(folder / "both.parquet")
     assert both[0].path == "toys/cup/0.png"
     assert both.image(17).size == (9, 7)
 
 
-def test_merging_refuses_equal_names_unless_they_are_shared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merging_refuses_equal_names_unless_they_are_shared(folder: Path, cli: Runner) -> None:
     for name, path in (("a", "x.png"), ("b", "y.png")):
         Manifest.from_rows([Row(identity="0001", path=path)], folder).write(folder / f"{name}.csv")
     parts = [folder / "a.csv", folder / "b.csv"]
-    assert cli("merge", *parts, "-o", folder / "both.csv") == 1
-    assert "'0001'" in capsys.readouterr().err
+    cli.fails("'0001'", "merge", *parts, "-o", folder / "both.csv")
     assert not (folder / "both.csv").exists()
     assert cli("merge", *parts, "-o", folder / "both.csv", "--shared") == 0
     assert len(read(folder / "both.csv")) == 2

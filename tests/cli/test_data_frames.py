@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,16 @@ from idmetric.cli.data import frames
 from idmetric.data.frames.choose import SAMPLINGS
 from idmetric.data.manifest.table import read
 from tests.clip_files import mask, picture, write_folder, write_masks, write_video
+from tests.runner import Runner
 from tests.test_structure import HEAVY, loaded_after
 
-Run = Callable[..., int]
 COMMAND = "import sys\nfrom idmetric.cli import data\nif __name__ == '__main__': sys.exit(data.main(sys.argv[1:]))"
 
 
 @pytest.fixture
-def run() -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Runner:
     """`idmetric data frames ...`"""
-    return lambda *args: data.main(["frames", "--quiet", *map(str, args)])
+    return Runner(data.main, capsys, "frames", "--quiet")
 
 
 def make_clips(root: Path, count: int = 3) -> Path:
@@ -41,12 +40,8 @@ def content(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_help_is_quick_and_shows_examples(capsys: pytest.CaptureFixture[str], run: Run) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run("--help")
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert "examples:" in shown
+def test_help_is_quick_and_shows_examples(run: Runner) -> None:
+    shown = run.prints("examples:", "--help")
     assert "--on-error" in shown
     heavy = {*HEAVY, "av", "pyarrow", "tqdm", "idmetric.data.frames.choose"}
     code = "import argparse\nfrom idmetric.cli.data import frames\nframes.add_arguments(argparse.ArgumentParser())"
@@ -70,7 +65,7 @@ def test_examples_of_the_help_can_be_parsed() -> None:
         parser.parse_args(line.split())
 
 
-def test_frames_and_manifest_are_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frames_and_manifest_are_written(tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_clips(tmp_path / "in")
     write_masks(source / "kind/clip2/masks", dict.fromkeys(range(0, 20, 5), 0.95))
     out = tmp_path / "made/x.csv"
@@ -88,7 +83,7 @@ def test_frames_and_manifest_are_written(tmp_path: Path, run: Run, capsys: pytes
     assert read(out).table.equals(manifest.table)
 
 
-def test_videos_and_folders_go_together(tmp_path: Path, run: Run) -> None:
+def test_videos_and_folders_go_together(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 1)
     write_video(source / "film.mp4", [picture(i) for i in range(90)])
     write_video(source / "film_mask.mkv", [mask(0.4)] * 90, codec="ffv1")
@@ -100,7 +95,7 @@ def test_videos_and_folders_go_together(tmp_path: Path, run: Run) -> None:
     assert manifest[0].parameters["sampling"]["blur"] == 20
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_writes_nothing(tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_clips(tmp_path / "in")
     write_folder(source / "bare", 3)
     before = content(tmp_path)
@@ -115,7 +110,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, run: Run, capsys: pytest.Captu
 
 
 def test_clips_that_cannot_be_used_are_listed_or_skipped(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = make_clips(tmp_path / "in")
     write_folder(source / "bare", 20)
@@ -125,9 +120,7 @@ def test_clips_that_cannot_be_used_are_listed_or_skipped(
         (source / f"kind/clip1/{i}.png").write_bytes(b"")
     out = tmp_path / "x.parquet"
     arguments = (source, "--sampling", "got10k", "-o", out)
-    assert run(*arguments) == 1
-    shown = capsys.readouterr().err
-    assert "3 of 5 clips cannot be used" in shown
+    shown = run.fails("3 of 5 clips cannot be used", *arguments)
     assert "--on-error skip" in shown
     for text in ("bare: no masks found", "broken.mp4: not readable as a video", "0.png", "5.png"):
         assert text in shown
@@ -137,11 +130,10 @@ def test_clips_that_cannot_be_used_are_listed_or_skipped(
     shown = capsys.readouterr().err
     assert shown.count("skipped:") == 4
     assert len(set(read(out).column("identity"))) == 2
-    assert run(*arguments, "--seed", 1) == 1
-    assert "made with other settings (seed)" in capsys.readouterr().err
+    run.fails("made with other settings (seed)", *arguments, "--seed", 1)
 
 
-def test_errors_name_what_is_wrong(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_what_is_wrong(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 1)
     cases = [
         ((source, "-o", tmp_path / "x.txt"), "a manifest ends in .parquet, .csv, .jsonl"),
@@ -151,37 +143,37 @@ def test_errors_name_what_is_wrong(tmp_path: Path, run: Run, capsys: pytest.Capt
         ((source, "-o", tmp_path / "x.csv", "--blur", 1e9), "no instance has enough valid frames"),
     ]
     for arguments, message in cases:
-        assert run(*arguments, "--sampling", "got10k") == 1
-        assert message in capsys.readouterr().err
+        run.fails(message, *arguments, "--sampling", "got10k")
     assert not (tmp_path / "x.csv").exists()
 
 
-def test_numbers_that_make_no_sense_are_wrong_usage(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_make_no_sense_are_wrong_usage(tmp_path: Path, run: Runner) -> None:
     for option, value in (("--workers", 0), ("--seed", -1), ("--category-level", 0)):
-        with pytest.raises(SystemExit) as stop:
-            run(tmp_path, "--sampling", "got10k", "-o", tmp_path / "x.csv", option, value)
-        assert stop.value.code == 2
-        assert f"{option}: '{value}' is not a whole number" in capsys.readouterr().err
+        run.fails(
+            f"{option}: '{value}' is not a whole number",
+            tmp_path,
+            "--sampling",
+            "got10k",
+            "-o",
+            tmp_path / "x.csv",
+            option,
+            value,
+            status=2,
+        )
 
 
-def test_category_levels_that_clips_do_not_have_are_said(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_category_levels_that_clips_do_not_have_are_said(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 2)
     command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
-    assert run(*command, "--category-level", 9) == 1
-    assert "no clip has so many folders above it: 'kind/clip0'" in capsys.readouterr().err
+    run.fails("no clip has so many folders above it: 'kind/clip0'", *command, "--category-level", 9)
     assert not (tmp_path / "x_frames").exists()
     write_folder(source / "alone", 20)
     write_masks(source / "alone/masks", dict.fromkeys(range(0, 20, 5), 0.5))
-    assert run(*command, "--category-level", 1) == 0
-    assert "1 clips have no category: fewer than 1 folders above 'alone'" in capsys.readouterr().err
+    run.fails("1 clips have no category: fewer than 1 folders above 'alone'", *command, "--category-level", 1, status=0)
 
 
 def test_damaged_clip_folders_and_cut_videos_are_listed_and_skipped(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = make_clips(tmp_path / "in", 2)
     command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
@@ -205,25 +197,29 @@ def test_damaged_clip_folders_and_cut_videos_are_listed_and_skipped(
     assert set(read(tmp_path / "x.csv").column("identity")) == {"got10k/kind/clip1", "got10k/film"}
 
 
-def test_masks_that_show_nothing_are_pointed_out(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_that_show_nothing_are_pointed_out(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 2)
     for path in (source / "kind/clip0/masks").iterdir():
         Image.open(path).point(lambda v: 0).save(path)
-    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.csv") == 0
-    assert "kind/clip0: no mask shows an object (if they hold object numbers, use --objects" in capsys.readouterr().out
+    run.prints(
+        "kind/clip0: no mask shows an object (if they hold object numbers, use --objects",
+        source,
+        "--sampling",
+        "got10k",
+        "-o",
+        tmp_path / "x.csv",
+    )
 
 
-def test_masks_of_one_object_may_have_any_value(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_of_one_object_may_have_any_value(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 2)
     for path in (source / "kind/clip0/masks").iterdir():
         Image.open(path).point(lambda v: 3 * (v > 0)).save(path)
-    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.csv") == 0
-    out = capsys.readouterr().out
-    assert "4 images of 2 identities" in out
+    out = run.prints("4 images of 2 identities", source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
     assert "no mask shows an object" not in out
 
 
-def test_frames_written_beside_the_clips_are_not_taken_for_clips(tmp_path: Path, run: Run) -> None:
+def test_frames_written_beside_the_clips_are_not_taken_for_clips(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 2)
     for _ in range(2):
         assert run(source, "--sampling", "got10k", "-o", source / "x.csv") == 0

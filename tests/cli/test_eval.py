@@ -13,9 +13,15 @@ from PIL import Image
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
 from tests.conftest import random_model
+from tests.runner import Runner
 from tests.test_structure import HEAVY, loaded_after
 
 QUICK = ["--device", "cpu", "--bootstrap", "30"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Runner:
+    return Runner(cli.main, capsys)
 
 
 @pytest.fixture
@@ -38,11 +44,11 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_photos_becomes_a_table(
-    album: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    album: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
     out = tmp_path / "out"
-    given = ["folder", "--data", str(album), "--model", f"mine={model}", "--model", "hsv", "--out", str(out), *QUICK]
-    assert cli.main(given) == 0
+    given = ["folder", "--data", album, "--model", f"mine={model}", "--model", "hsv", "--out", out, *QUICK]
+    assert run(*given) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["model", "dataset", "mAP"]
     assert [line.split()[:2] for line in lines[1:3]] == [["mine", "album"], ["hsv", "album"]]
@@ -54,36 +60,38 @@ def test_a_folder_of_photos_becomes_a_table(
     assert found[0]["signature"]["model"] == f"IDSim:{model.name}"
     assert found[0]["settings"]["bootstrap"] == 30
     stored = {p: p.stat().st_mtime_ns for p in (out / "embeddings").rglob("*.safetensors")}
-    assert cli.main([*given, "--format", "csv"]) == 0
+    assert run(*given, "--format", "csv") == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert float(rows[0]["value"]) == found[0]["rows"][0]["metrics"]["mAP"]["value"]
     assert {p: p.stat().st_mtime_ns for p in (out / "embeddings").rglob("*.safetensors")} == stored
 
 
-def test_a_split_that_is_not_there_is_named(album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_split_that_is_not_there_is_named(
+    album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
+) -> None:
     manifest = cli.read_data(album)
     manifest.replace(split=["test"] * 6 + ["val"] * 6).write(tmp_path / "album.csv")
-    given = ["folder", "--data", str(tmp_path / "album.csv"), "--model", "hsv", *QUICK]
-    assert cli.main([*given, "--split", "train"]) == 1
-    assert "no split 'train'; there are test, val" in capsys.readouterr().err
-    assert cli.main([*given, "--split", "val", "--format", "json"]) == 0
+    given = ["folder", "--data", tmp_path / "album.csv", "--model", "hsv", *QUICK]
+    run.fails("no split 'train'; there are test, val", *given, "--split", "train")
+    assert run(*given, "--split", "val", "--format", "json") == 0
     [found] = json.loads(capsys.readouterr().out)["results"]
     assert found["rows"][0]["metrics"]["mAP"]["count"] == 6
     assert found["settings"]["data"] == str(tmp_path / "album.csv")  # what was measured stands beside the numbers
     assert found["settings"]["split"] == ["val"]
 
 
-def test_unreadable_images_are_all_named_or_left_out(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_images_are_all_named_or_left_out(
+    album: Path, capsys: pytest.CaptureFixture[str], run: Runner
+) -> None:
     (album / "a" / "1.png").write_bytes(b"no")
     (album / "c" / "0.png").write_bytes(b"no")
-    given = ["folder", "--data", str(album), "--model", "hsv", *QUICK]
-    assert cli.main(given) == 1
+    given = ["folder", "--data", album, "--model", "hsv", *QUICK]
+    assert run(*given) == 1
     text = capsys.readouterr().err
     assert text.startswith("idmetric-eval: error: 2 images cannot be used")
     assert str(Path("a") / "1.png") in text
     assert str(Path("c") / "0.png") in text
-    assert cli.main([*given, "--on-error", "skip"]) == 0
-    assert "2 images could not be used" in capsys.readouterr().out
+    run.prints("2 images could not be used", *given, "--on-error", "skip")
 
 
 @pytest.mark.parametrize(
@@ -101,13 +109,8 @@ def test_unreadable_images_are_all_named_or_left_out(album: Path, capsys: pytest
         (["world", "--model", "hsv", "--out", "out", "--split", "test"], "--split chooses rows of --data"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_error(
-    album: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main([str(album) if word == "ALBUM" else word for word in given]) == 1
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
+def test_what_cannot_be_done_is_said_in_one_error(album: Path, given: list[str], message: str, run: Runner) -> None:
+    run.says(message, *(album if word == "ALBUM" else word for word in given))
 
 
 def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> None:
@@ -123,12 +126,10 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)
-def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.CaptureFixture[str], run: Runner) -> None:
     module = importlib.import_module(cli.PROTOCOLS[name][0])
     assert callable(module.command)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([name, "--help"])
-    assert stopped.value.code == 0
+    assert run(name, "--help") == 0
     assert module.__doc__.splitlines()[0] in capsys.readouterr().out
 
 
@@ -139,28 +140,26 @@ def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
 
 
 def test_pairs_beyond_the_limit_are_an_error_that_says_how_long_they_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
     rng = np.random.default_rng(0)
     for k in range(6):
         (tmp_path / "photos" / f"{k % 3}").mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{k % 3}" / f"{k}.png")
-    given = ["folder", "--data", str(tmp_path / "photos"), "--model", "ssim", "--out", str(tmp_path / "out"), *QUICK]
-    assert cli.main([*given, "--max-pairs", "20"]) == 1
+    given = ["folder", "--data", tmp_path / "photos", "--model", "ssim", "--out", tmp_path / "out", *QUICK]
+    assert run(*given, "--max-pairs", "20") == 1
     error = capsys.readouterr().err
     assert re.search(r"ssim .*: 21 pairs would take about \d+ minutes here, and --max-pairs .* allows 20", error)
-    assert cli.main([*given, "--max-pairs", "21"]) == 0  # 15 pairs of two images, and each with itself
-    assert cli.main([*given, "--max-pairs", "1"]) == 0  # what is known does not count
+    assert run(*given, "--max-pairs", "21") == 0  # 15 pairs of two images, and each with itself
+    assert run(*given, "--max-pairs", "1") == 0  # what is known does not count
     assert list((tmp_path / "out" / "embeddings").glob("ssim.*/pairs-*.safetensors"))
 
 
-def test_the_world_is_rendered_once_into_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_world_is_rendered_once_into_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner) -> None:
     pytest.importorskip("vtk")
-    given = ["world", "--model", "hsv", "--out", str(tmp_path), "--size", "32", "--identities", "2", "--grids", "0",
+    given = ["world", "--model", "hsv", "--out", tmp_path, "--size", "32", "--identities", "2", "--grids", "0",
              "--strengths", "1", *QUICK]  # fmt: skip
-    assert cli.main(given) == 0
-    first = capsys.readouterr().out
-    assert "strength 1.00" in first
-    assert cli.main(given) == 0
+    first = run.prints("strength 1.00", *given)
+    assert run(*given) == 0
     assert capsys.readouterr().out == first

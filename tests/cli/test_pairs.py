@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from idmetric.scoring.scores import RequestError
 from idmetric.store.store import Store
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures, stored
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.runner import Runner
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +69,19 @@ class Counted:
 
 
 @pytest.fixture
-def run(folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.chdir(folder)
-
-    def call(*argv: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        words = ["--model", str(saved), "--device", "cpu", "--batch-size", "4", "--format", "json"]
-        status = main([*words, "--pairs", "pairs.csv", *argv])
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return call
+    words = ["--device", "cpu", "--batch-size", "4", "--format", "json", "--pairs", "pairs.csv"]
+    return Runner(main, capsys, "--model", saved, *words)
 
 
 @pytest.mark.parametrize("distance", ["cls", "joint"])
 def test_each_file_is_decoded_and_embedded_once_where_memory_permits(
-    run: Run, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
+    run: Runner, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
 ) -> None:
     counted = Counted(monkeypatch)
     live = Live(embedder.Embedder, monkeypatch)
-    status, out, _ = run("--distance", distance)
+    status, out, _ = run.all("--distance", distance)
     assert status == 0
     assert counted.images == live.made == len({f for p in PairsFile(folder / "pairs.csv") for f in p.files}) == 20
     monkeypatch.undo()
@@ -98,18 +90,18 @@ def test_each_file_is_decoded_and_embedded_once_where_memory_permits(
         assert found == pytest.approx(model(folder / a, folder / b, distance).item(), abs=1e-5)
 
 
-def test_without_memory_the_output_is_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run("--distance", "joint")[1]
+def test_without_memory_the_output_is_the_same(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.all("--distance joint")[1]
     counted = Counted(monkeypatch)
     live = Live(embedder.Embedder, monkeypatch)
-    found = run("--distance", "joint", "--memory", "0", "--workers", "3")[1]
+    found = run.all("--distance joint --memory 0 --workers 3")[1]
     assert counted.images > 20  # what was dropped comes again
     assert live.most <= 3 * 4 + 1  # one batch in the model, two awaited
     assert len(json.loads(found)["rows"]) == len(json.loads(whole)["rows"]) == 40
     assert distances(found) == pytest.approx(distances(whole), abs=1e-5)
 
 
-def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Seen] = []
     original = Memory.put
     monkeypatch.setattr(Memory, "put", lambda self, file, seen: (kept.append(seen), original(self, file, seen)))
@@ -166,11 +158,11 @@ main(sys.argv[1:])
 @pytest.mark.slow
 @pytest.mark.parametrize("distance", ["cls", "joint"])
 def test_a_killed_run_goes_on_to_the_same_output(
-    run: Run, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
+    run: Runner, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
 ) -> None:
     counted = Counted(monkeypatch)
     options = ("--distance", distance)
-    whole = run(*options)
+    whole = run.all(*options)
     uninterrupted = list(counted.batches)
     words = ["--model", str(saved), "--device", "cpu", "--batch-size", "4", "--pairs", "pairs.csv", *options,
              "--cache", "kept", "--output", "scores.csv"]  # fmt: skip
@@ -185,35 +177,35 @@ def test_a_killed_run_goes_on_to_the_same_output(
     assert (folder / "mark").exists()
     assert not (folder / "scores.csv").exists()  # a file of scores is written atomically
     counted.images, counted.batches = 0, []
-    assert run(*options, "--cache", "kept") == whole
+    assert run.all(*options, "--cache", "kept") == whole
     assert counted.batches == uninterrupted[3:]  # what was embedded before the kill is not again
     counted.images = 0
-    assert run(*options, "--cache", "kept") == whole
+    assert run.all(*options, "--cache", "kept") == whole
     assert counted.images == 0
 
 
 def test_the_cache_never_gives_what_is_no_longer_so(
-    run: Run, folder: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Runner, folder: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("--cache", "kept")
+    run("--cache kept")
     path = folder / "0004.png"
     stat = path.stat()
     path.write_bytes((folder / "0011.png").read_bytes().ljust(stat.st_size, b"\0"))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    kept, fresh = distances(run("--cache", "kept")[1]), distances(run()[1])
+    kept, fresh = distances(run.all("--cache kept")[1]), distances(run.all()[1])
     assert kept.keys() == fresh.keys()
     assert kept == pytest.approx(fresh, abs=1e-5)
     other = random_model("dinov3")
     with torch.no_grad():
         next(other.mlp_cls.parameters()).mul_(1.5)
     other.save_pretrained(folder / "other")
-    assert run("--cache", "kept", "--model", "other")[1] == run("--model", "other")[1]
+    assert run.all("--cache kept --model other")[1] == run.all("--model other")[1]
     counted = Counted(monkeypatch)
-    run("--cache", "kept", "--distance", "patch")  # what was kept has no patches
+    run("--cache kept --distance patch")  # what was kept has no patches
     assert counted.images == 20
 
 
-def test_masks_are_part_of_what_is_kept(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_part_of_what_is_kept(run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
     for name, box in (("m1.png", (5, 5, 20, 20)), ("m2.png", (15, 10, 40, 30))):
@@ -223,13 +215,13 @@ def test_masks_are_part_of_what_is_kept(run: Run, folder: Path, monkeypatch: pyt
     (folder / "pairs.csv").write_text(
         "a,b,mask_a,mask_b\n0000.png,0001.png,m1.png,m2.png\n0000.png,0001.png,m2.png,\n0000.png,0001.png,,\n"
     )
-    whole = run("--distance", "joint")
+    whole = run.all("--distance joint")
     assert len({row["distance"] for row in json.loads(whole[1])["rows"]}) == 3
-    assert run("--distance", "joint", "--cache", "kept") == whole
+    assert run.all("--distance joint --cache kept") == whole
     counted = Counted(monkeypatch)
-    assert run("--distance", "joint", "--cache", "kept") == whole
+    assert run.all("--distance joint --cache kept") == whole
     assert counted.images == 0
-    results = [run("--distance", "joint", *cache, "--outside", "keep") for cache in (("--cache", "kept"), ())]
+    results = [run.all("--distance joint", *cache, "--outside", "keep") for cache in (("--cache", "kept"), ())]
     assert results[0][::2] == results[1][::2]  # status and messages
     kept, plain = (json.loads(result[1]) for result in results)
     assert kept.pop("summary") == pytest.approx(plain.pop("summary"), abs=1e-6)  # batches differ: rounding does
@@ -238,15 +230,15 @@ def test_masks_are_part_of_what_is_kept(run: Run, folder: Path, monkeypatch: pyt
     assert kept == plain
 
 
-def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Run, folder: Path) -> None:
+def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Runner, folder: Path) -> None:
     (folder / "0003.png").write_bytes(b"no image")
     (folder / "0007.png").unlink()
-    plain = run("--on-error", "skip")
+    plain = run.all("--on-error skip")
     assert plain[0] == 4
     for _ in range(2):
-        assert run("--on-error", "skip", "--cache", "kept") == plain
-    failed = run("--cache", "kept")
-    assert failed == run()
+        assert run.all("--on-error skip --cache kept") == plain
+    failed = run.all("--cache kept")
+    assert failed == run.all()
     assert (failed[0], failed[1]) == (1, "")
 
 
@@ -265,15 +257,15 @@ def test_a_gallery_is_a_cache_and_folders_are_cached_too(
 
 
 def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run("--cache", "kept")
+    whole = run.all("--cache kept")
     [shard] = folder.glob("kept/*model*/*.safetensors")
     shard.write_bytes(shard.read_bytes()[:100])
-    status, out, err = run("--cache", "kept")
+    status, out, err = run.all("--cache kept")
     assert (status, out) == whole[:2]
     assert f"shard {shard.name} was damaged" in err
-    assert run("--cache", "kept") == whole
+    assert run.all("--cache kept") == whole
 
 
 def test_shards_give_global_features_by_row(metric: IDSim, tmp_path: Path) -> None:
@@ -304,18 +296,18 @@ def test_pairs_are_read_a_line_at_a_time(tmp_path: Path) -> None:
         PairsFile(path)
 
 
-def test_pairs_from_a_pipe_are_read_once(run: Run, folder: Path) -> None:
-    whole = run()
+def test_pairs_from_a_pipe_are_read_once(run: Runner, folder: Path) -> None:
+    whole = run.all()
     os.mkfifo(folder / "pipe")
     text = (folder / "pairs.csv").read_text()
     writer = threading.Thread(target=lambda: (folder / "pipe").write_text(text))
     writer.start()
-    assert run("--pairs", "pipe") == whole
+    assert run.all("--pairs pipe") == whole
     writer.join()
 
 
 def test_what_may_have_no_end_is_not_waited_for(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("idmetric.scoring.pairs.MOST", 50)
     os.mkfifo(folder / "pipe")
@@ -328,9 +320,9 @@ def test_what_may_have_no_end_is_not_waited_for(
     writer.join()
     (folder / "empty.png").touch()
     (folder / "pairs.csv").write_text("0000.png,0001.png\n0000.png,/dev/zero\nempty.png,0000.png\n")
-    plain = run("--on-error", "skip")
+    plain = run.all("--on-error skip")
     assert (plain[0], "/dev/zero" in plain[2]) == (4, True)
-    assert run("--on-error", "skip", "--cache", "kept") == plain
+    assert run.all("--on-error skip --cache kept") == plain
 
 
 # Progress

@@ -18,6 +18,7 @@ from idmetric.cli import train as cli
 from idmetric.train.options import add_options, from_file, option, values_of
 from idmetric.train.processes import MainFailed
 from tests import train_parts
+from tests.runner import Runner
 from tests.test_structure import HEAVY, loaded_after
 
 QUICK = ["--steps", "2", "--log-every", "1", "--workers", "0", "--cpu"]
@@ -29,6 +30,11 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
 
 
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Runner:
+    return Runner(cli.main, capsys)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
@@ -36,9 +42,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "manifest.parquet"
 
 
-def test_the_command_trains_what_load_opens(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--lr", "0.01", "--seed", "3"]
-    assert cli.main(given) == 0
+def test_the_command_trains_what_load_opens(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
+) -> None:
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK, "--lr", "0.01", "--seed", "3"]
+    assert run(*given) == 0
     record = json.loads((tmp_path / "run/recipe.json").read_text())
     assert record["recipe"] == "pairs"
     assert {k: record["settings"][k] for k in ("steps", "lr", "seed", "rows")} == {
@@ -46,62 +54,59 @@ def test_the_command_trains_what_load_opens(data: Path, tmp_path: Path, capsys: 
     }  # fmt: skip
     assert record["run"]["seed"] == 3  # of the recipe's Config, which has one too
     assert load(tmp_path / "run", device="cpu")(torch.rand(1, 3, 16, 16)).cls.shape == (1, 16)
-    capsys.readouterr()
-    assert cli.main(given) == 0
-    assert "finished already" in capsys.readouterr().out
-    assert cli.main([*given, "--rate", "0.02"]) == 1  # as version 0.1 spelled it
+    run.prints("finished already", *given)
+    assert run(*given, "--rate", "0.02") == 1  # as version 0.1 spelled it
     assert "lr: 0.01 there, 0.02 now" in capsys.readouterr().err
 
 
-def test_the_same_command_gives_the_same_weights(data: Path, tmp_path: Path) -> None:
+def test_the_same_command_gives_the_same_weights(data: Path, tmp_path: Path, run: Runner) -> None:
     for name in "ab":
         torch.rand(3)  # whatever was drawn before
-        assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / name), *QUICK]) == 0
+        assert run("pairs --data", data, "--out", tmp_path / name, *QUICK) == 0
     a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
     assert a == b
 
 
-def test_smoke_needs_no_data(tmp_path: Path) -> None:
-    assert cli.main(["pairs", "--smoke", "--cpu", "--out", str(tmp_path / "run")]) == 0
+def test_smoke_needs_no_data(tmp_path: Path, run: Runner) -> None:
+    assert run("pairs --smoke --cpu --out", tmp_path / "run") == 0
     record = json.loads((tmp_path / "run/recipe.json").read_text())
     assert record["settings"]["steps"] == 2
     assert record["run"]["validate_every"] == 1
     assert (tmp_path / "run/smoke-data/manifest.parquet").is_file()
-    assert cli.main(["pairs", "--smoke", "--cpu", "--out", str(tmp_path / "run"), "--fresh", "--steps", "1"]) == 0
+    assert run("pairs --smoke --cpu --out", tmp_path / "run", "--fresh", "--steps", "1") == 0
     assert json.loads((tmp_path / "run/recipe.json").read_text())["settings"]["steps"] == 1
 
 
 def test_fresh_moves_the_old_run_and_deletes_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--fresh"]
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK, "--fresh"]
     for rate in ("0.01", "0.02", "0.03"):
-        assert cli.main([*given, "--lr", rate]) == 0
+        assert run(*given, "--lr", rate) == 0
     rates = [
         json.loads((tmp_path / n / "recipe.json").read_text())["settings"]["lr"] for n in ("run.1", "run.2", "run")
     ]
     assert rates == [0.01, 0.02, 0.03]
     assert f"the run in {tmp_path / 'run'} is now in {tmp_path / 'run.2'}" in capsys.readouterr().out
     (tmp_path / "link").symlink_to(tmp_path / "run")
-    assert cli.main([*given[:3], "--out", str(tmp_path / "link"), *given[5:], "--lr", "0.04"]) == 0
+    assert run(*given[:3], "--out", tmp_path / "link", *given[5:], "--lr", "0.04") == 0
     assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["lr"] == 0.03
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["lr"] == 0.04
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
-    assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "mine"), *QUICK, "--fresh"]) == 1
-    assert "holds other files (thesis.tex)" in capsys.readouterr().err
+    run.fails("holds other files (thesis.tex)", "pairs --data", data, "--out", tmp_path / "mine", *QUICK, "--fresh")
     assert (tmp_path / "mine/thesis.tex").exists()
 
 
 @pytest.mark.parametrize("kind", ["json", "toml"])
-def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str) -> None:
+def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str, run: Runner) -> None:
     if kind == "toml":
         pytest.importorskip("tomllib")
     values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
     text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
     (tmp_path / f"mine.{kind}").write_text(text)
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / f"mine.{kind}")]
-    assert cli.main([*given, "--steps", "1", "--no-symmetric", "--cpu", "--workers", "0"]) == 0
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", "--config", tmp_path / f"mine.{kind}"]
+    assert run(*given, "--steps", "1", "--no-symmetric", "--cpu", "--workers", "0") == 0
     settings = json.loads((tmp_path / "run/recipe.json").read_text())["settings"]
     wanted = {"lr": 1.0, "sizes": [8, 8], "optimizer": "sgd", "steps": 1, "symmetric": False}
     assert {name: settings[name] for name in wanted} == wanted
@@ -120,13 +125,10 @@ def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: 
         ("{", "not readable as json"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
+def test_what_is_wrong_in_a_file_is_named(data: Path, tmp_path: Path, text: str, message: str, run: Runner) -> None:
     (tmp_path / "mine.json").write_text(text)
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), "--config", str(tmp_path / "mine.json")]
-    assert cli.main(given) == 1
-    assert f"--config {tmp_path / 'mine.json'}: {message}" in capsys.readouterr().err
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", "--config", tmp_path / "mine.json"]
+    run.fails(f"--config {tmp_path / 'mine.json'}: {message}", *given)
     assert not (tmp_path / "run").exists()
 
 
@@ -141,105 +143,82 @@ def test_what_is_wrong_in_a_file_is_named(
         (["--step", "1"], "unrecognized arguments: --step"),  # no abbreviations: later options may share them
     ],
 )
-def test_wrong_usage_is_refused(capsys: pytest.CaptureFixture[str], given: list[str], message: str) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["pairs", *given])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_usage_is_refused(given: list[str], message: str, run: Runner) -> None:
+    run.fails(message, "pairs", *given, status=2)
 
 
-def test_missing_arguments_are_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["pairs", "--data", str(data)]) == 1
-    assert "--out DIR is needed" in capsys.readouterr().err
-    assert cli.main(["pairs", "--out", str(tmp_path / "run")]) == 1
-    assert "--data FILE is needed" in capsys.readouterr().err
-    assert cli.main(["pairs", "--out", str(tmp_path / "run"), "--data", str(tmp_path / "no.csv")]) == 1
-    assert "no.csv: no such file" in capsys.readouterr().err
-    assert cli.main(["pairs", "--out", str(tmp_path / "run"), "--data", str(data), "--keep", "-1"]) == 1
-    assert "keep = -1: it must be 0 or more" in capsys.readouterr().err
+def test_missing_arguments_are_named(data: Path, tmp_path: Path, run: Runner) -> None:
+    run.fails("--out DIR is needed", "pairs --data", data)
+    run.fails("--data FILE is needed", "pairs --out", tmp_path / "run")
+    run.fails("no.csv: no such file", "pairs --out", tmp_path / "run", "--data", tmp_path / "no.csv")
+    run.fails("keep = -1: it must be 0 or more", "pairs --out", tmp_path / "run", "--data", data, "--keep", "-1")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
-    assert cli.main([*given, "--dry-run"]) == 0
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK]
+    assert run(*given, "--dry-run") == 0
     said = capsys.readouterr().out
     for part in (f"data    {data}: 8 rows, 4 identities", "steps   2", "3,281 of 6,497 parameters", "on      cpu",
                  "a new run", "  lr = 0.003"):  # fmt: skip
         assert part in said
     assert not (tmp_path / "run").exists()
-    assert cli.main(given) == 0
-    assert cli.main([*given, "--dry-run"]) == 0
-    assert "a run with 2 steps done" in capsys.readouterr().out
-    assert cli.main(["pairs", "--smoke", "--cpu", "--dry-run"]) == 0
-    assert "rendered for --smoke: 8 rows" in capsys.readouterr().out
+    assert run(*given) == 0
+    run.prints("a run with 2 steps done", *given, "--dry-run")
+    run.prints("rendered for --smoke: 8 rows", "pairs --smoke --cpu --dry-run")
 
 
-def test_images_that_cannot_be_read_stop_before_the_first_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_that_cannot_be_read_stop_before_the_first_step(tmp_path: Path, run: Runner) -> None:
     train_parts.smoke_data(tmp_path / "data")
     (tmp_path / "data/3.png").unlink()
     (tmp_path / "data/5.png").write_bytes(b"no picture")
-    given = ["pairs", "--data", str(tmp_path / "data/manifest.parquet"), "--out", str(tmp_path / "run"), *QUICK]
-    assert cli.main(given) == 1
-    said = capsys.readouterr().err
-    assert "row 4, column 'path'" in said
+    given = ["pairs", "--data", tmp_path / "data/manifest.parquet", "--out", tmp_path / "run", *QUICK]
+    said = run.fails("row 4, column 'path'", *given)
     assert "row 6, column 'path'" in said
     assert "--on-error skip" in said
     assert not (tmp_path / "run").exists()
     with pytest.warns(UserWarning, match="6 of 8 rows stay"):
-        assert cli.main([*given, "--on-error", "skip"]) == 0
+        assert run(*given, "--on-error", "skip") == 0
     assert json.loads((tmp_path / "run/recipe.json").read_text())["settings"]["rows"] == 6
 
 
-def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]
-    assert cli.main([*given, "--missing", "1"]) == 1
-    assert "idmetric-train: error: the batch of step 2 cannot be loaded: lost.png" in capsys.readouterr().err
+def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(data: Path, tmp_path: Path, run: Runner) -> None:
+    given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK]
+    run.fails("idmetric-train: error: the batch of step 2 cannot be loaded: lost.png", *given, "--missing", "1")
 
 
 def test_a_missing_package_is_an_error_and_not_a_trace(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert cli.main(["pairs", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, "--wandb", "mine"]) == 1
+    assert run("pairs --data", data, "--out", tmp_path / "run", *QUICK, "--wandb", "mine") == 1
     assert capsys.readouterr().err.endswith("idmetric-train: error: --wandb needs wandb: pip install wandb\n")
 
 
 def test_other_processes_tell_in_a_line_that_the_main_one_failed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
 ) -> None:
     def fail(*_: Any) -> None:
         raise MainFailed("the main process failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
 
     monkeypatch.setattr(cli, "run", fail)
-    assert cli.main(["pairs"]) == 1
+    assert run("pairs") == 1
     said = "the main process failed: ManifestError: 2 rows cannot be used:\n"
     assert capsys.readouterr().err == f"idmetric-train: error: {said}"
 
 
-def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[str], run: Runner) -> None:
     code = "from idmetric.cli.train import main\ntry: main(['--help'])\nexcept SystemExit: pass"
     assert loaded_after(code).isdisjoint(set(HEAVY) - {"idmetric.train"})
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    said = capsys.readouterr().out
+    said = run.prints("accelerate launch -m idmetric.cli.train", "--help")
     assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen", "tiny"))
-    assert "accelerate launch -m idmetric.cli.train" in said
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["dino"])
-    assert stopped.value.code == 2
+    assert run("dino") == 2
 
 
-def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["pairs", "--help"])
-    assert stopped.value.code == 0
+def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str], run: Runner) -> None:
+    assert run("pairs --help") == 0
     said = " ".join(capsys.readouterr().out.split())
     for part in (
         "--batch-size N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}",
@@ -254,7 +233,7 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen", "tiny"])
-def test_every_recipe_has_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_recipe_has_its_options(name: str, run: Runner) -> None:
     module = importlib.import_module(cli.RECIPES[name][0])
     for part in ("build", "smoke_data", "SMOKE", "__doc__"):
         assert getattr(module, part)
@@ -263,10 +242,7 @@ def test_every_recipe_has_its_options(name: str, capsys: pytest.CaptureFixture[s
     for field in fields(config):
         if hasattr(settings, field.name):
             assert getattr(settings, field.name) == getattr(config, field.name)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([name, "--help"])
-    assert stopped.value.code == 0
-    assert f"{name} (defaults: the paper's)" in capsys.readouterr().out
+    run.prints(f"{name} (defaults: the paper's)", name, "--help")
 
 
 @dataclass(frozen=True)
@@ -324,7 +300,7 @@ def test_torchrun_and_accelerate_launch_it(tmp_path: Path) -> None:
             train_parts.free_port(),
         ],
     }.items():
-        given = ["pairs", "--data", str(tmp_path / "data/manifest.parquet"), "--out", str(tmp_path / name), *QUICK]
+        given = ["pairs", "--data", tmp_path / "data/manifest.parquet", "--out", tmp_path / name, *QUICK]
         done = subprocess.run(
             [sys.executable, "-m", *launch, str(tmp_path / "go.py"), *given],
             capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": "."},

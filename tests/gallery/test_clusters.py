@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from idmetric.gallery.clusters import calibrated_threshold, cluster, identities,
 from idmetric.images.kinds import MultiFrameWarning
 from idmetric.scoring.records import Records
 from idmetric.store.nearest import unit
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.runner import Runner
 
 
 def picture(seed: int, size: tuple[int, int] = (200, 160)) -> Image.Image:
@@ -268,114 +266,102 @@ def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -
 
 
 @pytest.fixture
-def run(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.chdir(tmp_path)
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            status = score.main(["gallery", *map(str, argv)])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return call
+    return Runner(score.main, capsys, "gallery")
 
 
-def test_the_command_builds_and_answers(run: Run, photos: Path) -> None:
-    status, out, err = run("build", photos, "-g", "g", "--model", "tiny", "--device", "cpu")
-    assert (status, out) == (0, "")
-    assert "11 images, 10 embedded, 11 new in g by IDSim:tiny" in err
-    status, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--format", "json", "--device", "cpu")
+def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
+    built = "11 images, 10 embedded, 11 new in g by IDSim:tiny"
+    run.says(built, "build -g g --model tiny --device cpu", photos, status=0)
+    query = ("query -g g -k 3 --device cpu", photos / "p1.png")
+    status, out, _ = run.all(*query, "--format", "json")
     assert status == 0
     hits = json.loads(out)
     assert [Path(h["image"]).name for h in hits][:2] == ["p1.png", "p1_crop.png"]
-    _, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--rerank", 5, "--distance", "joint",
-                    "--calibration", "stored", "--device", "cpu")  # fmt: skip
+    _, out, _ = run.all(*query, "--rerank", 5, "--distance", "joint", "--calibration", "stored")
     assert out == ""  # the calibration is for cls
-    _, out, _ = run("query", photos / "p1.png", "-g", "g", "-k", 3, "--rerank", 5, "--distance", "joint", "--index",
-                    "exact", "--device", "cpu")  # fmt: skip
+    _, out, _ = run.all(*query, "--rerank", 5, "--distance", "joint", "--index", "exact")
     assert "distance=joint" in out
     assert out.splitlines()[1].split()[1:3] == ["1", "0.0000"]
 
 
-def test_the_command_sees_what_changed_and_lists_what_it_cannot_read(run: Run, photos: Path, tmp_path: Path) -> None:
+def test_the_command_sees_what_changed_and_lists_what_it_cannot_read(run: Runner, photos: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     for number in range(3):
         picture(number, (60, 50)).save(own / f"{number}.png")
     common = ("-g", "g", "--device", "cpu")
-    assert run("build", own, "--model", "tiny", "--parquet", "g.parquet", *common)[0] == 0
+    assert run("build", own, "--model", "tiny", "--parquet", "g.parquet", *common) == 0
     assert (tmp_path / "g.parquet").is_file()
     picture(7, (60, 50)).save(own / "new.png")
     (own / "bad.png").write_text("no image")
-    status, out, err = run("query", own / "new.png", "--format", "csv", *common)
+    status, out, err = run.all("query", own / "new.png", "--format", "csv", *common)
     assert status == 4
     assert "left out" in err
     assert "bad.png" in err
     assert Path(next(csv.DictReader(out.splitlines()))["image"]).name == "new.png"
     picture(8, (60, 50)).save(own / "1.png")
-    status, out, err = run("query", own / "1.png", "--no-update", *common)
+    status, out, err = run.all("query", own / "1.png", "--no-update", *common)
     assert "1.png has changed" in err
     assert "g/" not in out
-    assert run("build", "--quiet", *common)[0] == 4
-    assert run("query", own / "1.png", "-k", 1, *common)[1].splitlines()[1].endswith("1.png")
+    assert run("build --quiet", *common) == 4
+    assert run.all("query", own / "1.png", "-k", 1, *common)[1].splitlines()[1].endswith("1.png")
 
 
-def test_the_command_writes_groups(run: Run, photos: Path, tmp_path: Path) -> None:
-    status, out, _ = run("dedupe", photos, "--model", "tiny", "--device", "cpu", "-o", "groups.csv")
+def test_the_command_writes_groups(run: Runner, photos: Path, tmp_path: Path) -> None:
+    status, out, _ = run.all("dedupe", photos, "--model", "tiny", "--device", "cpu", "-o", "groups.csv")
     assert (status, out) == (0, "")
     with (tmp_path / "groups.csv").open(newline="") as file:
         assert sum(row["keep"] == "True" for row in csv.DictReader(file)) == 3
     assert len(list(photos.iterdir())) == 11
-    status, out, _ = run("cluster", photos, "--model", "tiny", "--device", "cpu", "--threshold", "0.02")
+    status, out, _ = run.all("cluster", photos, "--model", "tiny", "--device", "cpu", "--threshold", "0.02")
     assert status == 0
     assert "11 images" in out.splitlines()[-1]
     assert os.listdir(tmp_path) == ["groups.csv"]  # a gallery without a name is not kept
 
 
-def test_the_command_removes_what_is_gone(run: Run, photos: Path, tmp_path: Path) -> None:
+def test_the_command_removes_what_is_gone(run: Runner, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for number in range(3):
         picture(number, (60, 50)).save(tmp_path / "own" / f"{number}.png")
     common = ("-g", "g", "--device", "cpu")
-    assert run("build", "own", "--model", "tiny", *common)[0] == 0
+    assert run("build own --model tiny", *common) == 0
     (tmp_path / "own" / "1.png").unlink()
-    status, out, err = run("prune", *common)
-    assert (status, out) == (0, "")
-    assert "removed 1 embeddings" in err
+    err = run.says("removed 1 embeddings", "prune", *common, status=0)
     assert "2 images in g" in err
-    status, _, err = run("prune", "-g", "none", "--model", "tiny", "--device", "cpu")
-    assert status == 1
-    assert "'none' is not a gallery" in err
-    assert run("prune")[0] == 2
+    run.fails("'none' is not a gallery", "prune -g none --model tiny --device cpu")
+    assert run("prune") == 2
 
 
-def test_wrong_usage_says_what_is_right(run: Run, photos: Path) -> None:
+def test_wrong_usage_says_what_is_right(run: Runner, photos: Path) -> None:
     for argv, words in (
         (("query", photos / "p0.png"), "--gallery is needed"),
         (("build", "nowhere", "-g", "g"), "there is no 'nowhere'"),
         (("cluster",), "give a folder, or --gallery"),
         (("build", photos, "-g", "g", "--batch-size", "0"), "at least 1"),
     ):
-        status, _, err = run(*argv)
-        assert status == 2
-        assert words in err
-    status, _, err = run("query", photos / "p0.png", "-g", "none", "--model", "tiny", "--device", "cpu")
-    assert status == 1
-    assert "'none' is not a gallery: make one with idmetric gallery build FOLDER --gallery none" in err
+        run.fails(words, *argv, status=2)
+    run.fails(
+        "'none' is not a gallery: make one with idmetric gallery build FOLDER --gallery none",
+        "query",
+        photos / "p0.png",
+        "-g",
+        "none",
+        "--model",
+        "tiny",
+        "--device",
+        "cpu",
+    )
     assert not Path("none").exists()
-    assert run("--help")[0] == 0
+    assert run("--help") == 0
 
 
-def test_a_gallery_of_two_models_asks_which(run: Run, photos: Path, tiny: IDSim) -> None:
+def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDSim) -> None:
     tiny.save_pretrained("copy")
     run("build", photos / "p0.png", "-g", "g", "--model", "tiny", "--device", "cpu")
     run("build", photos / "p0.png", "-g", "g", "--model", "copy", "--device", "cpu")
-    status, _, err = run("query", photos / "p0.png", "-g", "g", "--device", "cpu")
-    assert status == 2
-    assert "say which, by --model" in err
+    run.fails("say which, by --model", "query", photos / "p0.png", "-g", "g", "--device", "cpu", status=2)
 
 
 def test_images_called_gallery_can_still_be_scored(
