@@ -498,3 +498,9 @@ def test_help_loads_nothing_heavy() -> None:
         "assert not {'torch', 'timm', 'numpy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "idmetric.cli.bench", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("idmetric ")

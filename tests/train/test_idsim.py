@@ -704,7 +704,7 @@ def test_processes_that_cannot_share_a_step_are_refused() -> None:
     assert Share.of(8, 4, 3, 4) == Share(range(3, 4), range(8))
     assert Share.of(8, 4, 5, 8) == Share(range(4), range(5, 6))
     for count in (3, 16):
-        with pytest.raises(ValueError, match=f"{count} processes can share neither 4 micro-batches nor 8 triplets"):
+        with pytest.raises(ValueError, match=f"{count} processes can share neither 4 micro-batches nor 8 .*batch_size"):
             Share.of(8, 4, 0, count)
 
 

@@ -461,6 +461,8 @@ def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
         made(data.take([0]))
     with pytest.raises(ValueError, match="chunk must be at least 1"):
         Config(chunk=0)
+    with pytest.raises(ValueError, match="lr and temperature must be positive"):
+        Config(lr=0)
     both = data.filter(dataset="d0", split="train")
     twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
                                data.root)  # fmt: skip

@@ -249,7 +249,7 @@ def test_datasets_that_cannot_fill_a_block_are_named_or_skipped() -> None:
     skipped = usable(data, replace(plan, small_datasets="skip"))
     assert [p.name for p in skipped.pools] == ["d0", "d2"]
     assert len(usable(data, replace(plan, sampling="naive")).pools) == 3
-    with pytest.raises(ScheduleError, match=r"takes 16 blocks of 4.*fill 12.*'d0' \(20\), 'd2' \(30\).*batch to 48"):
+    with pytest.raises(ScheduleError, match=r"takes 16 blocks.*fill 12.*'d0' \(20\), 'd2' \(30\).*batch_size to 48"):
         usable(data, Plan(batch_size=64, samples=4, small_datasets="skip"))
     with pytest.raises(ScheduleError, match="no dataset has 99"):
         usable(data, Plan(batch_size=99, samples=99, small_datasets="skip"))

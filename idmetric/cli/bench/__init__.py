@@ -199,7 +199,3 @@ def _weights(metric: Embedder) -> str:
     dtype = str(metric.dtype).removeprefix("torch.")
     millions = sum(p.numel() for p in metric.parameters()) / 1e6
     return f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {dtype}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -165,7 +165,7 @@ class Share:
             return cls(range(accumulation), share(batch_size, rank, count))
         raise ValueError(
             f"{count} processes can share neither {accumulation} micro-batches nor {batch_size} triplets of each "
-            f"equally: choose an accumulation (or a batch) that is a multiple of {count}, or start fewer processes"
+            f"equally: choose an accumulation (or a batch_size) that is a multiple of {count}, or start fewer processes"
         )
 
 

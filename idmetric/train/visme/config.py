@@ -75,7 +75,7 @@ class Config:
         if self.validate_images < 0:
             raise ValueError(f"validate_images must not be negative, got {self.validate_images}")
         if self.lr <= 0 or self.temperature <= 0 or self.warmup < 0:
-            raise ValueError("rate and temperature must be positive, warmup not negative")
+            raise ValueError("lr and temperature must be positive, warmup not negative")
 
     @property
     def plan(self) -> Plan:

@@ -212,7 +212,7 @@ def usable(data: Data, plan: Plan) -> Data:
         names = ", ".join(f"{p.name!r} ({n})" for p, n in zip(kept, _rooms(data, plan), strict=True))
         raise ScheduleError(
             f"a batch of {plan.batch_size} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' "
-            f"{what} fill {room}: {names}. Lower batch to {room * plan.samples}, or samples"
+            f"{what} fill {room}: {names}. Lower batch_size to {room * plan.samples}, or samples"
         )
     return data
 
