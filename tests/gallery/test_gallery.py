@@ -68,6 +68,12 @@ def build(index: Path, metric: IDSim, photos: Path, **options: Any) -> Gallery:
     return gallery
 
 
+@pytest.fixture
+def gallery(index: Path, metric: IDSim, photos: Path) -> Gallery:
+    """The gallery of all nine."""
+    return build(index, metric, photos)
+
+
 def files(photos: Path) -> list[Path]:
     return sorted(photos.rglob("*.png"))
 
@@ -90,8 +96,7 @@ class Counted:
 # Searching
 
 
-def test_the_answer_is_that_of_measuring_all_distances(metric: IDSim, photos: Path, index: Path) -> None:
-    gallery = build(index, metric, photos)
+def test_the_answer_is_that_of_measuring_all_distances(metric: IDSim, photos: Path, gallery: Gallery) -> None:
     queries = [picture(20), picture(21), photos / "a" / "3.png"]
     hits = gallery.query(queries, k=4).to_records()
     far = metric.pairwise(queries, files(photos)).double()
@@ -211,20 +216,19 @@ def test_a_manifest_with_files_bytes_and_identities(metric: IDSim, photos: Path,
     assert near[0]["name"] == "inside"
 
 
-def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Path) -> None:
-    gallery = build(index, metric, photos)
-    with pytest.raises(ValueError, match="rerank=50"):
-        gallery.query(picture(1), distance="joint")
-    with pytest.raises(ValueError, match="fewer than the k=10"):
-        gallery.query(picture(1), distance="joint", rerank=3)
-    with pytest.raises(ValueError, match="needs the distance"):
-        gallery.query(picture(1), rerank=30)
-    with pytest.raises(ValueError, match="unknown index"):
-        gallery.query(picture(1), index="fast")  # type: ignore[arg-type]
+def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"distance": "joint"}, "rerank=50"),
+        ({"distance": "joint", "rerank": 3}, "fewer than the k=10"),
+        ({"rerank": 30}, "needs the distance"),
+        ({"index": "fast"}, "unknown index"),
+        ({"probability": True}, "has no calibration"),
+    ]
+    for options, says in wrong:
+        with pytest.raises(ValueError, match=says):
+            gallery.query(picture(1), **options)
     with pytest.raises(ImageReadError, match="nowhere"):
         gallery.query("nowhere.png")
-    with pytest.raises(ValueError, match="has no calibration"):
-        gallery.query(picture(1), probability=True)
     with pytest.raises(GalleryError, match="no folder, image or manifest"):
         gallery.update(photos / "none")
     with pytest.raises(GalleryError, match="mask_dir"):
@@ -234,9 +238,8 @@ def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Pa
 
 
 def test_a_query_can_leave_itself_out_and_tell_a_probability(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    metric: IDSim, photos: Path, monkeypatch: pytest.MonkeyPatch, gallery: Gallery
 ) -> None:
-    gallery = build(index, metric, photos)
     own = files(photos)[2]
     assert str(own) not in [h["image"] for h in gallery.query(own, k=9, exclude_same=True)]
     found = Calibration(Platt(4.0, 0.0), metric.calibrated_model(files=False), "cls", prior=0.5)
@@ -360,8 +363,7 @@ def test_a_quick_update_reads_only_what_may_have_changed(
     assert len(read) == 19
 
 
-def test_a_missing_file_is_no_answer(metric: IDSim, photos: Path, index: Path) -> None:
-    gallery = build(index, metric, photos)
+def test_a_missing_file_is_no_answer(photos: Path, gallery: Gallery) -> None:
     (photos / "a" / "3.png").unlink()
     with pytest.warns(StaleWarning, match="No such file"):
         hits = gallery.query(picture(3), k=9)
@@ -464,9 +466,8 @@ def test_answers_go_on_where_another_has_pruned(
 
 
 def test_a_prune_that_is_stopped_loses_nothing(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch, gallery: Gallery
 ) -> None:
-    gallery = build(index, metric, photos)
     before = gallery.query(picture(20), k=4).to_records()
     (photos / "a" / "1.png").unlink()
     gallery.update()
@@ -794,8 +795,7 @@ def test_without_locks_two_updates_are_still_sound(
     assert len(again.query(picture(1), k=20)) == 9
 
 
-def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, index: Path) -> None:
-    gallery = build(index, metric, photos)
+def test_a_query_goes_on_while_another_updates(metric: IDSim, index: Path, gallery: Gallery) -> None:
     other = Gallery(index, metric)
     seen = []
 

@@ -75,6 +75,15 @@ class Page(HTMLParser):
     def all(self, tag: str, **having: str) -> list[dict[str, str]]:
         return [a for t, a in self.tags if t == tag and all(a.get(k) == v for k, v in having.items())]
 
+    @property
+    def cards(self) -> list[dict[str, str]]:
+        return self.all("li", **{"class": "card"})
+
+    def picture(self, name: str) -> Image.Image:
+        """The picture of an element."""
+        [shown] = [img for img in self.all("img") if img.get("id") == name]
+        return Image.open(io.BytesIO(base64.b64decode(shown["src"].split(",")[1])))
+
     def data(self, name: str) -> Any:
         return json.loads(next(text for about, text in self.scripts if about.get("id") == name))
 
@@ -97,11 +106,17 @@ def page(folder: Path, printed: dict[str, Any]) -> Page:
     return Page((folder / "page.html").read_text(encoding="utf-8"))
 
 
+def page_of(folder: Path, *given: str) -> Page:
+    """The page of a run."""
+    score(folder, *given, "--html", "own.html")
+    return Page((folder / "own.html").read_text(encoding="utf-8"))
+
+
 # Scores
 
 
 def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str, Any]) -> None:
-    cards = page.all("li", **{"class": "card"})
+    cards = page.cards
     assert len(cards) == len(printed["rows"]) == len(NAMES) + 1
     for card, row in zip(cards, printed["rows"], strict=True):
         assert card["data-path"] == row["image"]
@@ -130,7 +145,7 @@ def test_equal_scores_give_equal_pages(folder: Path, page: Page) -> None:
 
 
 def test_each_card_is_shown_beside_its_nearest_reference(page: Page, printed: dict[str, Any]) -> None:
-    for card, row in zip(page.all("li", **{"class": "card"}), printed["rows"], strict=True):
+    for card, row in zip(page.cards, printed["rows"], strict=True):
         [reference] = [img for img in page.all("img") if img.get("id") == f"r{card['data-reference']}"]
         assert reference["alt"] == f"Reference {row['reference']}"
 
@@ -182,8 +197,7 @@ def test_nothing_is_fetched_and_every_picture_has_an_alternative(page: Page) -> 
 def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, printed: dict[str, Any]) -> None:
     offered = [float(b["data-threshold"]) for b in page.all("button") if "data-threshold" in b]
     assert offered == [printed["baseline"]["max"], 0.125]
-    score(folder, *EVERYTHING, "--threshold", "0.0625", "--html", "given.html")
-    given = Page((folder / "given.html").read_text(encoding="utf-8"))
+    given = page_of(folder, *EVERYTHING, "--threshold", "0.0625")
     assert given.all("input", id="threshold")[0]["value"] == "0.0625"
     assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
 
@@ -203,15 +217,13 @@ def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) ->
     for k, name in enumerate(names):
         picture(100 + k).save(folder / name)
     given = [word for name in names for word in ("--ref", name)]
-    score(folder, *given, "gen/sample2.png", "--calibration", "photos.json", "--html", "many.html")
-    many = Page((folder / "many.html").read_text(encoding="utf-8"))
+    many = page_of(folder, *given, "gen/sample2.png", "--calibration", "photos.json")
     assert ["data-neutral" in b for b in many.all("button") if "data-threshold" in b] == [False, False]
     assert "no verdict" not in many.visible
 
 
 def test_one_reference_says_what_it_cannot(folder: Path) -> None:
-    score(folder, "ref0.png", "gen/copied.png", "--html", "one.html")
-    one = Page((folder / "one.html").read_text(encoding="utf-8"))
+    one = page_of(folder, "ref0.png", "gen/copied.png")
     assert "is shown with two references or more" in one.visible
     assert "No threshold was given" in one.visible
     assert not one.all("option", value="probability")
@@ -219,9 +231,8 @@ def test_one_reference_says_what_it_cannot(folder: Path) -> None:
 
 def test_a_reference_among_the_images_is_no_copy(folder: Path) -> None:
     (folder / "link.png").symlink_to("ref2.png")
-    score(folder, "ref2.png", "ref2.png", "gen/copied.png", "link.png", "--include-refs", "--html", "own.html")
-    own = Page((folder / "own.html").read_text(encoding="utf-8"))
-    cards = own.all("li", **{"class": "card"})
+    own = page_of(folder, "ref2.png", "ref2.png", "gen/copied.png", "link.png", "--include-refs")
+    cards = own.cards
     assert [(c["data-path"], c["data-copy"], "data-itself" in c) for c in cards] == [
         ("ref2.png", "0", True), ("link.png", "0", True), (str(Path("gen") / "copied.png"), "1", False)
     ]  # fmt: skip
@@ -253,7 +264,7 @@ def test_pairs_keep_each_its_reference(folder: Path) -> None:
     pairs = Page((folder / "pairs.html").read_text(encoding="utf-8"))
     captions = [img["alt"] for img in pairs.all("img") if img.get("id", "").startswith("r")]
     rows = sorted(json.loads(out)["rows"], key=lambda row: row["rank"])  # printed in the order of the file
-    for card, row in zip(pairs.all("li", **{"class": "card"}), rows, strict=True):
+    for card, row in zip(pairs.cards, rows, strict=True):
         assert captions[int(card["data-reference"])] == f"Reference {Path(row['reference']).name}"
         assert float(card["data-distance"]) == row["distance"]
     assert all(pairs.data("matches")["items"])
@@ -356,26 +367,21 @@ def test_matches_keep_to_the_subject_where_there_are_masks(folder: Path) -> None
     (folder / "masks").mkdir(exist_ok=True)
     for name in ("ref0", "sample2"):
         Image.fromarray(mask).save(folder / "masks" / f"{name}.png")
-    score(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks", "--html", "masked.html")
-    masked = Page((folder / "masked.html").read_text(encoding="utf-8"))
+    masked = page_of(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks")
     [item] = masked.data("matches")["items"]
     covered = coverage(read_mask(folder / "masks" / "ref0.png"), Layout((4, 4), (64, 64), (64, 64))).flatten() >= 0.5
     for side in ("reference", "image"):
         partner = np.frombuffer(base64.b64decode(item[side]["partner"]), "<u2")
         assert ((partner != NOBODY) == covered.numpy()).all()
-    [shown] = [img for img in masked.all("img") if img.get("id") == "r0"]
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown["src"].split(",")[1]))))
+    pixels = np.asarray(masked.picture("r0"))
     assert pixels[-8:, -8:].max() < 30  # the page shows what the model saw: black outside the subject
-    score(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks", "--outside", "crop", "--html", "masked.html")
-    cropped = Page((folder / "masked.html").read_text(encoding="utf-8"))
-    [shown] = [img for img in cropped.all("img") if img.get("id") == "r0"]
-    assert Image.open(io.BytesIO(base64.b64decode(shown["src"].split(",")[1]))).size == (30, 20)
+    cropped = page_of(folder, "ref0.png", "gen/sample2.png", "--mask-dir", "masks", "--outside", "crop")
+    assert cropped.picture("r0").size == (30, 20)
 
 
 @pytest.mark.parametrize("kept", [0, 2, 100])
 def test_matches_are_kept_of_the_nearest(folder: Path, kept: int) -> None:
-    score(folder, *EVERYTHING, "--html", "few.html", "--html-details", str(kept))
-    few = Page((folder / "few.html").read_text(encoding="utf-8"))
+    few = page_of(folder, *EVERYTHING, "--html-details", str(kept))
     there = [item is not None for item in few.data("matches")["items"]]
     assert there == [k < kept for k in range(len(there))]
     says = {0: "were not asked for", 2: "the 2 nearest images", 100: "kept for all images"}[kept]

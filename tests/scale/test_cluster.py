@@ -57,13 +57,6 @@ def cluster() -> Iterator[Any]:
         os.environ.update(before)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    metric.save_pretrained(folder)
-    return folder
-
-
 def slow_model(saved: Path, marks: Path) -> Callable[[], IDSim]:
     """Opens a model that leaves a mark for each batch, and from its node's second on waits until a node was killed."""
 

@@ -30,18 +30,12 @@ from idmetric.scale.places import place
 from idmetric.store.fingerprint import content_key
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures, rows_of, same_rows
+from tests.runner import Runner
 
 pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
 fs = pytest.importorskip("pyarrow.fs")
 pq = pytest.importorskip("pyarrow.parquet")
 SMALL_ROWS: dict[str, Any] = {"rows": 4, "batch_size": 3}
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    metric.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -547,15 +541,13 @@ def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_pat
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     (tmp_path / "none.txt").write_text("\n")
+    (tmp_path / "m.csv").write_text("id,path\n")
     for source, says in (
         ("absent", "there is no folder"), ("empty", "holds no images"), ("bad.parquet", "cannot be read as Parquet"),
-        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"),
+        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"), ("m.csv", "Parquet files are read"),
     ):  # fmt: skip
         with pytest.raises(ScaleError, match=says):
             embed_dataset(tmp_path / source, tmp_path / "out", model=metric)
-    (tmp_path / "m.csv").write_text("id,path\n")
-    with pytest.raises(ScaleError, match="Parquet files are read"):
-        embed_dataset(tmp_path / "m.csv", tmp_path / "out", model=metric)
     with pytest.raises(ScaleError, match="lies in the source"):
         embed_dataset(photos, photos / "out", model=metric)
     with pytest.raises(ScaleError, match="names no image"):
@@ -645,18 +637,15 @@ def test_work_ahead_is_bounded_in_order_and_stops() -> None:
 def test_the_command_says_what_is_wrong(
     saved: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = Runner(main, capsys, "embed")
     for words, says in (
-        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([str(photos), "--rows", "0"], "argument --rows"),
-        ([str(photos), "--gpus", "1"], "add --ray"), ([str(photos), "--workers", "0"], "argument --workers"),
+        ([], "give a folder"), (["absent"], "there is no 'absent'"), ([photos, "--rows", "0"], "argument --rows"),
+        ([photos, "--gpus", "1"], "add --ray"), ([photos, "--workers", "0"], "argument --workers"),
     ):  # fmt: skip
-        with pytest.raises(SystemExit) as stop:
-            main(["embed", *words, "--out", str(tmp_path / "out")])
-        assert stop.value.code == 2
-        assert says in capsys.readouterr().err
+        run.fails(says, *words, "--out", tmp_path / "out", status=2)
     (tmp_path / "file").write_text("")
-    words = ["embed", str(photos), "--out", str(tmp_path / "file" / "out"), "--model", str(saved)]
-    assert main([*words, "--device", "cpu", "--quiet"]) == 1
-    assert "what should be its folder is a file" in capsys.readouterr().err
+    words = [photos, "--out", tmp_path / "file" / "out", "--model", saved, "--device", "cpu", "--quiet"]
+    run.fails("what should be its folder is a file", *words)
     assert command.ROWS == ROWS
 
 
