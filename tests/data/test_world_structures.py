@@ -349,7 +349,7 @@ def test_the_command_renders_and_a_dry_run_writes_nothing(tmp_path: Path, capsys
     folder = tmp_path / "new"
     options = ["world", "--out", str(folder), "-n", "2", "--size", "32", "--views", "2", "--quality", "100", "--quiet"]
     assert main([*options, "--dry-run"]) == 0
-    assert "would render up to 12 images of 2 things" in capsys.readouterr().out
+    assert "would render up to 12 images of 2 objects" in capsys.readouterr().out
     assert not folder.exists()
     assert main(options) == 0
     assert "12 images of 6 identities" in capsys.readouterr().out

@@ -544,7 +544,8 @@ def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_pat
     (tmp_path / "m.csv").write_text("id,path\n")
     for source, says in (
         ("absent", "there is no folder"), ("empty", "holds no images"), ("bad.parquet", "cannot be read as Parquet"),
-        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"), ("m.csv", "Parquet files are read"),
+        ("x.parquet", "has no column any of image_bytes, image, bytes, path, but x"),
+        ("m.csv", "Parquet files are read"),
     ):  # fmt: skip
         with pytest.raises(ScaleError, match=says):
             embed_dataset(tmp_path / source, tmp_path / "out", model=metric)

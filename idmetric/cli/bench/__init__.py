@@ -1,7 +1,7 @@
 """`idmetric bench`: measure the speed of models, stages and comparisons on this machine, as a table and as JSON.
 
-Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round. Sections
-that were measured before an error or Ctrl-C are written.
+Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round. After an
+error or Ctrl-C, the sections measured so far are written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from idmetric.cli.bench.setting import Setting
     from idmetric.models.embedder import Embedder
 
-# name -> the module with its function, whether it needs a model, what it measures
+# name -> the module with its function, whether it needs a model, the line that describes it
 SECTIONS = {
     "stages": ("stages", True, "decode, preprocess, backbone, heads, whole: images/s, latency, memory"),
     "overhead": ("stages", True, "the whole pipeline over timm's bare forward"),
@@ -55,14 +55,16 @@ def build_parser(prog: str = ALIAS) -> Parser:
     )  # fmt: skip
     text = "as for `idmetric score --model`; may be repeated (default: tiny)"
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)
-    text = "give published models random weights, which are as fast and need no download"
+    text = "give published models random weights, which need no download and take the same time"
     parser.add_argument("--random-weights", action="store_true", help=text)
-    text = "measure this section alone; may be repeated (default: all)"
+    text = "measure only this section; may be repeated (default: all)"
     parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION", help=text)
     options.add_device(parser)
     parser.add_argument("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
     options.add_batch_size(parser, "--batch", dest="batch", default=8)
-    parser.add_argument("--images", metavar="DIR", help="photos to use (default: made ones, JPEG of 960 x 720 pixels)")
+    parser.add_argument(
+        "--images", metavar="DIR", help="photos to use (default: generated JPEG files of 960 x 720 pixels)"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write all results there, with the seconds of each run")
     options.add_quiet(parser)
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
@@ -128,13 +130,13 @@ def _run(args: argparse.Namespace) -> int:
     device = torch.device(args.device) if args.device else auto_device()
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
-    described = machine.describe(device)  # the load before this began
+    described = machine.describe(device)  # before the load of this run
     print(machine.line(described), flush=True)
     rows: list[Row] = []
     try:
         for part in _sections(args, _setting(args, device)):
             rows.extend(part)
-    finally:  # what was measured is kept, also when a later model cannot be opened
+    finally:  # keep earlier results if a later model cannot be opened
         if args.json and rows:
             from idmetric.io.output import replacing
 
@@ -161,13 +163,13 @@ def _setting(args: argparse.Namespace, device: Any) -> Setting:
 
 
 def _sections(args: argparse.Namespace, setting: Setting) -> Iterator[list[Row]]:
-    """The rows of each section and model, printed as they come."""
+    """Measure each section and model; print and yield its rows."""
     from idmetric.cli.bench.setting import open_model
 
     wanted = [name for name in SECTIONS if name in args.only or not args.only]
     models = [name for name in wanted if SECTIONS[name][1]]
     sources = (args.model or ["tiny"]) if models else []
-    # tables come on stdout, so that a terminal needs no more
+    # on a terminal, the tables on stdout show the progress
     progress = Progress("sections", not args.quiet and not sys.stderr.isatty(), verb="measured")
     total, done = len(wanted) - len(models) + len(models) * len(sources), 0
     for name in (name for name in wanted if name not in models):

@@ -1,4 +1,4 @@
-"""What a measurement was made on: a number without it says nothing."""
+"""A description of the machine, without which a measurement means little."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "geomloss", "lpip
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, threads, memory, device, load and versions; plain JSON values.
+    """Describe processor, cores, threads, memory, device, load and versions as plain JSON values.
 
-    `busy` is the load average of the last minute per core, before the benchmark began: above 0.2, others were at work,
-    and only ratios taken in turns mean something. None where the system does not tell.
+    `busy` is the load average of the last minute per core, before the benchmark began. Above 0.2, other programs were
+    running, and only ratios are meaningful. None if the system does not report it.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     cores = os.cpu_count() or 1
@@ -38,7 +38,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def line(machine: dict[str, Any]) -> str:
-    """The machine in a sentence."""
+    """Describe the machine in a sentence."""
     memory = f", {machine['memory_gb']} GB" if machine["memory_gb"] else ""
     found = (
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{memory}; on "

@@ -1,4 +1,4 @@
-"""Comparing sets of images: the Sinkhorn matrix, each image embedded once, and other packages' metrics."""
+"""Comparisons of sets of images: the Sinkhorn matrix, `pairwise`, and other packages' metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OTHERS = ("lpips", "dreamsim")
 
 
 def make_tokens(sets: int, tokens: int, channels: int, device: torch.device, seed: int = 0) -> Tensor:
-    """Unit vectors (sets, tokens, channels) that change smoothly along each set, with noise, as patch tokens do.
+    """Draw unit vectors (sets, tokens, channels) that change smoothly along each set, with noise, as patch tokens do.
 
-    Independent ones would all be equally far from each other, which no image's are.
+    Independent vectors would all be equally far from each other, unlike those of images.
     """
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.randn(sets, channels, max(2, tokens // 16), generator=generator)
@@ -32,10 +32,10 @@ def make_tokens(sets: int, tokens: int, channels: int, device: torch.device, see
 
 
 def sinkhorn(setting: Setting) -> Iterator[Row]:
-    """All pairs of two lists of token sets by `sinkhorn_matrix`, over a loop of geomloss, and over our own of pairs.
+    """Measure `sinkhorn_matrix` on all pairs of two lists of token sets, relative to loops of geomloss and of our own.
 
-    The loops run on `sample` of the pairs, spread over all; times are per pair. The whole matrix is one run: its self
-    terms are in its time. The float32 values are compared with geomloss's.
+    The loops run on `sample` of the pairs, evenly chosen; times are per pair. The whole matrix is one run, and its time
+    includes the self terms. The float32 values are compared with geomloss's.
     """
     n, sample = setting.sets, min(setting.sample, setting.sets**2)
     a, b = (make_tokens(n, setting.tokens, setting.channels, setting.clock.device, seed) for seed in (0, 1))
@@ -86,7 +86,7 @@ def _geomloss() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def pairwise(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """`pairwise` of references and candidates, over calling the metric on each pair of images; and what was embedded.
+    """Measure `pairwise` of references and candidates, relative to one call per pair, and count the embedded images.
 
     The loop runs on `sample` of the pairs; times are per pair.
     """
@@ -110,7 +110,7 @@ def pairwise(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 
 def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
-    """How many images the model sees while it runs."""
+    """Count the images that the model embeds during a run."""
     seen, encode = 0, metric.embed_pixels
 
     def counting(pixels: Tensor) -> Any:
@@ -118,18 +118,18 @@ def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
         seen += len(pixels)
         return encode(pixels)
 
-    metric.embed_pixels = counting  # type: ignore[method-assign]  # of this instance, for a while
+    metric.embed_pixels = counting  # type: ignore[method-assign]  # on this instance, during the run
     try:
         run()
     finally:
-        del metric.embed_pixels  # the class's own comes back
+        del metric.embed_pixels  # restores the class's method
     return seen
 
 
 def metrics(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """One pair of decoded images by this metric, over the same by LPIPS (AlexNet) and DreamSim.
+    """Measure LPIPS (AlexNet) and DreamSim on one pair of decoded images, relative to this metric.
 
-    LPIPS has a random trunk here, so that nothing is downloaded; DreamSim has its weights.
+    LPIPS has a random trunk, which needs no download; DreamSim has its weights.
     """
     first, second = setting.photos(2)
     runs: dict[str, Callable[[], Any]] = {"this metric": lambda: metric(first, second)}

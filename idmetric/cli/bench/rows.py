@@ -1,4 +1,4 @@
-"""What a benchmark found: lines of times, ratios and what was left out; as text and as JSON."""
+"""The results of a benchmark, with times, ratios and omissions, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from idmetric.io.columns import aligned
 
 @dataclass(frozen=True)
 class Row:
-    """One function measured, or why it was not.
+    """The measurement of one function, or the reason why there is none.
 
     Args:
-        section: which question it belongs to. model: of which model, or "".
-        what: what ran.
+        section: the section of the benchmark. model: name of the model, or "".
+        what: name of the function.
         timing: its runs; None if it was left out.
-        ratio: its time over that of `against`, taken in turns; None where nothing is compared.
-        cpu_ratio: the same of processor time.
+        ratio: its time over the time of `against`, taken in turns; None without a comparison.
+        cpu_ratio: the same ratio of processor times.
         against: the `what` of the row that it is compared with.
-        note: what else there is to say, or the reason for leaving it out.
-        numbers: other findings by name, such as the largest difference of two ways to compute one value.
+        note: a remark, or the reason for leaving it out.
+        numbers: other results by name, such as the largest difference of two ways to compute one value.
     """
 
     section: str
@@ -38,7 +38,7 @@ class Row:
 
 
 def over(timings: Mapping[str, Timing], what: str, against: str) -> tuple[Ratio | None, Ratio | None, str]:
-    """`ratio`, `cpu_ratio` and `against` of a row: none for what the others are compared with."""
+    """Return `ratio`, `cpu_ratio` and `against` of a row; none for the row that the others are compared with."""
     if what == against:
         return None, None, ""
     a, b = timings[what], timings[against]
@@ -50,7 +50,7 @@ HEADER = ("model", "what", "items/s", "median ms", "p90 ms", "peak MB", "time ov
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows of one section as columns of text, notes below."""
+    """Format the rows of one section as columns of text, with notes below."""
     kept = list(rows)
     lines = [HEADER, *(_cells(row) for row in kept)]
     used = [k for k in range(len(HEADER)) if any(line[k] for line in lines[1:])]
@@ -78,7 +78,7 @@ def _note(row: Row) -> str:
 
 
 def as_json(machine: dict[str, Any], options: dict[str, Any], rows: Sequence[Row]) -> str:
-    """Everything, the seconds of each run too."""
+    """Format machine, options and rows as JSON, with the seconds of each run."""
     found = {"machine": machine, "options": options, "rows": [_object(row) for row in rows]}
     return json_file.text(found, indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""What is measured: models with published or random weights, and photos of the reader's or made ones."""
+"""The models and photos of a benchmark: published or random weights, given or generated photos."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.models.load import load
 from idmetric.models.nearid import NearID, NearIDConfig
 
-SIZE = (960, 720)  # pixels of the made photos: what image generators and shops' pages have
+SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the sections are given.
+    """The input of all sections.
 
     Args:
         files: encoded images, as bytes, at least a batch of them.
         batch: images per pass.
-        clock: how to measure.
-        sets, tokens, channels: of the Sinkhorn comparison: sets x sets pairs of sets of tokens.
+        clock: measures the times.
+        sets, tokens, channels: sizes of the Sinkhorn comparison, sets x sets pairs of sets of tokens.
         references, candidates: numbers of images that are compared with each other.
-        sample: pairs that slow ways are run on, where running them on all would take too long.
-        dtype: of the models.
+        sample: number of pairs for functions that would take too long on all pairs.
+        dtype: type of the models' weights.
     """
 
     files: tuple[bytes, ...]
@@ -52,17 +52,17 @@ class Setting:
     dtype: torch.dtype = torch.float32
 
     def photos(self, count: int) -> list[Image.Image]:
-        """That many decoded images, the files in turn."""
+        """Decode that many images, repeating the files if there are fewer."""
         decoded = [read_image(data) for data in self.files[:count]]
         return [decoded[k % len(decoded)] for k in range(count)]
 
 
 def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
-    """The first `count` images below a folder, in order of their names, again from the start where they are fewer.
+    """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer.
 
     Raises:
-        ValueError: if it holds none.
-        ImageReadError: naming one that cannot be read.
+        ValueError: if the folder holds no image.
+        ImageReadError: naming an image that cannot be read.
     """
     found = listed(folder)
     for path in found[:count]:
@@ -71,7 +71,7 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
 
 
 def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
-    """JPEG files with smooth shapes and grain, about as large as photos of that size; the same each time."""
+    """Generate JPEG files with smooth shapes and grain, about as large as photos of that size; the same each time."""
     return tuple(_make_file(seed, size) for seed in range(count))
 
 
@@ -89,11 +89,11 @@ def open_model(
     name: str, *, random_weights: bool = False, device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Embedder:  # fmt: skip
-    """A model by name, as `idmetric.load` takes it.
+    """Open a model by name, as `idmetric.load` does.
 
     Args:
-        random_weights: the published architecture without its weights, which need a download: times do not depend on
-            them. Without effect on "tiny", which is in the package.
+        random_weights: open the published architecture with random weights, which need no download and do not change
+            times. Without effect on "tiny", which is in the package.
 
     Raises:
         CheckpointError: if it cannot be opened.

@@ -1,4 +1,4 @@
-"""Where the time of an embedding goes: stage by stage, the whole over timm's bare forward, and faster settings."""
+"""The time of an embedding: stage by stage, relative to timm's bare forward, and with faster settings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BARE = "timm's forward"
 
 
 def stages(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Decode, preprocess, backbone, heads, and the whole; then backbone and whole for one image, as latency.
+    """Measure decode, preprocess, backbone, heads, and the whole; then backbone and whole for one image, as latency.
 
-    "decode" reads the encoded files; "preprocess" makes decoded images the normalised batch that the encoder takes, on
-    its device; "heads" is what a model adds to its encoder's tokens.
+    "decode" reads the encoded files; "preprocess" turns decoded images into the normalized batch that the encoder
+    takes, on its device; "heads" are the layers after the encoder.
     """
     clock, batch = setting.clock, setting.batch
     photos = setting.photos(batch)
@@ -46,7 +46,7 @@ def stages(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 
 def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
-    """Decoded images as the normalised batch (B, 3, *image_size) that the encoder takes."""
+    """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes."""
     pixels = load_batch(
         photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
         device=metric.device,
@@ -55,13 +55,13 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 
 def trunk(metric: Embedder) -> Any:
-    """The model's timm encoder, or None."""
+    """Return the model's timm encoder, or None."""
     found = getattr(metric, "backbone", None)
     return found if hasattr(found, "forward_features") else None
 
 
 def heads_of(metric: Any, x: Tensor) -> Callable[[], Any] | None:
-    """ID-Sim's two heads on the tokens of a batch; None for models without heads."""
+    """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
     if not hasattr(metric, "mlp_cls"):
         return None
     from idmetric.models.backbone import last_tokens
@@ -75,7 +75,7 @@ def heads_of(metric: Any, x: Tensor) -> Callable[[], Any] | None:
 
 
 def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """The whole pipeline, from decoded images and from pixels, over timm's bare forward of the same batch, in turns."""
+    """Measure the whole pipeline, from images and from pixels, relative to timm's bare forward of the same batch."""
     bare, batch = trunk(metric), setting.batch
     if bare is None:
         yield Row("overhead", metric.label, "embed", note="this model has no encoder of timm's")
@@ -94,10 +94,10 @@ def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 
 def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Faster settings over the plain one, in turns, and how far they move distances.
+    """Measure faster settings relative to the plain one, and how much they change distances.
 
     bfloat16 weights, memory in channels-last order, torch.compile with its default backend, files read by threads while
-    the model works (`embed(workers=)`, which on CUDA also copies from pinned memory).
+    the model runs (`embed(workers=)`, which on CUDA also copies from pinned memory).
     """
     batch, clock = setting.batch, setting.clock
     photos, files = setting.photos(batch), list(setting.files[:batch]) * 3

@@ -1,4 +1,4 @@
-"""How long a command takes from nothing to its first score, and how much of it is importing torch."""
+"""The time from starting a command to its first score, and the share of importing torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TORCH = "import torch"
 
 
 def start(setting: Setting) -> Iterator[Row]:
-    """Whole processes, in turns: `idmetric score` with the packaged model on the CPU, `import torch`, and `--help`.
+    """Measure whole processes: `idmetric score` with the packaged model on the CPU, `import torch`, and `--help`.
 
-    The files that Python reads are in the system's cache after the first round, which does not count.
+    The first round, which is not counted, brings the files that Python reads into the system's cache.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{k}.jpg") for k in range(2)]

@@ -1,4 +1,4 @@
-"""Times of functions: repeated, warmed up, the garbage collector off, and taken in turns where they are compared."""
+"""Timing of functions, with repeats, warm-up and the garbage collector off; compared functions take turns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Timing:
     """The runs of one function.
 
     Args:
-        seconds: of each counted run, in order.
-        items: images or pairs that one run deals with.
-        peak: bytes taken beyond what was held before, at the highest; None where that cannot be told.
-        cpu: seconds of processor time of each run, all threads and child processes together; empty where another
-            device computes. Other programs change them far less than `seconds`.
+        seconds: duration of each counted run, in order.
+        items: number of images or pairs in one run.
+        peak: most bytes allocated during a run; None if unknown.
+        cpu: seconds of processor time of each run, of all threads and child processes; empty if another device
+            computes. Other programs change it far less than `seconds`.
     """
 
     seconds: tuple[float, ...]
@@ -39,7 +39,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Seconds of one run."""
+        """Median seconds of one run."""
         return statistics.median(self.seconds)
 
     @property
@@ -55,7 +55,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long a takes as b: the median over the rounds, and the lowest and highest round."""
+    """The time of a over the time of b: the median over the rounds, and the lowest and highest round."""
 
     median: float
     low: float
@@ -64,16 +64,16 @@ class Ratio:
 
 
 def ratio(a: Timing, b: Timing) -> Ratio:
-    """Time of an item of a over that of an item of b, round by round: `alternate` has measured them side by side.
+    """Return the time per item of a over that of b, round by round, as `alternate` has measured them.
 
     Raises:
-        ValueError: if they have not equally many rounds.
+        ValueError: if their numbers of rounds differ.
     """
     return _ratio(a.seconds, b.seconds, a.items / b.items)
 
 
 def cpu_ratio(a: Timing, b: Timing) -> Ratio | None:
-    """`ratio` of their processor time; None where it was not taken."""
+    """Return the `ratio` of their processor times; None if they were not measured."""
     return _ratio(a.cpu, b.cpu, a.items / b.items) if a.cpu and b.cpu else None
 
 
@@ -85,13 +85,13 @@ def _ratio(a: Sequence[float], b: Sequence[float], items: float) -> Ratio:
 
 @dataclass(frozen=True)
 class Clock:
-    """How to measure.
+    """Measures the times of functions.
 
     Args:
-        device: where the functions compute: CUDA and MPS are waited for.
-        repeats: counted runs of each function, at least 3.
-        warmup: runs before them that do not count.
-        budget: seconds after which a measurement of several functions starts no further round, once it has 3.
+        device: the device on which the functions compute; CUDA and MPS are synchronized.
+        repeats: number of counted runs of each function, at least 3.
+        warmup: number of runs before them that are not counted.
+        budget: seconds after which no further round starts, once there are 3.
     """
 
     device: torch.device
@@ -100,16 +100,16 @@ class Clock:
     budget: float = math.inf
 
     def time(self, run: Run, items: int = 1, memory: bool = True) -> Timing:
-        """Times of one function, and its peak of memory, taken in a run of its own after the others."""
+        """Measure one function, and its peak memory in one more run."""
         timing = self.alternate({"": run}, {"": items})[""]
         return replace(timing, peak=self.peak(run)) if memory else timing
 
     def alternate(self, runs: Mapping[str, Run], items: Mapping[str, int] | None = None) -> dict[str, Timing]:
-        """Times of several functions in turns, A B B A A B ..., so that a drift of the machine meets all alike.
+        """Measure several functions in turns, A B B A A B ..., so a drift of the machine affects all of them equally.
 
         Args:
             runs: name -> function without arguments.
-            items: name -> what one call of it deals with; 1 where it is not named.
+            items: name -> number of items in one call; default 1.
         """
         names = list(runs)
         seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -137,14 +137,14 @@ class Clock:
         return time.perf_counter() - start, _processor_time() - busy
 
     def wait(self) -> None:
-        """Until the device has done what it was given."""
+        """Wait until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
 
     def peak(self, run: Run) -> int | None:
-        """Bytes that a run holds at most beyond what was held before: on the GPU, or else of this process."""
+        """Return the most bytes that a run allocates, on the GPU, or else in this process."""
         with quiet():
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
@@ -161,7 +161,7 @@ def _processor_time() -> float:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No graph, and no garbage collection but one at the start."""
+    """Build no graph, and collect garbage only once, at the start."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -174,10 +174,10 @@ def quiet() -> Iterator[None]:
 
 
 def _peak_resident(run: Run) -> int | None:
-    """Bytes that this process grows by at the highest, as Linux counts them; None elsewhere."""
+    """Return the most bytes by which this process grows during a run, as Linux counts them; None elsewhere."""
     try:
         _give_back()
-        Path("/proc/self/clear_refs").write_text("5")  # the highest is counted from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         before = _status("VmRSS")
         run()
         return max(0, _status("VmHWM") - before)
@@ -191,6 +191,6 @@ def _status(key: str) -> int:
 
 
 def _give_back() -> None:
-    """Memory that was freed but is kept for later goes back to the system: its use again would not be seen."""
-    with contextlib.suppress(OSError, AttributeError):  # of glibc alone
+    """Return freed memory to the system, as its reuse would not be counted."""
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

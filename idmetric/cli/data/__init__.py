@@ -46,7 +46,7 @@ NEEDS = {
     "world": ("world", _TABLES | _BAR | {"vtkmodules": "VTK"}),
     "generate": ("generate", _TABLES | _BAR),
 }
-RESUMES = ("import", "mine", "frames", "world", "generate")  # the others take seconds
+RESUMES = ("import", "mine", "frames", "world", "generate")  # the remaining commands take seconds
 
 
 def build_parser(prog: str = ALIAS) -> Parser:

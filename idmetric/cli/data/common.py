@@ -1,4 +1,4 @@
-"""Parts of several commands: input and output manifests, progress, and images that cannot be read."""
+"""Parts that several commands share: input and output manifests, progress, and unreadable images."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """The manifest that a command reads."""
+    """Add the manifest that a command reads."""
     parser.add_argument("manifest", type=Path, help="the manifest to read: .parquet, .csv or .jsonl")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The manifest that a command writes, and a dry run."""
+    """Add the manifest that a command writes, and --dry-run and --quiet."""
     parser.add_argument("-o", "--out", type=Path, required=True, help="the manifest to write: .parquet, .csv or .jsonl")
     add_dry_run(parser)
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """--dry-run and --quiet."""
+    """Add --dry-run and --quiet."""
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     options.add_quiet(parser)
 
 
 def add_on_error(parser: argparse.ArgumentParser) -> None:
-    """--on-error, for images and masks."""
+    """Add --on-error for images and masks."""
     options.add_on_error(parser, fail="stop and list all", skip="leave them out")
 
 
@@ -56,7 +56,7 @@ def check_output(path: Path, dry_run: bool = False) -> None:
 
 
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
-    """The items, with progress on stderr."""
+    """Iterate over the items and show progress on stderr."""
     return Progress("images", not quiet, verb=f"{what}:").over(items, total)
 
 

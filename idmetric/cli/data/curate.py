@@ -1,4 +1,4 @@
-"""Choose a training set from a manifest as a paper does, and print what each dataset had and gave.
+"""Choose a training set from a manifest as a paper does, and print the size of each dataset before and after.
 
   idsim   filter, balance datasets, two images per identity, 10,000 + 1,000 identities (ID-Sim, A.1)
   nearid  rigid and unique identities of two views or more, masks, 18,786/100/500 split (NearID, 3.3)
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 RECIPES = ("idsim", "nearid", "visme", "ilgen")
-# option -> the recipes that it is of
+# option -> the recipes that have it
 ONLY = {"images": ("visme",), "strategy": ("idsim",), "variant": ("ilgen",), "split": ("nearid",),
         "no_masks": ("nearid",), "keep_splits": ("idsim", "nearid"),
         "overwrite_splits": ("idsim", "nearid")}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric data curate`."""
+    """Add the options of `idmetric data curate`."""
     parser.add_argument("manifest", type=Path, nargs="?", help="the manifest to read: .parquet, .csv or .jsonl")
     parser.add_argument("-o", "--out", type=Path, help="the manifest to write: .parquet, .csv or .jsonl")
     parser.add_argument("--recipe", choices=RECIPES, required=True)
     rules = parser.add_mutually_exclusive_group()
-    rules.add_argument("--filters", type=Path, metavar="FILE", help="rules (.json, .toml) instead of the recipe's own")
-    rules.add_argument("--no-filters", action="store_true", help="no rules")
+    rules.add_argument("--filters", type=Path, metavar="FILE", help="rules (.json, .toml) instead of the recipe's")
+    rules.add_argument("--no-filters", action="store_true", help="apply no rules")
     rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
-    text = "identities: in all (idsim: 11000, nearid: all, ilgen: 20000); visme: of each dataset (7500)"
+    text = "number of identities: in total (idsim: 11000, nearid: all, ilgen: 20000); visme: of each dataset (7500)"
     parser.add_argument("--count", type=int, metavar="N", help=text)
     parser.add_argument("--images", type=int, metavar="N", help="visme: images of an identity (default: 4)")
     parser.add_argument("--strategy", choices=("balanced", "proportional"), help="idsim (default: balanced)")
@@ -60,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "nearid: identities of each split, -1 = all others (default: train=-1,val=100,test=500)"
     parser.add_argument("--split", type=_parts, metavar="NAME=N,...", help=text)
     splits = parser.add_mutually_exclusive_group()
-    text = "splits there are stay (nearid); images of split train, or of none, are taken, and no others (idsim)"
+    text = "keep the splits (nearid), or take only images of split train and of no split (idsim)"
     splits.add_argument("--keep-splits", action="store_true", help=text)
-    text = "splits there are go, and what was held out may become training data (idsim, nearid)"
+    text = "replace the splits; held-out images may become training data (idsim, nearid)"
     splits.add_argument("--overwrite-splits", action="store_true", help=text)
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--no-masks", action="store_true", help="nearid: rows may lack masks")
-    parser.add_argument("--no-check", action="store_true", help="don't decode the chosen images")
+    parser.add_argument("--no-check", action="store_true", help="do not decode the chosen images")
     add_on_error(parser)
     add_dry_run(parser)
     parser.set_defaults(wrong_usage=parser.error)
@@ -113,9 +113,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> tuple[Curated, bool]:
-    """The recipe's result and whether images were skipped: what can't be read is taken out, and others take its place.
+    """Apply the recipe; unreadable images are removed, and others take their place.
 
-    Choices hang on names, so taking an image out changes nothing but its own identity's images.
+    Choices depend on names, so removing an image changes only the images of its identity.
+
+    Returns:
+        The recipe's result, and whether images were skipped.
     """
     from idmetric.data.curate.recipes import causes
 
@@ -126,7 +129,7 @@ def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
         if not len(result.manifest):
             had = len(manifest)
             why = "".join(f"\n  {cause}" for cause in causes(result.applied, result.notes))
-            raise ValueError(f"nothing is left of {had} images: look at the rules (--print-filters), the roles and the "
+            raise ValueError(f"nothing is left of {had} images: check the rules (--print-filters), the roles and the "
                              f"number of images per identity{why}")  # fmt: skip
         problems = _problems(result.manifest, checked, args)
         if not problems:
@@ -151,7 +154,7 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
 
 
 def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:
-    """id -> why a row cannot be used, for rows that weren't checked before."""
+    """Check rows that were not checked before; returns id -> why a row cannot be used."""
     from idmetric.data.curate.masking import missing_masks
     from idmetric.data.manifest.check import faults
 

@@ -1,8 +1,8 @@
-"""Take sharp, well covered frames from videos, one from each stretch of time, and write them with their masks.
+"""Choose sharp frames that show the subject well from videos, one per stretch of time, and write them with masks.
 
 A clip is a folder of images or a video file. Its masks are images or a video of the same names below --masks, or stand
-beside it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mask_video.*`). Clips that are done are not
-read again, so the same command goes on after a stop.
+next to it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mask_video.*`). Finished
+clips are not read again, so the same command resumes a stopped run.
 
 examples:
   idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
@@ -40,30 +40,36 @@ Job = tuple["Clip", Path, "Settings", bool]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add the options of `idmetric data frames`."""
     parser.add_argument("clips", type=Path, help="a video, or a folder of clips at any depth")
     parser.add_argument("--masks", type=Path, help="folder of masks with the names of the clips")
     parser.add_argument(
-        "--frames", type=Path, help="folder to write frames to (default: OUT_frames beside the manifest)"
+        "--frames", type=Path, help="folder to write frames to (default: OUT_frames next to the manifest)"
     )
     parser.add_argument("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
-    text = "what tells coverage: masks (default), boxes of groundtruth.txt (no masks are written), or nothing"
+    text = "source of coverage: masks (default), boxes of groundtruth.txt (no masks are written), or none"
     parser.add_argument("--annotation", choices=("masks", "boxes", "none"), default="masks", help=text)
     text = "masks show one object, or indexed ones by number; auto (default): indexed if they are palette images"
     parser.add_argument("--objects", choices=("auto", "one", "indexed"), default="auto", help=text)
     parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
-    for name, kind, text in (  # instead of what the sampling has
-        ("fps", float, "frames per second that stride and windows are counted in"),
-        ("stride", int, "frames between the annotated frames that are looked at"),
-        ("annotated", int, "such frames in a window"),
+    for name, kind, text in (  # instead of the sampling's values
+        ("fps", float, "frames per second in which stride and windows are counted"),
+        ("stride", int, "frames between the annotated frames that are read"),
+        ("annotated", int, "annotated frames in a window"),
         ("parts", int, "parts of a long clip"),
-        ("long", float, "seconds that a long clip exceeds (6)"),
-        ("blur", float, "least variance of the Laplacian (50)"),
+        ("long", float, "seconds from which a clip counts as long (6)"),
+        ("blur", float, "smallest variance of the Laplacian (50)"),
         ("least", int, "valid frames that an instance needs (2)"),
     ):
         parser.add_argument(f"--{name}", type=kind, help=text)
-    parser.add_argument("--coverage", type=float, nargs=2, metavar=("LEAST", "MOST"), help="of the object (0.1 0.9)")
-    parser.add_argument("--seed", type=natural, default=0, help="of the choice among valid frames (0)")
+    parser.add_argument(
+        "--coverage",
+        type=float,
+        nargs=2,
+        metavar=("LEAST", "MOST"),
+        help="smallest and largest coverage by the object (0.1 0.9)",
+    )
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
     parser.add_argument(
         "--form", choices=("png", "jpg"), default="png", help="png: lossless (default); jpg: quality 95"
     )
@@ -77,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sample all clips; 4 if some were skipped."""
+    """Sample all clips; returns 4 if some were skipped."""
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import to_manifest
 
@@ -100,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
             problems += outcome["unreadable"]
     if problems and not skip:
         raise ClipError(
-            f"{len(problems)} of {len(clips)} clips cannot be used; the others are done and are not read again "
-            "(--on-error skip leaves out what cannot be read):\n" + "\n".join(problems)
+            f"{len(problems)} of {len(clips)} clips cannot be used; the remaining ones are done and are not read again "
+            "(--on-error skip leaves unreadable clips out):\n" + "\n".join(problems)
         )
     for line in problems:
         print(f"skipped: {line}", file=sys.stderr)
@@ -129,7 +135,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _check_level(clips: Sequence[Clip], level: int | None) -> None:
-    """Say where the clips' paths have no such part; the last part is the clip itself."""
+    """Report clips whose paths have no such part; the last part is the clip itself."""
     from idmetric.data.frames.clips import ClipError
 
     short = [clip.name for clip in clips if level is not None and level > clip.name.count("/")]
@@ -144,7 +150,7 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
-    """The record of each clip in order, or why there is none."""
+    """Yield the record of each clip in order, or the reason why it has none."""
     if workers <= 1:
         yield from map(_outcome, jobs)
         return
@@ -199,7 +205,7 @@ def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argp
 
 
 def _summary(records: Sequence[Mapping[str, Any]], least: int) -> list[str]:
-    """Lines on what was left out and why."""
+    """Describe the instances and windows that were left out, as lines of text."""
     instances = [i for record in records for i in record["instances"]]
     short = sum(len(i["frames"]) < least for i in instances)
     reasons: Counter[str] = Counter()

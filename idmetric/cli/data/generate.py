@@ -21,8 +21,8 @@ Several workers or GPUs share a manifest and a folder, one command for each, the
   CUDA_VISIBLE_DEVICES=1 idmetric data generate photos.parquet --task distractor --shard 2/2 -o out.parquet
   idmetric data generate photos.parquet --task distractor --merge -o out.parquet
 
-Weights come from the Hub under licences of their own, which are printed and recorded with each image; FLUX.1 [dev]
-forbids commercial use. Gated ones need `hf auth login`. Without @revision they are the main branch of the day.
+Weights come from the Hub under their authors' licences, which are printed and recorded with each image; FLUX.1 [dev]
+forbids commercial use. Gated ones need `hf auth login`. Without @revision the current main branch is used.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add the options of `idmetric data generate`."""
     parser.add_argument("manifest", type=Path, nargs="?", help="the manifest of sources: .parquet, .csv or .jsonl")
-    parser.add_argument("--task", choices=TASKS, required=True, help="what to make, see above")
-    parser.add_argument("--engine", help="what makes it (default: the first that is named above)")
-    parser.add_argument("--images", type=Path, help="folder of images (default: OUT_images beside the manifest)")
+    parser.add_argument("--task", choices=TASKS, required=True, help="kind of images to make, see above")
+    parser.add_argument("--engine", help="model that makes them (default: the first one named above)")
+    parser.add_argument("--images", type=Path, help="folder of images (default: OUT_images next to the manifest)")
     parser.add_argument("--copies", type=int, help="images of each source (default 1; of ilgen 4)")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
     parser.add_argument("--resolution", metavar="512|native|SIDE", help=text)
-    text = "distractor: shorter side of results, brought there by Lanczos (512); 0 keeps each image's own size"
+    text = "distractor: shorter side of the results, resized by Lanczos (512); 0 keeps each image's size"
     parser.add_argument("--side", type=int, help=text)
     text = "column with the object's name for prompts: category (default), or text for descriptions"
     parser.add_argument("--class-from", choices=("category", "text"), help=text)
-    parser.add_argument("--prompts", type=Path, metavar="DIR", help="folder of word files that stand in for ours")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="DIR", help="folder of word files that replace the built-in ones"
+    )
     text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
     parser.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
     _add_ilgen(parser.add_argument_group("ilgen"))
@@ -73,10 +75,10 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
     group.add_argument("--each", type=int, help="objects of each category (default: the paper's for the domain, or 10)")
-    text = "what finds the object: clean (default; by colour, without a model) or clipseg"
+    text = "method that finds the object: clean (default; by color, without a model) or clipseg"
     group.add_argument("--remover", choices=("clean", "clipseg"), help=text)
     group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
-    group.add_argument("--ask-model", help="the model's name there")
+    group.add_argument("--ask-model", help="name of the model at that address")
     group.add_argument("--ask-count", type=int, help="categories to ask for (default: the paper's for the domain)")
     text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
     group.add_argument("--ask-key", metavar="VARIABLE", help=text)
@@ -85,24 +87,22 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
 def _add_machine(group: argparse._ArgumentGroup) -> None:
     text = "other weights: a folder, a file, or owner/name[@revision]; parts are base, lora, controlnet, offset"
     group.add_argument("--weights", action="append", default=[], metavar="ENGINE[.PART]=PLACE", help=text)
-    group.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the best there is)")
+    group.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the best available)")
     group.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="(bfloat16)")
-    group.add_argument("--offload", action="store_true", help="keep only the part at work on the device")
+    group.add_argument("--offload", action="store_true", help="keep only the active part of the model on the device")
 
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
-    group.add_argument("--merge", action="store_true", help="make nothing; write the manifest of what shards have made")
+    group.add_argument("--merge", action="store_true", help="make no images; write the manifest of all shards")
     group.add_argument("--limit", type=int, help="use only the first so many rows, or categories")
-    text = "compare all finished files with their SHA-256, not only those whose size or time of change differs"
+    text = "compare all finished files with their SHA-256, not only files with another size or time of change"
     group.add_argument("--verify", action="store_true", help=text)
-    group.add_argument(
-        "--with-sources", action="store_true", help="put the sources (ilgen: cut-out objects) in as well"
-    )
+    group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make all images, then the manifest; 4 if some were left out."""
+    """Make all images, then the manifest; returns 4 if some were left out."""
     from idmetric.data.generate import GenerateError, read_wording
 
     check_output(args.out, args.dry_run)
@@ -148,7 +148,7 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
 
 
 def _ilgen(work: Work, words: Wording) -> int:
-    """Objects, then their relit images; every shard relights the objects it made."""
+    """Make objects, then their relit images; every shard relights the objects it made."""
     from idmetric.data.generate import GenerateError, object_task, relight_task
     from idmetric.data.generate.categories import COUNTS
     from idmetric.data.manifest.table import Manifest, Row
@@ -195,7 +195,7 @@ def _remover(args: argparse.Namespace) -> Remover:
 
 
 def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
-    """The categories of the file; asked for and written there first, if it is absent."""
+    """Read the categories of the file; if it is absent, ask the model for them and write it first."""
     from idmetric.data.generate import GenerateError
     from idmetric.data.generate.categories import COUNTS, Chat, file_categories, read_categories
 
@@ -205,12 +205,10 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
     if not args.ask_model:
         raise GenerateError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
-        raise GenerateError(
-            f"the environment variable {args.ask_key} is not set; it should hold the key for {args.ask}"
-        )
+        raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
     count = args.ask_count or COUNTS.get(domain, (0,))[0]
     if not count:
-        raise GenerateError(f"domain {domain!r} is none of the paper's: say how many with --ask-count")
+        raise GenerateError(f"domain {domain!r} is not one of the paper's: give the number with --ask-count")
     if args.dry_run:
         raise GenerateError(f"{path} is absent; without --dry-run, {count} categories would be asked for and written")
     chat = Chat(args.ask, args.ask_model)

@@ -16,12 +16,12 @@ _LARGEST = 4096  # side that --resolution takes; engines were trained at a third
 
 
 def option(name: str) -> str:
-    """The option as it is typed."""
+    """Return an option as it is typed."""
     return f"--{name.replace('_', '-')}"
 
 
 def refuse_idle(args: argparse.Namespace) -> None:
-    """Refuse options that what was asked for has no use for, rather than pass them over."""
+    """Refuse options that the task does not use."""
     from idmetric.data.generate import GenerateError
 
     drawn = args.task == "ilgen" and args.categories is not None
@@ -48,13 +48,13 @@ def refuse_idle(args: argparse.Namespace) -> None:
 
 
 def _used(args: argparse.Namespace, drawn: bool) -> tuple[str, ...]:
-    """The engines and remover that the task works with."""
+    """Return the engines and the remover of the task."""
     engine = named(args)
     return (engine, "sd_turbo", args.remover or "clean") if drawn else (engine,)
 
 
 def named(args: argparse.Namespace) -> str:
-    """The engine of the task that was asked for."""
+    """Return the name of the engine that does the task."""
     from idmetric.data.generate import GenerateError
     from idmetric.data.generate.engine import engine_class
 
@@ -66,7 +66,7 @@ def named(args: argparse.Namespace) -> str:
 
 
 def pairs(given: Sequence[str], engine: str, option: str) -> dict[str, str]:
-    """Values for an engine of repeated options ENGINE.PART=VALUE; weights without a part are its base."""
+    """Collect an engine's values from repeated options ENGINE.PART=VALUE; weights without a part are its base."""
     from idmetric.data.generate import ENGINES, REMOVERS, GenerateError
 
     found = {}
@@ -85,7 +85,7 @@ def pairs(given: Sequence[str], engine: str, option: str) -> dict[str, str]:
 
 
 def side(text: str) -> int | None:
-    """The value of --resolution; None is the engine's native one."""
+    """Parse the value of --resolution; None is the engine's native one."""
     from idmetric.data.generate import GenerateError
 
     if text == "native":
@@ -96,7 +96,7 @@ def side(text: str) -> int | None:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """The value of --shard."""
+    """Parse the value of --shard."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")

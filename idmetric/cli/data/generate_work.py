@@ -1,4 +1,4 @@
-"""What one call of `idmetric data generate` does with a task: show its plan, do it, write its manifest."""
+"""The steps of `idmetric data generate` for a task: show the plan, make the images, write the manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 5  # jobs that a dry run shows
 
 
 class Work:
-    """One call of the command: its folder and options, and what was left out so far."""
+    """One call of the command: its folder and options, and the number of images left out so far."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -42,7 +42,7 @@ class Work:
         return manifest if self.args.limit is None else manifest.take(range(min(self.args.limit, len(manifest))))
 
     def plan(self, task: Task, engine: Engine, check: bool = True, remover: Remover | None = None) -> None:
-        """Say what weights are used; with --dry-run also what would be made, and which sources are unusable."""
+        """Print the weights; with --dry-run also the planned images and the unusable sources."""
         from idmetric.data.generate.run import finished, sharded, unusable_sources
 
         for name, used in ((engine.name, engine), ("background", remover)):
@@ -63,7 +63,7 @@ class Work:
         self.left_out += len(problems)
 
     def make(self, task: Task, without: Iterable[str] = ()) -> bool:
-        """Make what is missing; whether this call goes on to write the manifest."""
+        """Make the missing images; returns whether this call also writes the manifest."""
         from idmetric.data.generate.run import run
 
         if self.args.merge:
@@ -80,7 +80,7 @@ class Work:
         return not self.args.shard
 
     def collected(self, task: Task) -> Collected:
-        """What is finished, rejections told."""
+        """Collect the finished images and report rejections."""
         from idmetric.data.generate.run import collect
 
         found = collect(task, self.images, self.args.verify and self.args.merge)

@@ -7,7 +7,7 @@ examples:
   idmetric data import pods chaenayo/PODS -o pods.parquet --embed
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
   idmetric data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
-  idmetric data import table things.csv -o things.parquet --map identity=label --map path=photo --map x_shop=seller
+  idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
 become files in --images; the same command resumes a stopped import. At the end every image
@@ -31,18 +31,22 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options of `idmetric data import`."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
-    text = "of the dataset: identities start with it (default: the kind, or the folder or file)"
+    text = "name of the dataset, which identities start with (default: the kind, or the folder or file)"
     parser.add_argument("--name", help=text)
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder for images (default: OUT's name + _images)")
-    text = "images that the source holds as bytes stay bytes, within a .parquet (small datasets); files stay files"
+    text = "keep images that the source holds as bytes in the .parquet (for small datasets); files stay files"
     parser.add_argument("--embed", action="store_true", help=text)
     parser.add_argument("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
     parser.add_argument("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
-    parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help="the source calls it NAME")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the kind, see below")
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="COLUMN=NAME", help="name of this column in the source"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="option of the kind, see below"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each source")
     parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
     common.add_on_error(parser)
@@ -55,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Import, check and write."""
+    """Import the images, check them, and write the manifest."""
     from idmetric.data.importers.run import listed
     from idmetric.data.importers.run import run as import_rows
 
@@ -115,7 +119,7 @@ def _checked(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, li
 
 
 def _show_downloads(args: argparse.Namespace) -> int:
-    """For datasets of the Hub: what would be downloaded. Their rows are known only after that."""
+    """Print the downloads of datasets on the Hub, since their rows are known only afterwards."""
     from idmetric.data.importers.source import SourceError, hub_files
 
     for source in args.sources:

@@ -1,11 +1,11 @@
-"""Count what a manifest holds and say what is wrong with it.
+"""Count the rows, images and identities of a manifest, and list its faults.
 
 examples:
   idmetric data info photos.csv                        counts, splits that share identities, missing files
   idmetric data info photos.csv --decode               also read every image and mask
   idmetric data info photos.csv --decode --on-error skip -o clean.parquet
-                                                       write the manifest without what cannot be read
-  idmetric data info photos.csv --strict && train      status 1 if something would make results wrong
+                                                       write the manifest without unreadable rows
+  idmetric data info photos.csv --strict && train      status 1 for faults that make results wrong
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from idmetric.io import json_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options of `idmetric data info`."""
     common.add_input(parser)
-    parser.add_argument("--decode", action="store_true", help="read every image and mask whole, not only find it")
+    parser.add_argument("--decode", action="store_true", help="decode every image and mask, not only find the file")
     parser.add_argument("--need-masks", action="store_true", help="a row without a mask is a problem")
     parser.add_argument("--strict", action="store_true", help="status 1 if there is a serious problem (marked !)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.manifest.table import read
 
     if (args.out is not None) != (args.on_error == "skip"):
-        raise ValueError("--on-error skip and --out go together: the one leaves rows out, the other says where to")
+        raise ValueError("--on-error skip and --out go together: --out names the manifest without the rows left out")
     manifest = read(args.manifest)
     shown = partial(common.progress, quiet=args.quiet or not args.decode)
     found = check.faults(manifest, decode=args.decode, progress=shown)

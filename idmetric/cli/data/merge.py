@@ -1,9 +1,9 @@
-"""Put several manifests into one, paths relative to the output.
+"""Join several manifests into one, with paths relative to the output.
 
 examples:
   idmetric data merge met.parquet ilias.parquet forb.parquet -o all.parquet
   idmetric data merge photos.parquet edits.parquet -o both.parquet --shared
-                          equal identity names mean the same thing, as where edits were made from the photos
+                          equal identity names mean the same identity, as for edits made from the photos
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric data merge`."""
+    """Add the options of `idmetric data merge`."""
     from idmetric.cli.data.common import add_output
 
     parser.add_argument("manifests", nargs="+", type=Path, help="the manifests: .parquet, .csv or .jsonl")
-    text = "the same identity in two manifests is the same thing; otherwise it is refused"
+    text = "an identity in two manifests is the same one (default: refuse it)"
     parser.add_argument("--shared", action="store_true", help=text)
     add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Merge, say what was merged, and write."""
+    """Merge the manifests, print their sizes, and write the result."""
     from idmetric.cli.data.common import save
     from idmetric.data.manifest.table import merge, read
 

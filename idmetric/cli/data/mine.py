@@ -1,4 +1,4 @@
-"""Hard negatives, hard pairs, and the mixture of triplets that ID-Sim trains on.
+"""Find hard negatives and hard pairs, and mix triplets as ID-Sim trains on them.
 
   negatives  each anchor with the nearest images of other identities, in a model's space, within its split
   pairs      images with the same text and different identities, nearest in a model's space (VisME, 4.1)
@@ -11,7 +11,7 @@ examples:
   idmetric data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
   idmetric data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
 
-Embeddings are kept in a folder beside the output, and are not computed again while the images stay as they are.
+Embeddings are kept in a folder next to the output, and are computed again only for images that have changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The modes of `idmetric data mine`, and their options."""
+    """Add the modes of `idmetric data mine` and their options."""
     modes = parser.add_subparsers(dest="mode", metavar="MODE", required=True)
     negatives = modes.add_parser("negatives", help="nearest images of other identities")
     add_input(negatives)
@@ -46,20 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                            help="roles of images that may be negatives (default: real)")  # fmt: skip
     negatives.add_argument("--relatives", action="store_true",
                            help="also take identities made from the anchor's, such as its identity-edits")  # fmt: skip
-    negatives.add_argument("--seed", type=natural, default=0, help="of positives, where the manifest names none")
+    negatives.add_argument("--seed", type=natural, default=0, help="seed of positives that the manifest does not name")
     pairs = modes.add_parser("pairs", help="same text, different identity, nearest")
     add_input(pairs)
     _add_model(pairs, required=True)
     _add_search(pairs)
-    pairs.add_argument("--limit", type=positive, metavar="N", help="only the closest pairs, at most N")
+    pairs.add_argument("--limit", type=positive, metavar="N", help="keep the N closest pairs")
     triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
     triplets.add_argument("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
     triplets.add_argument("--context", type=Path, help="originals and context-edits (default: the manifest)")
     triplets.add_argument("--identity", type=Path, help="originals and identity-edits (default: the manifest)")
-    triplets.add_argument("--count", type=positive, default=10_000, help="triplets (default: 10000)")
+    triplets.add_argument("--count", type=positive, default=10_000, help="number of triplets (default: 10000)")
     triplets.add_argument("--ratio", default="1:1:1", help="real:context:identity, or even, real, context, identity "
-                          "(one of them 0.7, the others 0.15), no-identity, real-only (default: 1:1:1)")  # fmt: skip
-    triplets.add_argument("--split", help="take rows of this split; needed where there are several")
+                          "(the named kind 0.7, each other 0.15), no-identity, real-only (default: 1:1:1)")  # fmt: skip
+    triplets.add_argument("--split", help="take rows of this split; needed if there are several")
     triplets.add_argument("--per-identity", type=positive, default=1, metavar="N",
                           help="at most N triplets of an instance in each of the three (default: 1)")  # fmt: skip
     triplets.add_argument("--seed", type=natural, default=0)
@@ -76,19 +76,19 @@ def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
     options.add_device(parser)
     options.add_batch_size(parser)
     parser.add_argument("--embeddings", type=Path, metavar="DIR",
-                        help="folder that keeps embeddings (default: embeddings/, beside the output)")  # fmt: skip
+                        help="folder that keeps embeddings (default: embeddings/ next to the output)")  # fmt: skip
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=positive, default=1, metavar="N", help="neighbours of each image (default: 1)")
     parser.add_argument("--ceiling", type=float, metavar="S",
-                        help="leave out what is at least this similar (cosine): likely the same thing")  # fmt: skip
+                        help="leave out images at least this similar (cosine): likely the same object")  # fmt: skip
     parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto",
-                        help="auto: exact up to 50,000 images, above it FAISS, with the same result")  # fmt: skip
+                        help="auto: exact up to 50,000 images, FAISS above, with the same result")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mine; returns the exit status."""
+    """Run the mode; returns the exit status."""
     check_output(args.out, args.dry_run)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 

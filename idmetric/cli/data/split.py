@@ -1,4 +1,4 @@
-"""Set the column `split` so that no identity, and nothing made from its images, is in two splits.
+"""Set the column `split`. An identity, with all images made from its images, is in one split only.
 
 examples:
   idmetric data split photos.parquet -o split.parquet --part train=0.8 --part val=0.1 --part test=0.1
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options of `idmetric data split`."""
     common.add_input(parser)
     parser.add_argument(
         "--part",
@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SHARE",
         help="a split and its share of the identities (0..1), its number of them, or 'rest'; repeat for each split",
     )
-    parser.add_argument("--seed", type=options.natural, default=0, help="another split, 0 or more (default: 0)")
+    parser.add_argument("--seed", type=options.natural, default=0, help="seed of the split, 0 or more (default: 0)")
     parser.add_argument("--together", action="store_true", help="shares of all identities, not of each dataset's")
-    parser.add_argument("--by-row", action="store_true", help="split rows whatever they show: identities may leak")
-    parser.add_argument("--overwrite", action="store_true", help="replace splits that the manifest has already")
+    parser.add_argument("--by-row", action="store_true", help="split rows regardless of identity: identities may leak")
+    parser.add_argument("--overwrite", action="store_true", help="replace the splits of the manifest")
     common.add_output(parser)
 
 
@@ -60,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_parts(given: list[str]) -> dict[str, float]:
-    """NAME=SHARE texts as shares or numbers; 'rest' is -1.
+    """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1.
 
     Raises:
-        ValueError: naming the text that is none.
+        ValueError: naming the text that cannot be parsed.
     """
     parts: dict[str, float] = {}
     for text in given:

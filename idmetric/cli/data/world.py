@@ -10,7 +10,7 @@ examples:
   idmetric data world --out grid/ --identities 100 --views 1 --distractors 0 --grid background --grid light
       identity changes crossed with context changes, for the sensitivity analysis
   idmetric data world --out world/ --identities 1000 --workers 8 --assets meshes_and_photos/
-      the same on eight processes, with meshes and photos of your own (folders meshes, shapes, backgrounds, textures,
+      the same on eight processes, with your own meshes and photos (folders meshes, shapes, backgrounds, textures,
       produce)
 
 The same command resumes a stopped run. The files depend on the seed, the settings and the assets alone. A folder
@@ -28,7 +28,7 @@ from idmetric.io.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric data world`."""
+    """Add the options of `idmetric data world`."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
     parser.add_argument("--identities", "-n", type=int, default=100, help="number of objects (default: 100)")
     parser.add_argument("--start", type=int, default=0, help="number of the first object (default: 0)")
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Render, and write the manifest."""
+    """Render the world and write its manifest."""
     from idmetric.data.world.write import Plan, render_world
 
     _check(args)
