@@ -35,7 +35,7 @@ class Isotonic:
     """Non-decreasing, linear between knots and constant beyond them (Zadrozny and Elkan 2002).
 
     Attributes:
-        scores: increasing (K,). probabilities: at them, non-decreasing, above 0 and below 1.
+        scores: increasing (K,). probabilities: of these scores, non-decreasing, above 0 and below 1.
     """
 
     scores: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted: reliability, calibration error, log loss and Brier score.
+"""Quality of probabilities: reliability, calibration error, log loss and Brier score.
 
 Measure them on identities that the curve was not fitted to (`fitting.held_out`).
 """

@@ -19,7 +19,7 @@ from idmetric.images.paths import matches
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
-ROWS = 256  # scale.chunks.ROWS; literal, so that --help is quick; a test compares them
+ROWS = 256  # scale.chunks.ROWS, as a literal to keep --help quick; a test compares them
 _EXAMPLES = """examples:
   idmetric embed photos/ --out embeddings/ --model tiny
   idmetric embed photos/ --out embeddings/ --model tiny        again: only what is missing or has changed
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
     args.sources = [path for source in args.sources for path in matches(source) or [source]]
     for path in [*args.sources, *args.list]:
         if "://" not in path and not os.path.exists(path):
-            parser.error(f"there is no {path!r}")  # before the model is waited for
+            parser.error(f"there is no {path!r}")  # before the model is opened
     return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
 
 

@@ -60,7 +60,7 @@ PROTOCOLS = {
         "same-identity probabilities and thresholds from labelled pairs",
     ),
 }
-FORMATS = ("table", "json", "csv", "markdown", "latex")  # literal, so that --help need not import torch
+FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
   idmetric eval world --model tiny --model pixels --out results/

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, one line on stderr for an error, and what Ctrl-C leaves."""
+"""How commands end: exit codes, one line on stderr for an error, and the message after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _interruptible(run: Callable[[], int], parser: argparse.ArgumentParser, kept
         try:
             status = _ended(run, parser)
         except (Exception, KeyboardInterrupt) as error:
-            # libraries may report Ctrl-C as an error of their own, even while they are imported
+            # libraries may turn Ctrl-C into another error, even while they are imported
             if not seen and not isinstance(error, KeyboardInterrupt):
                 raise
             seen.append(signal.SIGINT)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from idmetric.scoring.records import Records
 
 COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
-IMAGES = "images.jsonl"  # of each model in a gallery; literal, so that a mistyped folder needs no torch
+IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
 def is_meant(words: Sequence[str]) -> bool:
@@ -214,7 +214,7 @@ def _refresh(args: argparse.Namespace, gallery: Gallery) -> int:
     if args.no_update and not args.sources:
         return 0
     if not args.sources:
-        len(gallery)  # an error if there is no gallery: an answer makes none
+        len(gallery)  # an error if there is no gallery, as an answer does not create one
     try:
         return 4 if _update(args, gallery, quick=True, wait=bool(args.sources)).unreadable else 0
     except (BusyError, GalleryWriteError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-# literals, so that --help need not import torch; tests compare them with idmetric.distance.matrix
+# literals, as --help should not import torch; tests compare them with idmetric.distance.matrix
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -99,7 +99,7 @@ def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: st
     """Add --on-error.
 
     Args:
-        fail: what the command does at an unreadable image. skip: what it does instead.
+        fail: action at an unreadable image. skip: the alternative action.
     """
     marks = {name: " (default)" if name == default else "" for name in ("fail", "skip")}
     text = f"unreadable images: {fail}{marks['fail']}, or {skip}{marks['skip']}"

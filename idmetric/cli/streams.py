@@ -1,4 +1,4 @@
-"""stdout and stderr that cannot end a run: closed by the shell, strict about names, or read by nobody any more."""
+"""Robust stdout and stderr: closed by the shell, strict about names, or read by nobody any more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Options = ParamSpec("Options")
 
 
 def guarded(main: Callable[Options, int]) -> Callable[Options, int]:
-    """A command that no stream can end before its results are written.
+    """Keep a command running until its results are written, whatever happens to its streams.
 
-    - Descriptors 0 to 2 that the shell has closed (`>&-`) are opened on the null device, or the next file opened would
-      get their number, and messages with it. `sys.stdout` stays None, so that a command can refuse to print results.
+    - Descriptors 0 to 2 that the shell has closed (`>&-`) are opened on the null device, since the next file opened
+      would otherwise receive their output. `sys.stdout` stays None, and a command can refuse to print results.
     - Messages that cannot be written to stderr are dropped.
     - Bytes of file names that are not text are written to stdout as `\\udcXX`, as JSON writes them.
     - Output for a stdout that nobody reads any more is dropped, and the status is 1.

@@ -158,7 +158,7 @@ def _recipe(
     if data is None:
         folder = scratch if args.dry_run else args.out / SMOKE_DATA
         processes.on_main(lambda: len(module.smoke_data(folder)))
-        data = module.smoke_data(folder)  # what is there already is read
+        data = module.smoke_data(folder)  # reads the existing files
     seed_all(settings.seed)  # new weights follow from the seed
     recipe: Recipe = module.build(config, data, processes)
     return recipe, data

@@ -48,7 +48,7 @@ class Print:
 
 @dataclass(frozen=True)
 class Copy:
-    """How far an image is a copy of another.
+    """The extent to which an image is a copy of another.
 
     Attributes:
         agreement: where they agree least, in [-1, 1]; 1 = the same pixels. 0 if no crop of one resembles the other, or

@@ -34,7 +34,7 @@ DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "w
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
 _PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
-_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, so that it does not depend on size
+_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 
 
 # Near-duplicates
@@ -57,7 +57,7 @@ def near_duplicates(
     Args:
         gallery: up to date.
         neighbours: number of nearest images that are compared with each.
-        max_distance: also link images this near by `cls`, such as the pictures of a burst, whatever their pixels.
+        max_distance: also link images this near by `cls`, such as the pictures of a burst, with any pixels.
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.
@@ -102,9 +102,9 @@ def _near_duplicates(
 
 
 def sharpness(image: Image.Image) -> float:
-    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the greys, at 256 pixels.
+    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the grays, at 256 pixels.
 
-    The division is ours: it keeps a brighter copy from being a sharper one. 0 for an image of one grey.
+    The division is ours: without it, a brighter copy would count as sharper. 0 for an image of a single gray.
     """
     scale = _SHARPNESS_SIDE / max(image.size)
     width, height = (max(3, round(side * scale)) for side in image.size)

@@ -43,7 +43,7 @@ class Gallery:
         folder: holds the gallery; several models may share it. The first `update` creates it.
         metric: the model. Only embeddings of exactly its weights and settings are ever used.
         masked: embed only subjects, by masks. outside, mask_id: see `Embedder.embed`.
-        patches: keep patch tokens too (megabytes per image), so that `rerank` need not embed again.
+        patches: keep patch tokens too (megabytes per image), which `rerank` would otherwise embed again.
         opened: the name with which `idmetric.load` opens the model again. opened_revision: the commit, if one was asked
             for. The command line records both.
     """
@@ -72,7 +72,7 @@ class Gallery:
         self._damage: GalleryError | None
         self.reload()
 
-    # What is in it
+    # Contents
 
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""

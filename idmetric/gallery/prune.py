@@ -31,7 +31,9 @@ class Pruned:
     def __str__(self) -> str:
         parts = [f"{self.embeddings} embeddings"]
         if self.others:
-            parts.append(f"what {len(self.others)} other models, weights or versions left ({', '.join(self.others)})")
+            parts.append(
+                f"the embeddings of {len(self.others)} other models, weights or versions ({', '.join(self.others)})"
+            )
         return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
 
 

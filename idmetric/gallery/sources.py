@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """What identifies the image in the gallery."""
+        """The image's identity in the gallery."""
         return (self.place, *self.files)
 
 

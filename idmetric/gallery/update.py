@@ -164,5 +164,5 @@ def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
 
 
 def _is_trusted(known: Item, stamp: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the files are certainly those that were hashed: any write changes ctime, and nobody can set it."""
+    """Whether the files are certainly unchanged since they were hashed: a write changes ctime, which nobody can set."""
     return bool(stamp) and stamp == known.stamp and all(max(s[1], s[2]) < known.hashed - _TICK for s in stamp)

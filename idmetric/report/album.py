@@ -1,7 +1,7 @@
-"""What a page of scores shows with the numbers, collected while images are scored: pictures and matched patches.
+"""Pictures and matched patches for a page of scores, collected while images are scored.
 
 Nothing is read or embedded twice. A picture is kept as the few kilobytes that go into the page, an image's matches as
-two bytes and a cosine for each patch; of them only those of the nearest images are kept.
+two bytes and a cosine for each patch, and only for the nearest images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MATCHES = 3_500_000  # bytes for all matches of a page
 
 @dataclass
 class Entry:
-    """A row of scores, the image that it is of, the reference that this is shown beside, and their matches."""
+    """A row of scores, its image, the reference shown next to the image, and their matches."""
 
     row: dict[str, Any]
     image: File
@@ -38,8 +38,8 @@ class Album:
     """Pictures and matches of a page.
 
     Args:
-        count: of pictures that the page will show, which share its room.
-        details: of how many images, the nearest, matches are kept; 0 = none.
+        count: number of pictures on the page, which share its room.
+        details: number of nearest images with matches; 0 = none.
     """
 
     def __init__(self, metric: Embedder, count: int, details: int) -> None:
@@ -59,13 +59,13 @@ class Album:
         self.pictures[file] = data_uri(picture, self._limit)
 
     def tokens(self, file: File, masked: bool, embedding: Embedding) -> Tokens | None:
-        """What matches of an image are made from; None where its model has no patches, or they cannot be placed."""
+        """Return the tokens for an image's matches; None if its model has no patches, or they cannot be placed."""
         if not self.details or embedding.patches is None or (embedding.grid is None and masked):
             return None
         return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)
 
     def add(self, row: dict[str, Any], image: File, reference: File, own: Tokens | None, other: Tokens | None) -> None:
-        """A row, with the tokens of its image and of the reference."""
+        """Add a row, with the tokens of its image and of the reference."""
         matches = None
         if own is not None and other is not None:
             matches = matches_of(other, own, self._metric.device)
@@ -75,10 +75,10 @@ class Album:
             self._forget()
 
     def finish(self, rows: Sequence[dict[str, Any]]) -> list[Entry]:
-        """The entries in the order of the rows.
+        """Return the entries in the order of the rows.
 
         Raises:
-            ValueError: if they are not of these rows.
+            ValueError: if the entries belong to other rows.
         """
         self._forget()
         own = {id(entry.row): entry for entry in self.entries}
@@ -87,7 +87,7 @@ class Album:
         return [own[id(row)] for row in rows]
 
     def _forget(self) -> None:
-        """Keep the matches of the nearest, as many as there may be and have room."""
+        """Keep the matches of the nearest images, as far as `details` and the room allow."""
         kept, size = 0, 0
         for entry in sorted(self.entries, key=lambda e: e.row["distance"]):
             if entry.matches is not None:

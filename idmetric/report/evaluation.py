@@ -27,13 +27,13 @@ LINES = 200  # of a list of items: the hardest
 _SMALL = 12_000  # bytes of an item's picture, at most
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
-    "oracle": "Part edits beside the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
+    "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes",
 }  # fmt: skip
 
 
 def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
-    """The page of models under a protocol.
+    """Make the page of models under a protocol.
 
     Args:
         data: the manifest; items that are its images are listed with their pictures.
@@ -55,7 +55,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
 
 
 def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
-    """All plots that the items allow, as SVG data URIs."""
+    """Draw all plots that the items allow, as SVG data URIs."""
     from idmetric.report.plots import draw
 
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def _caption(path: Path) -> str:
-    """The caption of plot.DATASET.KIND.svg or plot.KIND.svg."""
+    """Return the caption of plot.DATASET.KIND.svg or plot.KIND.svg."""
     *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
     return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
@@ -89,7 +89,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A list of items: the hardest first."""
+    """A list of items, the hardest first."""
 
     title: str
     about: str
@@ -99,7 +99,7 @@ class Table:
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """The items of a result that name images of the data."""
+    """List the items of a result that name images of the data."""
     found = []
     for kind, columns in result.items.items():
         pictured = {name for name, values in columns.items() if _are_images(values, ids)}
@@ -133,7 +133,7 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _hardest(columns: Columns, numbers: set[str]) -> tuple[list[int], str]:
-    """The items to show, in order, and their description."""
+    """Return the items to show, in order, and their description."""
     if {"score", "same"} <= columns.keys():
         score, same = np.asarray(columns["score"], float), np.asarray(columns["same"], bool)
         own, other = (np.flatnonzero(where) for where in (same, ~same))
@@ -165,7 +165,7 @@ def _cell(value: Any, name: str, pictured: set[str], numbers: set[str], ids: Map
 
 
 def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
-    """Name -> picture of each listed image; unreadable ones are left out."""
+    """Return name -> picture of the listed images, without unreadable ones."""
     if data is None:
         return {}
     wanted = dict.fromkeys(c.at for table in tables for line in table.lines for c in line if c.at is not None)

@@ -1,4 +1,4 @@
-"""Heatmaps over images, as pictures: PIL and NumPy alone.
+"""Pictures of heatmaps over images; needs only Pillow and NumPy.
 
 overlay("desk.jpg", heat, truth=mask).save("desk_heat.png")
 """
@@ -11,16 +11,16 @@ from PIL import Image
 
 from idmetric.images.read import ImageLike, read_image
 
-# dark violet, blue-green, green, yellow: lightness rises evenly, so it reads in grey and to colour-blind eyes
+# dark violet, blue-green, green, yellow: lightness rises evenly, so it is readable in gray and for color-blind people
 _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
 _EDGE = (255, 0, 0)
 
 
 def colours(values: ArrayLike, low: float | None = None, high: float | None = None) -> NDArray[np.uint8]:
-    """Values (H, W) as RGB (H, W, 3), from dark (low) to bright (high); by default the lowest and the highest value.
+    """Color values (H, W) as RGB (H, W, 3), from dark (low, default the minimum) to bright (high, the maximum).
 
     Raises:
-        ValueError: if a value is not finite, or the shape is another.
+        ValueError: if a value is not finite, or the shape is not (H, W).
     """
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 2 or not v.size or not np.isfinite(v).all():
@@ -43,14 +43,14 @@ def overlay(
     low: float | None = None,
     high: float | None = None,
 ) -> Image.Image:
-    """An image with its heatmap over it, at the heatmap's size.
+    """Blend a heatmap over its image, at the heatmap's size.
 
     Args:
-        image: see `idmetric.images.read.read_image`; scaled to the heatmap's size where it has another.
+        image: see `idmetric.images.read.read_image`; scaled to the heatmap's size.
         heat: (H, W), see `idmetric.scoring.heatmaps.heatmaps`; a torch tensor on the CPU does.
-        truth: bool (H, W), a mask whose outline is drawn red.
-        opacity: of the colours, 0..1. low, high: the values of the darkest and brightest colour, for several pictures
-            of one scale.
+        truth: bool (H, W), a mask; its outline is drawn in red.
+        opacity: of the colors, 0..1. low, high: values of the darkest and brightest color, to give several pictures
+            one scale.
 
     Raises:
         ValueError: for an opacity outside 0..1, or shapes that differ.
@@ -69,7 +69,7 @@ def overlay(
 
 
 def outline(mask: ArrayLike, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Pixels of a mask (H, W) that touch a pixel outside it."""
+    """Return the pixels of a mask (H, W) that touch a pixel outside it."""
     m = np.asarray(mask).astype(bool)
     if m.shape != size:
         raise ValueError(f"a mask of {m.shape} over a heatmap of {size}")

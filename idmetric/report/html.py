@@ -1,6 +1,6 @@
 """The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
 
-See `idmetric.report.page` for what all pages have in common.
+See `idmetric.report.page` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from idmetric.report.album import Album, Entry
     from idmetric.scoring.scores import Scores
 
-_BINS = 100  # of the strip of distances
-_DOT = 9.0  # from one to the next above it, in pixels, where there is room
-_STRIP = 96  # its height in pixels, at most, where many share a bin
+_BINS = 100  # in the strip of distances
+_DOT = 9.0  # distance between stacked dots in pixels, if there is room
+_STRIP = 96  # greatest height of the strip in pixels
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A threshold that the page offers; without `firm` it splits the images, but the page gives no verdict by it."""
+    """A threshold that the page offers; if it is not `firm`, it sorts the images without a verdict."""
 
     label: str
     distance: float
@@ -39,7 +39,7 @@ class Offer:
 
 
 def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) -> str:
-    """The page of scores; it starts at the first threshold: the given one, or that of the references.
+    """Make the page of scores; it starts at the first threshold, the given one or that of the references.
 
     Args:
         album: the pictures and matches of the rows; it has watched the scoring.
@@ -89,7 +89,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
 
 def _offers(scores: Scores) -> list[Offer]:
-    """The thresholds that the page offers."""
+    """Return the thresholds that the page offers."""
     offered = [] if scores.threshold is None else [Offer("given", scores.threshold)]
     if scores.baseline is not None:
         firm = len(scores.baseline.distances) >= ENOUGH
@@ -102,7 +102,7 @@ def _offers(scores: Scores) -> list[Offer]:
 
 
 def _is_itself(entry: Entry) -> bool:
-    """Whether an image is the very file that it is shown beside: no copy of it, and no news."""
+    """Whether an image is the same file as the reference next to it, which makes it no copy."""
     return os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
 
 
@@ -111,11 +111,11 @@ def _is_itself(entry: Entry) -> bool:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where distances lie.
+    """The axis of distances.
 
     Attributes:
         low, high: its ends, round numbers. step: of the slider. ticks: x in percent, and text.
-        dots: x in percent and y in pixels of each distance, those of a bin above each other. height: in pixels.
+        dots: x in percent and y in pixels of each distance; dots of a bin are stacked. height: in pixels.
         real: name, and x in percent, of each genuine photo.
     """
 
@@ -128,7 +128,7 @@ class Axis:
     real: list[tuple[str, float]]
 
     def percent(self, value: float) -> float:
-        """Where a distance lies between the ends, 0..100; one that is no number, at the far end."""
+        """Return the position of a distance between the ends, 0..100; NaN lies at the far end."""
         return _percent(value, self.low, self.high)
 
 
@@ -148,7 +148,7 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
     places = []
     apart = min(_DOT, _STRIP / max(Counter(bins).values()))
     for distance, cell in zip(distances, bins, strict=True):
-        # a few dots stand where their distances are, many in columns
+        # a few dots stand at their distances, many in columns
         x = _percent(distance, low, high) if apart == _DOT else round(100 * (cell + 0.5) / _BINS, 2)
         places.append({"x": x, "y": round(2 + apart * stacked[cell], 1)})
         stacked[cell] += 1
@@ -161,16 +161,16 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below."""
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least this."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
 
 
 def _short(paths: Sequence[str]) -> list[str]:
-    """Paths without the folders that they all share."""
+    """Remove the folders that all paths share."""
     try:
         shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    except ValueError:  # absolute and relative ones, or several drives
+    except ValueError:  # absolute and relative paths, or several drives
         shared = ""
     return [os.path.relpath(path, shared) if shared else path for path in paths]
 
@@ -179,11 +179,11 @@ def _short(paths: Sequence[str]) -> list[str]:
 
 
 def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
-    """What the script draws; all heatmaps of a page share one scale."""
+    """Return the data that the script draws; all heatmaps of a page share one scale."""
     found = [entry.matches for entry in entries if entry.matches is not None]
     cosines = [side.cosine for m in found for side in (m.reference, m.image)]
     known = np.concatenate(cosines) if cosines else np.array([0.0, 1.0])
-    low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colours no longer change
+    low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colors no longer change
     return {
         "low": round(max(low, 0), 4), "high": round(max(low + 0.01, high), 4),
         "palette": base64.b64encode(colours(np.linspace(0, 1, 256)[None]).tobytes()).decode("ascii"),

@@ -1,9 +1,9 @@
-"""Which patch of a reference each patch of an image resembles most, and the other way round, in a few kilobytes.
+"""The most similar patch of a reference for each patch of an image, and vice versa, in a few kilobytes.
 
     own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
-    matches_of(own, other)  # for each patch of the one the best of the other, with their cosine
+    matches_of(own, other)  # for each patch of one image the most similar patch of the other, with their cosine
 
-A patch outside a subject's mask (see `idmetric.distance.patches.covered`) has no partner and is nobody's.
+A patch outside a subject's mask (see `idmetric.distance.patches.covered`) has no partner and is no partner.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 from idmetric.distance.patches import Layout, covered
 from idmetric.models.embedding import Embedding
 
-NOBODY = 65535  # as a patch's partner: it has none
+NOBODY = 65535  # the partner of a patch without one
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """An image's patch tokens, at unit length and in half precision, to be kept until they are compared.
+    """An image's patch tokens of unit length, in half precision to save memory until they are compared.
 
     Attributes:
-        unit: (P, D), P = rows * columns of `where`. inside: (P,), those that belong to the subject.
+        unit: (P, D), P = rows * columns of `where`. inside: bool (P,), whether a patch belongs to the subject.
     """
 
     unit: Tensor
@@ -47,9 +47,9 @@ class Side:
     """The patches of one of two images.
 
     Attributes:
-        grid: rows and columns. share: of the picture's height and width, what they cover.
+        grid: rows and columns. share: the shares of the picture's height and width that they cover.
         partner: (P,) number of the most similar patch of the other image, or NOBODY.
-        cosine: (P,) to it, -1..1; 0 where there is none.
+        cosine: (P,) similarity to it, -1..1; 0 without a partner.
     """
 
     grid: tuple[int, int]
@@ -58,7 +58,7 @@ class Side:
     cosine: NDArray[np.float32]
 
     def packed(self) -> dict[str, Any]:
-        """For JSON: bytes as base64. Cosines below 0 become 0, the others 0..255."""
+        """Return values for JSON, with bytes as base64; cosines of 0..1 become 0..255, lower ones 0."""
         levels = np.rint(self.cosine.clip(0, 1) * 255).astype(np.uint8)
         return {
             "grid": list(self.grid), "share": [round(s, 4) for s in self.share],
@@ -68,23 +68,23 @@ class Side:
 
 @dataclass(frozen=True)
 class Matches:
-    """A reference and an image."""
+    """The matched patches of a reference and an image."""
 
     reference: Side
     image: Side
 
     def packed(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return values for JSON."""
         return {"reference": self.reference.packed(), "image": self.image.packed()}
 
     @property
     def size(self) -> int:
-        """Bytes, about, of its JSON."""
+        """Approximate number of bytes of its JSON."""
         return 4 * (len(self.reference.partner) + len(self.image.partner)) + 200
 
 
 def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
-    """Tokens of an embedding of one image; None without patches, or more of them than numbers (`NOBODY`)."""
+    """Return the tokens of one image's embedding; None without patches, or with more than `NOBODY` can number."""
     count = where.grid[0] * where.grid[1]
     if embedding.patches is None or not 0 < count < NOBODY or embedding.patches.shape[1] < count:
         return None
@@ -93,10 +93,10 @@ def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
 
 
 def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu") -> Matches:
-    """Best partners both ways, by cosine; of equal ones the first.
+    """Find the most similar patches in both directions, by cosine; of equal ones the first.
 
     Args:
-        device: where they are compared.
+        device: computes the comparison.
     """
     a, b = reference.unit.to(device).float(), image.unit.to(device).float()
     similar = a @ b.T

@@ -1,7 +1,7 @@
-"""What pages have in common: one HTML file that opens from disk and asks nothing of the network.
+"""The common parts of pages: one HTML file that opens from disk and loads nothing from the network.
 
-Everything is inside: pictures as data addresses, style, script, numbers. Names and reasons come from files and are
-untrusted: every one is escaped, and the page's content security policy runs no script but its own and loads nothing.
+Pictures (as data addresses), style, script and numbers are all in the file. Names and reasons come from files and are
+untrusted, so each is escaped, and the page's content security policy runs only the page's script and loads nothing.
 The same numbers and pictures give the same page.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
-    """A page of a template, with its scripts, one after the other, and `data` as JSON for these to read.
+    """Render a template with its scripts, one after the other, and with `data` as JSON that they read.
 
     Raises:
         ImportError: without jinja2.
@@ -39,7 +39,7 @@ def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values:
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template(f"{name}.html").render(
         version=__version__,
-        style=Markup(_text("style.css")),  # our own files need no escape
+        style=Markup(_text("style.css")),  # the package's files need no escape
         script=Markup(script),
         script_hash=f"sha256-{digest}",
         **{key: Markup(_json(value)) for key, value in data.items()},
@@ -59,7 +59,7 @@ def _environment() -> Environment:
 
 
 def _breaking(name: str) -> Markup:
-    """A file's name, escaped, that a line may end in after each folder and word."""
+    """Escape a file's name, and let lines break after each folder and word."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
@@ -70,13 +70,13 @@ def _text(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that may stand inside a script element, whose end nothing in it can spell."""
+    """Format JSON for a script element: nothing in it can end the element."""
     text = json_file.text(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page atomically; a file name's bytes that are not text become question marks.
+    """Write a page atomically; bytes of file names that are not text become question marks.
 
     Raises:
         OSError: if it cannot be written.
@@ -86,11 +86,11 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
 
 
 def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
-    """Whether a page (with plots) could be made there, to be asked before the work.
+    """Check, before the work, that a page (with plots) can be written there.
 
     Raises:
         ImportError: without jinja2, or matplotlib for plots.
-        OutputError: if its folder is absent or not to be written to, or it is a folder itself.
+        OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
     _environment()
     if plots:

@@ -1,6 +1,6 @@
 """Plots of evaluations as PNG or SVG files: ROC, precision and recall, distributions, oracle, sensitivity, reliability.
 
-    draw(results, Path("results"), "folder", "svg")  # all that the results' items allow
+    draw(results, Path("results"), "folder", "svg")  # all plots that the results' items allow
 
     pairs = {"tiny": Scored(scores, same)}
     roc(pairs, "roc.svg")
@@ -47,28 +47,28 @@ class Scored:
 
 
 def roc_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
-    """False-accept and true-accept rate at each threshold, from (0, 0) to (1, 1); equal scores are one step."""
+    """Return false-accept and true-accept rates at each threshold, from (0, 0) to (1, 1); equal scores are one step."""
     hits, seen, total = _steps(scores, same)
     own = hits[-1]
     return np.r_[0, (seen - hits) / (total - own)], np.r_[0, hits / own]
 
 
 def precision_recall_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
-    """Recall and precision at each threshold, highest first."""
+    """Return recall and precision at each threshold, highest first."""
     hits, seen, _ = _steps(scores, same)
     return hits / hits[-1], hits / seen
 
 
 def ecdf(values: ArrayLike) -> tuple[Array, Array]:
-    """The sorted values, and the share of values that are not above each."""
+    """Return the sorted values, and the share of values up to each."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     if not len(ordered):
-        raise ValueError("no values: a distribution needs one at least")
+        raise ValueError("no values: a distribution needs at least one")
     return ordered, np.arange(1, len(ordered) + 1) / len(ordered)
 
 
 def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
-    """Pairs of one identity, and pairs, that are accepted at each different score, highest first; and pairs in all."""
+    """Count accepted pairs of one identity, and all accepted pairs, at each score, highest first; and all pairs."""
     s, r = np.asarray(scores, dtype=np.float64), np.asarray(same, dtype=bool)
     if s.ndim != 1 or s.shape != r.shape or r.all() or not r.any():
         raise ValueError(f"needs scores (N,) and labels of both kinds, got {s.shape}, {int(r.sum())} of {r.size} true")
@@ -81,7 +81,7 @@ def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
 
 
 def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
-    """ROC curves of models, with their areas; chance is dashed."""
+    """Draw ROC curves of models, with their areas; chance is dashed."""
     figure, [axes] = _figure(1, 1)
     for name, found in pairs.items():
         x, y = _thinned(*roc_curve(found.score, found.same))
@@ -92,7 +92,7 @@ def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
 
 
 def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
-    """Precision over recall of models, with their average precision; the share of pairs of one identity is dashed."""
+    """Draw precision over recall of models, with average precision; the share of pairs of one identity is dashed."""
     figure, [axes] = _figure(1, 1)
     for name, found in pairs.items():
         x, y = _thinned(*precision_recall_curve(found.score, found.same))
@@ -104,7 +104,7 @@ def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") 
 
 
 def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
-    """How similarities of one identity and of two are distributed: density above, ECDF below, a column a model."""
+    """Draw distributions of similarities of one identity and of two: density above, ECDF below, a column per model."""
     figure, axes = _figure(2, len(pairs), width=3.4)
     for column, (name, found) in enumerate(pairs.items()):
         s, r = np.asarray(found.score, dtype=np.float64), np.asarray(found.same, dtype=bool)
@@ -120,7 +120,7 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
 
 
 def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Place, title: str = "") -> None:
-    """ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
+    """Draw the ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
     figure, [axes] = _figure(1, 1)
     for name, values in scores.items():
         axes.plot(*_thinned(*ecdf(values)), label=name)
@@ -134,7 +134,7 @@ def sensitivity_bars(
     path: Place,
     names: tuple[str, str] = ("identity", "context"),
 ) -> None:
-    """Sensitivities to identity and to context with intervals, a panel for each factor (ID-Sim, Fig. 6, above).
+    """Draw sensitivities to identity and to context with intervals, a panel per factor (ID-Sim, Fig. 6, top).
 
     Args:
         found: model -> factor -> sensitivity to identity, and to the factor.
@@ -159,9 +159,9 @@ def sensitivity_bars(
 
 
 def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, samples: int = 200) -> None:
-    """Mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, below).
+    """Draw mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, bottom).
 
-    Levels that a single instance has, such as the angles of its own video, have no mean and are left out.
+    Levels with a single instance, such as the angles of one video, have no mean and are left out.
 
     Args:
         grids: model -> columns instance, factor, factor_change, identity_change, score; factor "none" marks points
@@ -191,7 +191,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
 
 
 def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The points at levels that at least two instances share among the chosen points."""
+    """Select the points at levels that at least two instances share among the chosen points."""
     owners: dict[float, set[Any]] = {}
     for level, name in zip(change[chosen].tolist(), instance[chosen], strict=True):
         owners.setdefault(level, set()).add(name)
@@ -199,7 +199,7 @@ def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) ->
 
 
 def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, title: str = "") -> None:
-    """Reliability of models' probabilities: share of pairs of one identity over the probability stated, counts below.
+    """Draw the reliability of models' probabilities: share of pairs of one identity over probability, counts below.
 
     Args:
         bins: model -> columns probability (mean of a bin), share, count; see `calibration.reliability`.
@@ -215,7 +215,7 @@ def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, ti
 
 
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
-    """All plots that the results' items allow, as `name`.PLOT.`ending`; of several datasets, each has its own.
+    """Draw all plots that the results' items allow, as `name`.PLOT.`ending`; each of several datasets has its plots.
 
     Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
     oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve.
@@ -249,7 +249,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
 
 def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
-    """Dataset (empty for a single one) -> model -> its pairs, if both kinds exist."""
+    """Return dataset (empty for a single one) -> model -> pairs, if both kinds exist."""
     found: dict[str, dict[str, Scored]] = {}
     for result in results:
         columns = result.items.get("pairs", {})
@@ -303,7 +303,7 @@ def _finish(figure: Figure, path: Place) -> None:
 
 
 def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """At most about `_POINTS` of the points, including the first and the last."""
+    """Keep about `_POINTS` of the points, including the first and the last."""
     if len(x) <= _POINTS:
         return x, y
     chosen = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))

@@ -1,4 +1,4 @@
-"""Embeddings and small pictures of scored images, kept in a folder."""
+"""Embeddings and small pictures of scored images in a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cache:
     nothing more is kept; scores do not depend on the cache.
 
     Args:
-        copies: keep the small pictures from which copies are found.
+        copies: keep the small pictures for the search of copies.
         say: called with a line for each damaged shard, and if the disk is full.
     """
 
@@ -45,9 +45,9 @@ class Cache:
     ) -> None:
         def damaged(error: DamagedShardError) -> None:
             error.path.unlink(missing_ok=True)
-            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): what it held is made again")
+            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): its images are embedded again")
 
-        with writing(folder):  # or all would be embedded first
+        with writing(folder):  # before anything is embedded
             folder.mkdir(parents=True, exist_ok=True)
 
         stores = {False: metric.about(), True: metric.about(outside, mask_id)}
@@ -98,7 +98,7 @@ class Cache:
             self._small.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
 
     def save(self) -> None:
-        """Write whatever is not in a file yet."""
+        """Write everything that is not in a file yet."""
         if not self._full:
             self._writing(self._save)
 
@@ -110,7 +110,7 @@ class Cache:
         return [store for store in (*self._of.values(), self._small) if store is not None]
 
     def _writing(self, write: Callable[[], object]) -> None:
-        """Write; if that fails, nothing more is kept: scores matter more than their cache."""
+        """Write; if that fails, keep nothing more, as scores matter more than their cache."""
         try:
             write()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Distances of images to references, and of pairs, with everything that is needed to read them.
+"""Distances of images to references, and of pairs, with the facts needed to interpret them.
 
     scores = idmetric.score(metric, ["mug_a.jpg", "mug_b.jpg"], "generated/", distance="joint")
     scores.rows[0]["distance"], scores.summary["mean"], scores.baseline.max
@@ -28,7 +28,7 @@ from idmetric.scoring.run import Run
 from idmetric.scoring.scores import COLUMNS, RequestError, Scores, columns_of
 from idmetric.scoring.settings import Progress, Settings, Watcher
 
-STORED = "stored"  # as a calibration: the file beside the model's weights
+STORED = "stored"  # names the calibration that is saved with the model's weights
 
 
 def score(
@@ -52,7 +52,7 @@ def score(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Scores:
-    """Distances of images to the references of one subject, sorted: lower = more surely the same identity.
+    """Compute distances of images to the references of one subject, sorted; lower = more surely the same identity.
 
     Args:
         references: image files of the subject: a path, a folder, a pattern, or a list of them.
@@ -63,12 +63,12 @@ def score(
         mask_id, outside: as in `Embedder.embed`.
         on_error: raise for unreadable images ("fail"), or list them in `Scores.skipped` ("skip").
         cache: a folder that keeps embeddings by the content of the images; a stopped run resumes from it.
-        calibration: adds `probability` to the rows; a file, a `Calibration`, or "stored" for the one that the model
-            brings. prior: the share of images with the same identity, in (0, 1); default: that of the calibration.
+        calibration: adds `probability` to the rows; a file, a `Calibration`, or "stored" for the one saved
+            with the model. prior: the share of images with the same identity, in (0, 1); default: of the calibration.
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`.
         threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
-        progress: called with the number of images that are done, and of all.
+        progress: called with (images done, images in all).
 
     Raises:
         RequestError: if references, images, masks or the calibration do not fit.
@@ -94,12 +94,12 @@ def score_pairs(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Scores:
-    """Distances of pairs of images, in their order.
+    """Compute distances of pairs of images, in their order.
 
     Args:
-        pairs: a CSV file with columns a,b[,mask_a,mask_b], whose other columns are carried through, or a list of
-            tuples (a, b) or (a, b, mask_a, mask_b).
-        memory: GiB for embeddings of images that may come again.
+        pairs: a CSV file with columns a,b[,mask_a,mask_b], and others that are carried through, or a list of tuples
+            (a, b) or (a, b, mask_a, mask_b).
+        memory: GiB for embeddings of images that may recur.
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Returns:
@@ -109,7 +109,7 @@ def score_pairs(
         RequestError: for a file of pairs that cannot be read; otherwise as `score`.
     """
     if "aggregate" in settings:
-        raise TypeError("score_pairs takes no aggregate: every pair is a row of its own")
+        raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     options = Settings(calibration=chosen, memory=memory, **settings)
     work = PairsFile(Path(pairs)) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
@@ -118,10 +118,10 @@ def score_pairs(
 
 
 def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None, distance: str) -> Calibration | None:
-    """The calibration that a file or "stored" names, after a check that it fits the model and the distance.
+    """Read the calibration that a file or "stored" names, and check that it fits the model and the distance.
 
     Raises:
-        RequestError: if the model brings none. CalibrationError: if it was made for another model or distance.
+        RequestError: if the model has none. CalibrationError: if it was made for another model or distance.
     """
     if calibration is None:
         return None
@@ -129,7 +129,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
         found = metric.calibration
     else:
         found = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
-        if not found.model.is_same(metric.calibrated_model(files=False)):  # mostly the revision suffices
+        if not found.model.is_same(metric.calibrated_model(files=False)):  # the revision usually suffices
             found.check_model(metric.calibrated_model())
     if found is None:
         raise RequestError(
@@ -147,7 +147,7 @@ def compare(
     progress: Progress | None = None,
     watcher: Watcher | None = None,
 ) -> Scores:
-    """Scores of files that are listed and checked; see `score`.
+    """Score files that are listed and checked; see `score`.
 
     Args:
         watcher: sees images and rows as they come.
@@ -166,13 +166,13 @@ def compare(
     except ImageReadError as error:
         raise run.reader.unreadable(work.files) or error from error
     finally:
-        if run.reader.cache is not None:  # also where the run is stopped
+        if run.reader.cache is not None:  # also if the run is stopped
             run.reader.cache.save()
     return _scores(rows, work, run, metric.signature(settings.distance), settings)
 
 
 def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[str, str], settings: Settings) -> Scores:
-    """The rows ranked and in order: by distance, pairs as they are given."""
+    """Rank the rows; sort them by distance, except pairs, which keep their order."""
     for row in rows:
         row.update(rounded(row))
     ranked = sorted(rows, key=lambda row: row["distance"])

@@ -14,7 +14,7 @@ from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
 from idmetric.io.output import is_same_file
 from idmetric.scoring.records import Record
 
-_PRINTS = 256  # images compared last: a print is 30 times as large as the picture that it is made from
+_PRINTS = 256  # most prints in memory; one is 30 times as large as its picture
 
 
 class CopyWarning(UserWarning):
@@ -22,18 +22,18 @@ class CopyWarning(UserWarning):
 
 
 def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
-    """The picture (SIZE, SIZE, 3) from which copies are found."""
+    """Resize a picture to (SIZE, SIZE, 3) for the search of copies."""
     return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
 
 
 class Prints:
-    """The prints of the images compared last."""
+    """The prints of the most recently compared images."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Print] = OrderedDict()
 
     def of(self, name: str, small: NDArray[np.uint8] | None) -> Print | None:
-        """The print of an image; None without its small picture."""
+        """Return the print of an image; None without its small picture."""
         if small is None:
             return None
         found = self._kept.get(name)
@@ -72,7 +72,7 @@ def warn_of_repeated_references(prints: Mapping[str, Print | None]) -> None:
 
 
 def _closest(own: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy] | None:
-    """The reference with the highest agreement; None without references or prints."""
+    """Find the reference with the highest agreement; None without references or prints."""
     if own is None:
         return None
     looks = [(name, compare(other, own)) for name, other in references.items() if other is not None]

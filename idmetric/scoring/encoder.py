@@ -26,7 +26,7 @@ _AHEAD = 2  # windows of pairs that are read while one is embedded
 
 
 class Encoder:
-    """Embeds files in batches, so that memory does not grow with their number.
+    """Embeds files in batches, in memory that does not grow with their number.
 
     Args:
         on_cpu: move embeddings to the CPU, as many of them are kept.
@@ -40,21 +40,21 @@ class Encoder:
         self._scores_patches = needs_patches(settings.distance)
 
     def images(self, files: Sequence[File], progress: Progress) -> Iterator[tuple[File, Seen]]:
-        """The images in order, without unreadable ones; at most three batches are decoded at once."""
+        """Yield the images in order, without unreadable ones; at most three batches are decoded at once."""
         size, done = self._settings.batch_size, 0
         threads = self._settings.threads
         with closing(in_order(self._reader.read, files, threads=threads, waiting=2 * size)) as ahead:
             while part := list(islice(ahead, size)):
                 yield from self.see([x for x in part if x is not None])
                 done += len(part)
-                part.clear()  # its pixels go before the next are waited for
+                part.clear()  # frees its pixels before waiting for the next
                 progress(done, len(files))
 
     def windows(self, pairs: Pairs) -> Iterator[tuple[list[Pair], Mapping[File, Seen]]]:
-        """Neighboring pairs with their images, as many as make a batch; the next two are read meanwhile.
+        """Yield a batch of adjacent pairs with their images at a time; the next two batches are read meanwhile.
 
-        Images are kept in `Memory`, so that one that comes again soon is read and embedded once. Windows depend on the
-        pairs alone, not on the images in memory: so a resumed run passes the same batches to the model.
+        Images stay in `Memory`; those that recur soon are read and embedded once. Windows depend only on the pairs,
+        not on the images in memory, and a resumed run passes the same batches to the model.
         """
         memory = Memory(self._settings.memory * 2**30)
         ahead: deque[tuple[list[Pair], list[File], list[Future[Loaded | None]]]] = deque()
@@ -114,11 +114,11 @@ class Encoder:
         return {x.file: self._seen(x, x.small, embedding) for x, embedding in zip(fresh, together, strict=True)}
 
     def _finite(self, batch: list[Loaded]) -> tuple[Embedding, list[Loaded]]:
-        """The embedding of a batch, and its images; images with features that are not finite are skipped."""
+        """Embed a batch; returns the embedding and its images, without images that have non-finite features."""
         try:
             return self._metric.embed(
                 [x.pixels for x in batch if x.pixels is not None], batch_size=self._settings.batch_size,
-                masks=[x.mask for x in batch], outside="keep",  # load_image has painted it
+                masks=[x.mask for x in batch], outside="keep",  # load_image has applied it
                 patches=self._reader.patches,
             ), batch  # fmt: skip
         except NonFiniteError as error:

@@ -1,4 +1,4 @@
-"""The image files of a request: references and candidates, their masks, and all files that a run reads."""
+"""The files of a request: references and candidates, their masks, and all files that a run reads."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Cross:
 
     @property
     def files(self) -> Iterator[File]:
-        """References and candidates; the masks of none are named."""
+        """References and candidates, without masks of their own."""
         return ((path, None) for path in (*self.references, *self.candidates))
 
     @property
     def pictures(self) -> int:
-        """How many pictures a page of the scores shows."""
+        """The number of pictures on a page of the scores."""
         return len(self.references) + len(self.candidates)
 
     @property
     def masked(self) -> set[bool]:
-        """Whether there are images with a mask of their own (True), and without one (False)."""
+        """Whether some images name a mask (True), and some do not (False)."""
         return {False}
 
 
@@ -61,7 +61,7 @@ def cross(
     include_references: bool = False,
     names: Names = ARGUMENTS,
 ) -> Cross:
-    """The files that references and images name: paths, folders, patterns, or lists of them.
+    """List the files that references and images name: paths, folders, patterns, or lists of them.
 
     Args:
         include_references: keep references that are among the images.
@@ -100,7 +100,7 @@ def _several(source: PathLike | Iterable[PathLike]) -> Iterable[PathLike]:
 
 
 def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
-    """The mask of an image: its own, or one in the folder; None without either."""
+    """Return the mask of an image: its own, or one in the folder; None without either."""
     path, mask = file
     return mask if mask is not None or mask_dir is None else paths.mask_of(mask_dir, path)
 
@@ -108,13 +108,13 @@ def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
 def check_masks(
     work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str, names: Names = ARGUMENTS
 ) -> None:
-    """Refuse masks that the model does not take, a label without masks, and two images that would share a mask.
+    """Refuse masks for a model that takes none, a label without masks, and two images that would share a mask.
 
     Args:
         has_label: whether a `mask_id` is given. preprocessing: of the model.
 
     Raises:
-        RequestError: saying which.
+        RequestError: naming the fault.
     """
     masked = mask_dir is not None or True in work.masked
     if masked and preprocessing == "release":
@@ -134,7 +134,7 @@ def check_masks(
 
 
 def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:
-    """Images and masks, as they come."""
+    """Yield images and masks in order."""
     for file in work.files:
         mask = mask_path(mask_dir, file)
         yield from (file[0], mask) if mask else (file[0],)

@@ -1,4 +1,4 @@
-"""Heatmaps of a subject's places in an image: cosine similarity of patch tokens to those of reference images.
+"""Heatmaps of a subject in an image: cosine similarity of its patch tokens to patch tokens of references.
 
     maps = heatmaps(metric, "mug.jpg", ["desk.jpg", "shelf.jpg"], masks="mug_mask.png")  # each (H, W), its image's size
     both = subject_maps(metric, {"shirt": "a.jpg", "jacket": "b.jpg"}, "two_people.jpg")  # ID-Sim, Fig. 23
@@ -35,18 +35,18 @@ def heatmaps(
     match: Match = "prototype",
     batch_size: int = 32,
 ) -> list[Tensor]:
-    """Similarity of every place of each target to the subject that all references show.
+    """Map the similarity of every place of each target to the subject of the references.
 
     Args:
         references: one image of the subject or several, or their embedding (with weights where masks were given).
-        targets: images to look for it in.
+        targets: images to search for the subject.
         masks, mask_id: subject masks of the references, see `Embedder.embed`.
-        outside: what becomes of the references' pixels outside their masks; kept by default, as in PerSAM.
+        outside: treatment of the references' pixels outside their masks; kept by default, as in PerSAM.
         match: see the module.
         batch_size: images per pass.
 
     Returns:
-        For each target cosines (H, W) of its own height and width, interpolated between the patches' centres.
+        For each target cosines (H, W) at its height and width, interpolated between the patches' centers.
 
     Raises:
         ImageReadError: naming the image that cannot be read.
@@ -76,9 +76,9 @@ def subject_maps(
     temperature: float = 0.1,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """A map of each of several subjects in one image (ID-Sim, Fig. 23).
+    """Map each of several subjects in one image (ID-Sim, Fig. 23).
 
-    The figure shows each query's map, and says nothing of how subjects compete; `share` lets them, see `compete`.
+    The figure shows each query's map without any competition of subjects; `share` adds one, see `compete`.
 
     Args:
         subjects: name -> references, see `heatmaps`. masks: name -> their masks.
@@ -104,7 +104,7 @@ def subject_maps(
 
 
 def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> Layout:
-    """How the patches of an image of that size lie, given its embedding (of this one image, without a mask)."""
+    """Return the layout of the patches of an image of this size, given its embedding (of one image, without a mask)."""
     seen = metric.size_for(height, width)
     if embedded.grid is None:  # VisIDEmbed: square cells, as many as have weight
         count = patch_tokens(embedded).shape[1] if embedded.weights is None else int((embedded.weights[0] > 0).sum())
@@ -118,6 +118,6 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
 
 
 def coverage(mask: ImageLike | Tensor, where: Layout) -> Tensor:
-    """How much of each patch (rows, columns) a mask of the whole image covers."""
+    """Return the share of each patch (rows, columns) that a mask of the whole image covers."""
     seen = read_mask(mask, where.seen)[: where.covered[0], : where.covered[1]]
     return F.adaptive_avg_pool2d(seen[None], where.grid)[0]

@@ -1,4 +1,4 @@
-"""Embedded images in memory, and reading of pairs ahead of their comparison."""
+"""Embedded images in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from idmetric.scoring.scores import File
 
 
 class Kept(Protocol):
-    """Data that a `Watcher` wants back with an image."""
+    """Data of a `Watcher` that is kept with an image."""
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +39,7 @@ class Seen:
 
 
 class Memory:
-    """The images used last, up to a number of bytes; images in use or awaited stay, however large."""
+    """The most recently used images, up to a number of bytes; images in use or announced stay, however large."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -72,7 +72,7 @@ class Memory:
         self._wanted.subtract(files)
         self._wanted = +self._wanted
         spare, left = [], self._bytes
-        for file, seen in self._kept.items():  # from the one unused for longest; as far as it takes, for there are many
+        for file, seen in self._kept.items():  # least recently used first
             if left <= self._limit:
                 break
             if not self._wanted[file]:

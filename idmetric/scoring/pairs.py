@@ -15,12 +15,12 @@ from idmetric.io.text_file import MOST
 from idmetric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
-_CANDIDATES = ("gen", "image")  # only these headers say which of the two images a column `mask` belongs to
+_CANDIDATES = ("gen", "image")  # only with these headers a column `mask` belongs to one of the images
 _COLUMNS = ("a", "b", "mask_a", "mask_b")  # without a header
 
 
 def _aliases() -> dict[str, str]:
-    """Headers of images and masks, and which of `_COLUMNS` they mean."""
+    """Map headers of images and masks to `_COLUMNS`."""
     found = {name: side for side, names in _SIDES.items() for name in names}
     for side, names in _SIDES.items():
         found |= {mask: f"mask_{side}" for name in names for mask in (f"mask_{name}", f"{name}_mask")}
@@ -50,7 +50,7 @@ class Pairs:
     """Pairs in memory: `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths.
 
     Attributes:
-        masked: whether there are images with a mask (True), and images without one (False).
+        masked: whether some images have a mask (True), and some have none (False).
         other: names of the columns that are carried through to the scores.
 
     Raises:
@@ -72,16 +72,16 @@ class Pairs:
 
     @property
     def files(self) -> Iterator[File]:
-        """The images of all pairs, with their masks; images of several pairs come again."""
+        """The images of all pairs, with their masks; images of several pairs recur."""
         return (file for pair in self for file in pair.files)
 
     @property
     def pictures(self) -> int:
-        """How many pictures a page of the scores shows: each reference once."""
+        """The number of pictures on a page of the scores, with each reference once."""
         return len({pair.files[0] for pair in self}) + len(self)
 
     def windows(self, files: int) -> Iterator[list[Pair]]:
-        """The pairs in runs of neighbors that name at most `files` different images (a pair may name two)."""
+        """Split the pairs into runs that name at most `files` different images (a single pair may name two)."""
         part: list[Pair] = []
         named: set[File] = set()
         for pair in self:
@@ -108,12 +108,12 @@ class PairsFile(Pairs):
 
     Args:
         path: CSV with columns a,b[,mask_a,mask_b], a header with other names of these, or none. Paths in it are
-            relative to its folder. What can be read only once (a pipe) is copied to a temporary file.
+            relative to its folder. A pipe, which can be read only once, is copied to a temporary file.
 
     Attributes:
-        masked: whether there are images with a mask (True), and images without one (False).
-        other: names of the columns that are carried through to the scores. One that has the name of a column of scores
-            is called `input_NAME`.
+        masked: whether some images have a mask (True), and some have none (False).
+        other: names of the columns that are carried through to the scores. A name that scores use already becomes
+            `input_NAME`.
 
     Raises:
         RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
@@ -178,7 +178,7 @@ class PairsFile(Pairs):
         return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
 
     def _header(self, line: list[str]) -> list[str] | None:
-        """Names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
+        """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
         plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
         names = [_ALIASES.get(name, name) for name in plain]
         if not {"a", "b"} <= set(names):
@@ -214,14 +214,14 @@ class PairsFile(Pairs):
 
 
 def _free(name: str) -> str:
-    """The name under which a column is carried through: its own, unless scores have a column of that name."""
+    """Return the name under which a column is carried through: its own, unless scores have such a column."""
     while name in (*COLUMNS, *_COLUMNS):
         name = f"input_{name}"
     return name
 
 
 def _copied(path: Path) -> tuple[Path, Any]:
-    """A copy of a pipe's content, and the temporary folder that holds it."""
+    """Copy a pipe's content; returns the copy and its temporary folder."""
     folder = tempfile.TemporaryDirectory(prefix="idmetric-")
     copy, left = Path(folder.name) / "pairs.csv", MOST
     with path.open("rb") as source, copy.open("wb") as target:

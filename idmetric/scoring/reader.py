@@ -29,8 +29,8 @@ from idmetric.scoring.scores import File
 from idmetric.scoring.settings import Settings, Watcher
 from idmetric.store.fingerprint import content_key
 
-_LOOK = 60.0  # seconds spent on finding the other unreadable images
-_LISTED = 20  # so many of them are named
+_LOOK = 60.0  # seconds to look for further unreadable images
+_LISTED = 20  # most images named in an error
 
 
 class UnreadableImagesError(ImageReadError):
@@ -43,7 +43,7 @@ class UnreadableImagesError(ImageReadError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An image as the model sees it, its mask, the picture from which copies are found, and its key in the cache.
+    """An image as the model sees it, its mask, the small picture for the search of copies, and its key in the cache.
 
     It has no pixels if the cache has its embedding.
     """
@@ -75,7 +75,7 @@ class Reader:
             )  # fmt: skip
 
     def read(self, file: File) -> Loaded | None:
-        """The file, its pixels and mask at the model's resolution; None for a file to skip.
+        """Read a file, its pixels and mask at the model's resolution; None for a file to skip.
 
         Raises:
             ImageReadError: with on_error="fail".
@@ -119,7 +119,7 @@ class Reader:
         return found
 
     def _content(self, path: str, mask: str | None) -> tuple[Any, Any, Key | None]:
-        """Image and mask, as `images` takes them, and their key in the cache; with a cache their bytes."""
+        """Return image and mask as `images` takes them (with a cache their bytes), and their key in the cache."""
         if self.cache is None:
             return path, mask, None
         files = [Path(path), *([] if mask is None else [Path(mask)])]
@@ -127,14 +127,14 @@ class Reader:
             if not all(file.is_file() and 0 < file.stat().st_size <= MOST for file in files):
                 return path, mask, None
             image, *masks = (file.read_bytes() for file in files)
-        except OSError:  # it is explained where images are read
+        except OSError:  # reported when the image is read
             return path, mask, None
         cover = masks[0] if masks else None
         named = None if cover is None or mask is None else Named(cover, mask)
         return Named(image, path), named, (mask is not None, content_key(image, cover))
 
     def unreadable(self, files: Iterable[File]) -> ImageReadError | None:
-        """The error for all images that cannot be read, each with its reason; None if all can be read now."""
+        """Return the error that lists all unreadable images with their reasons; None if all can be read now."""
         every = list(dict.fromkeys(files))
         threads = self._settings.threads
         until = time.monotonic() + _LOOK

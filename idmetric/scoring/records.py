@@ -23,7 +23,7 @@ class Records(Sequence[Record]):
     >>> table.to_pandas().groupby("group")["image"].count()  # doctest: +SKIP
 
     Attributes:
-        rows: the dicts. columns: their keys, in order, also where there is no row.
+        rows: the dicts. columns: their keys, in order, also of an empty table.
     """
 
     rows: list[Record]
@@ -39,11 +39,11 @@ class Records(Sequence[Record]):
         return self.rows[index]
 
     def to_records(self) -> list[Record]:
-        """A list of dicts."""
+        """Return a list of dicts."""
         return [dict(row) for row in self.rows]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame.
+        """Return a pandas DataFrame.
 
         Raises:
             ImportError: without pandas.
@@ -55,18 +55,18 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """CSV text with a header, for spreadsheets (see `idmetric.io.csv_text`), numbers with four decimals.
+        """Format CSV text with a header, for spreadsheets (see `idmetric.io.csv_text`); numbers have four decimals.
 
         A missing or undefined value is an empty field.
         """
         return csv_text(self.columns, [[row.get(name) for name in self.columns] for row in map(in_csv, self.rows)])
 
     def to_json(self) -> str:
-        """A JSON list; numbers with nine significant digits."""
+        """Format a JSON list; numbers have nine significant digits."""
         return json_file.text(rounded(self.rows), indent=2) + "\n"
 
     def to_jsonl(self) -> str:
-        """A JSON object for each row; numbers with nine significant digits."""
+        """Format a JSON object for each row; numbers have nine significant digits."""
         return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
 
     def write(self, path: str | os.PathLike[str]) -> None:

@@ -41,7 +41,7 @@ class Run:
         self.baseline: Baseline | None = None
 
     def cross(self, work: Cross) -> list[Record]:
-        """A row for each candidate that could be read."""
+        """Make a row for each readable candidate."""
         found = dict(self._encoder.images([(p, None) for p in work.references], self._progress))
         if not found:
             return []
@@ -66,7 +66,7 @@ class Run:
         return rows
 
     def _against(self, names: list[str], best: int, distances: list[float], image: str) -> Record:
-        """The row of an image, from its distances to all references."""
+        """Make the row of an image from its distances to all references."""
         if self._settings.aggregate == "mean":
             row = self._row(";".join(names), image, distances)
         else:
@@ -78,7 +78,7 @@ class Run:
     def _baseline_of(
         self, names: list[str], references: Embedding, prints: Mapping[str, Print | None]
     ) -> Baseline | None:
-        """How far apart the references are, if there are several."""
+        """Measure the distances between the references; None for a single one."""
         if len(names) < 2:
             return None
         warn_of_repeated_references(prints)
@@ -87,7 +87,7 @@ class Run:
         return Baseline(dict(zip(names, rounded(values.tolist()), strict=True)), self._settings.aggregate)
 
     def pairs(self, pairs: Pairs) -> list[Record]:
-        """A row for each pair that could be read."""
+        """Make a row for each readable pair."""
         rows: list[Record] = []
         done = 0
         for part, found in self._encoder.windows(pairs):
@@ -101,7 +101,7 @@ class Run:
 
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
         device = self._metric.device
-        # not by the metric itself, which would check for each pair that its weights are still those of the embeddings
+        # not by the metric, which would check for each pair that its weights have not changed since the embedding
         found = distance_of(a.embedding.to(device), b.embedding.to(device), self._settings.distance)
         with _naming(pair.b):
             check_distances(found, self._metric.dtype)
@@ -127,7 +127,7 @@ class Run:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Let errors about distances that are not finite name the image."""
+    """Name the image in errors about distances that are not finite."""
     try:
         yield
     except NonFiniteError as error:

@@ -1,4 +1,4 @@
-"""The result of `idmetric.score`: rows, and everything that the rows share."""
+"""The result of `idmetric.score`: rows, and the facts that all rows share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
 
 File = tuple[str, str | None]  # an image and its mask
-# columns of scores, whatever the options; other columns of a file of pairs may not have these names
+# columns of scores with any options; other columns of a file of pairs may not have these names
 COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
            "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
            "copy_agreement")  # fmt: skip
@@ -28,7 +28,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class Baseline:
-    """How far genuine photos of the subject are from each other: leave-one-out, see `idmetric.evaluate.references`.
+    """Distances of genuine photos of the subject to each other: leave-one-out, see `idmetric.evaluate.references`.
 
     Attributes:
         distances: the distance of each reference to the others. aggregate: to the nearest ("best") or their mean.
@@ -52,13 +52,13 @@ class Baseline:
 class Scores(Records):
     """Scored images: a row for each, with the fields that `idmetric score --format json` prints.
 
-    Rows are sorted by distance; those of pairs have the order of the pairs. `to_pandas` and `to_records` give the rows;
+    Rows are sorted by distance; rows of pairs keep the order of the pairs. `to_pandas` and `to_records` give the rows;
     `to_csv`, `to_json`, `to_jsonl` and `to_table` give the command's four formats.
 
     Attributes:
         signature: model, revision, distance, resolution, dtype and version, to report with the scores.
         skipped: `image` and `reason` of each unreadable image, with on_error="skip".
-        baseline: how far the references are from each other; None for pairs and a single reference.
+        baseline: distances of the references to each other; None for pairs and a single reference.
         references: number of references; 0 for pairs.
         threshold: the largest distance that passes.
         left_out: references among the images, which have no row.
@@ -122,15 +122,15 @@ class Scores(Records):
         return json_file.text(self.to_dict(), indent=2) + "\n"
 
     def to_jsonl(self) -> str:
-        """A JSON object for each row, with the mean and maximum of the baseline."""
+        """Format a JSON object for each row, with the mean and maximum of the baseline."""
         return self._with_baseline().to_jsonl()
 
     def to_csv(self) -> str:
-        """CSV text with the baseline's mean and maximum in each row; numbers with four decimals."""
+        """Format CSV text with the baseline's mean and maximum in each row; numbers have four decimals."""
         return self._with_baseline().to_csv()
 
     def to_table(self) -> str:
-        """Aligned columns for reading, and below them whatever all rows share."""
+        """Format aligned columns, and below them the facts that all rows share."""
         return table(self)
 
     def _with_baseline(self) -> Records:
@@ -139,5 +139,5 @@ class Scores(Records):
 
 
 def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
-    """The keys of all rows, in the order in which they come."""
+    """Return the keys of all rows, in order of first appearance."""
     return tuple(dict.fromkeys(name for row in rows for name in row))

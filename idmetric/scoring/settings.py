@@ -1,4 +1,4 @@
-"""The settings of a run of scoring, and whoever watches it."""
+"""The settings of a run of scoring, and the interface of its watchers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from idmetric.images.read import Outside
     from idmetric.models.embedding import Embedding
 
-Progress = Callable[[int, int], object]  # called with the number of images or pairs that are done, and of all
+Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of `idmetric.score`, which has their meanings.
+    """The settings of `idmetric.score`, which explains them.
 
     Raises:
         ValueError: for a value out of range.
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def threads(self) -> int:
-        """Threads that read images."""
+        """Number of threads that read images."""
         return self.workers or min(8, os.cpu_count() or 1)
 
 
@@ -70,7 +70,7 @@ class Watcher(Protocol):
     """Sees images, embeddings and rows as they come; `idmetric.report.album.Album` makes a page of them.
 
     Attributes:
-        details: of how many images patch tokens are wanted; 0 = none. references: in the order in which they came.
+        details: number of images with patch tokens; 0 = none. references: in the order in which they were read.
     """
 
     details: int
@@ -80,7 +80,7 @@ class Watcher(Protocol):
         """Take an image and its mask; called from several threads."""
 
     def tokens(self, file: File, masked: bool, embedding: Embedding) -> Any:
-        """Data of an embedded image to be given back with its rows; None for nothing."""
+        """Return data of an embedded image that `add` gets with its rows, or None."""
 
     def add(self, row: Record, image: File, reference: File, own: Any, other: Any) -> None:
         """Take a row, and the data of its image and its reference."""

@@ -15,7 +15,7 @@ NEEDS_TWO = "how far real photos of the subject are from each other is shown wit
 
 
 def table(scores: Scores) -> str:
-    """Aligned columns, as far as there are values; below them whatever all rows share."""
+    """Format the columns that have values, and below them the facts that all rows share."""
     lines = _columns(scores) if scores.rows else []
     return "\n".join(line.rstrip() for line in (*lines, *_notes(scores))) + "\n"
 
