@@ -31,8 +31,10 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
         ValueError: if x or y does not vary (see `constant`), shapes differ, or a number is not finite.
     """
     a, b = _two(x, y, "Pearson's correlation")
-    spread = [_centered(v) for v in (a, b)]
-    return _undefined(a, b, constant) if spread[0] is None or spread[1] is None else _cosine(spread[0], spread[1])
+    u, v = _centered(a), _centered(b)
+    if u is None or v is None:
+        return _undefined(a, b, constant)
+    return float(np.clip(u @ v / np.sqrt(u @ u) / np.sqrt(v @ v), -1, 1))
 
 
 def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
@@ -134,7 +136,3 @@ def _centered(x: Array) -> Array | None:
     x = x / scale  # squares and sums neither overflow nor vanish
     deviation: Array = x - x.mean()
     return None if deviation.std() < 1e-12 else deviation / np.abs(deviation).max()
-
-
-def _cosine(a: Array, b: Array) -> float:
-    return float(np.clip(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b), -1, 1))

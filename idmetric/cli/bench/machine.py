@@ -28,7 +28,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cores": cores,
         "threads": torch.get_num_threads(),
         "memory_gb": _memory(),
-        "device": _device(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "busy": None if load is None else round(load / cores, 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -63,10 +63,6 @@ def _memory() -> int | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _version(name: str) -> str | None:

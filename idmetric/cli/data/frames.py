@@ -90,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out, args.dry_run)
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)
-    clips = [clip for clip in find_clips(args.clips, args.masks) if not _is_below(clip.frames, folder)]
+    clips = [
+        clip
+        for clip in find_clips(args.clips, args.masks)
+        if not clip.frames.resolve().is_relative_to(folder.resolve())
+    ]
     skip = args.on_error == "skip"
     _check_level(clips, args.category_level)
     if args.dry_run:
@@ -143,10 +147,6 @@ def _check_level(clips: Sequence[Clip], level: int | None) -> None:
         raise ClipError(f"--category-level {level}: no clip has so many folders above it: {short[0]!r}")
     if short:
         print(f"{len(short)} clips have no category: fewer than {level} folders above {short[0]!r}", file=sys.stderr)
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
