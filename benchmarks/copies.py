@@ -1,9 +1,9 @@
-"""How often copy detection fires: on genuine photos, on rendered things in one context, and on copies.
+"""How often copy detection fires: on genuine photos, on rendered objects in one context, and on copies.
 
     python benchmarks/copies.py DATA [WORLD/manifest.parquet]
 
-DATA holds manifest.csv with the split "dev" (see the README's numbers). Prints docs/reports/copies.md's tables; a few
-minutes on one core.
+DATA holds manifest.csv with the split "dev" (see the README's numbers). The script prints the tables of
+docs/reports/copies.md in a few minutes on one core.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def main() -> None:
 
 
 def print_of(image: Image.Image) -> Print:
-    """As `idmetric score` takes it."""
+    """The print that `idmetric score` takes of an image."""
     return take_print(np.asarray(image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
 
 
 def genuine(name: str, data: Manifest) -> None:
-    """Alarms among all pairs of photos of one identity, and those pairs of two that look most alike."""
+    """Print the alarms among all photo pairs of one identity, and among the most similar pairs of two identities."""
     prints, identity = [print_of(data.image(k)) for k in range(len(data))], np.array(data.column("identity"), object)
     rough = np.stack([likeness(p, prints) for p in prints])
     rough = np.maximum(rough, rough.T)
@@ -59,7 +59,7 @@ def genuine(name: str, data: Manifest) -> None:
 
 
 def likeness(one: Print, others: list[Print]) -> np.ndarray:
-    """The best correlation of crops of one with the others, also mirrored: most pairs need no more."""
+    """The best correlation of one image's crops with the others, also mirrored; it rules out most pairs."""
     views = np.concatenate([[p.small, p.small[:, ::-1]] for p in others]).reshape(2 * len(others), -1)
     views = views - views.mean(1, keepdims=True)
     views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-6)
@@ -67,7 +67,7 @@ def likeness(one: Print, others: list[Print]) -> np.ndarray:
 
 
 def edits(data: Manifest) -> None:
-    """Alarms between renderings and what was made from them: another thing in their context, or another context."""
+    """Print the alarms between renderings and their edits: another object in the same context, or another context."""
     rows = {row.id: (k, row) for k, row in enumerate(data)}
     found = defaultdict(list)
     for k, row in rows.values():
@@ -81,7 +81,7 @@ def edits(data: Manifest) -> None:
 
 
 def copied(name: str, data: Manifest) -> None:
-    """Hits on copies of photos."""
+    """Print how many copies of photos are found."""
     rng = np.random.default_rng(0)
     found = defaultdict(list)
     chosen = range(0, len(data), max(1, len(data) // COPIED))
@@ -95,7 +95,7 @@ def copied(name: str, data: Manifest) -> None:
 
 
 def copies(photo: Image.Image, rng: np.random.Generator) -> dict[str, Image.Image]:
-    """The photo, copied in several ways."""
+    """Copies of the photo of several kinds."""
     width, height = photo.size
 
     def crop(part: float) -> Image.Image:

@@ -2,8 +2,8 @@
 
     python benchmarks/precision.py PHOTO [PHOTO ...] [--model nearid]
 
-Prints, for each precision, the largest and mean change of the distances of all pairs of the photos against float32,
-beside the distances' own spread, and the seconds per photo; then the peak of anonymous memory while loading.
+For each precision, the script prints the range of the distances of all pairs of the photos, their largest and mean
+change relative to float32, and the seconds per photo; then the peak of anonymous memory while loading.
 """
 
 from __future__ import annotations

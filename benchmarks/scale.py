@@ -1,8 +1,8 @@
-"""Images a second and memory of `idmetric score` on thousands of made images: docs/reports/scale.md.
+"""Images per second and memory of `idmetric score` on thousands of generated images (docs/reports/scale.md).
 
     python benchmarks/scale.py [--images 1000 5000] [--model tiny] [--ray]
 
-Each line is a command in a process of its own; memory is its largest resident set, in megabytes.
+Each command runs in its own process; memory is the largest resident set of that process, in megabytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ print("MEASURED", status, time.perf_counter() - start, resource.getrusage(resour
 
 
 def make(folder: Path, count: int, size: tuple[int, int] = (320, 240)) -> None:
-    """So many JPEG files, of which no two are alike."""
+    """Write this many different JPEG files."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for number in range(count):
@@ -36,7 +36,7 @@ def make(folder: Path, count: int, size: tuple[int, int] = (320, 240)) -> None:
 
 
 def measure(*words: str) -> tuple[float, float]:
-    """Seconds and megabytes of a command."""
+    """Run a command; returns its seconds and megabytes."""
     done = subprocess.run([sys.executable, "-c", CHILD, *words], capture_output=True, text=True)
     found = [line.split() for line in done.stdout.splitlines() if line.startswith("MEASURED")]
     if not found or found[0][1] != "0":
@@ -78,9 +78,9 @@ def main() -> None:
             }  # fmt: skip
             if args.ray:
                 runs["embed --ray"] = ["embed", str(photos), "--out", str(root / f"ray{count}"), "--ray", *shared]
-            for told, words in runs.items():
+            for title, words in runs.items():
                 seconds, megabytes = measure(*words)
-                print(f"| {told} | {count} | {seconds:.1f} | {count / seconds:.0f} | {megabytes:.0f} |", flush=True)
+                print(f"| {title} | {count} | {seconds:.1f} | {count / seconds:.0f} | {megabytes:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

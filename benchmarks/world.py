@@ -2,10 +2,10 @@
 
     python benchmarks/world.py [--identities 100] [--assets DATA/train] [--model tiny]
 
-Prints pictures per second of one process (rendering; rendering and writing files), with what VTK alone would do on
-the same things, and with ray casting by trimesh and Embree where those are installed (pip install trimesh embreex): the
-same meshes and samples, nearest hits and texture lookup only. Then SSR and PA (NearID, section 3.4) of a colour
-histogram, of raw pixels and of a model on three views and their distractors of graded strength.
+Prints pictures per second of one process, for rendering and for rendering and writing files. For comparison it times
+VTK alone on the same objects, and ray casting by trimesh and Embree if they are installed (pip install trimesh
+embreex) with the same meshes and samples, but only nearest hits and texture lookup. Then it prints SSR and PA (NearID,
+section 3.4) of a color histogram, of raw pixels and of a model on three views and their distractors of graded strength.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from idmetric.models.load import load
 from idmetric.protocols.photos import hsv_histogram, small_pixels
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
-SEED = 30  # of the things whose distractors are measured: none that `tiny` was trained or validated on (0 to 4)
+SEED = 30  # of the measured world; `tiny` was trained and validated on seeds 0 to 4
 POSE, LIGHT = Pose(turn(0.6, 0.3, 0.0), 0.75), Light((0.5, 0.7, 1.0))
 
 
 def clock(work: Callable[[], int]) -> tuple[float, float]:
-    """Pictures per second: by the wall clock, and by processor time."""
+    """Pictures per second, by the wall clock and by processor time."""
     wall, cpu = time.perf_counter(), time.process_time()
     count = work()
     return count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
 
 
 def shade(things: list[list[Part]], size: int) -> int:
-    """Draw each thing once with VTK."""
+    """Draw each object once with VTK."""
     for parts in things:
         renderer(size).draw(parts, POSE, LIGHT)
     return len(things)
 
 
 def cast(things: list[list[Part]], size: int) -> int:
-    """Nearest hits and texture colours of each thing by trimesh's Embree, at the same number of samples."""
+    """Find nearest hits and texture colors of each object by trimesh's Embree, at the same number of samples."""
     import trimesh
 
     ticks = (np.arange(size * FINER) + 0.5) / (size * FINER) - 0.5
@@ -92,14 +92,14 @@ def speed(assets: Path | None, count: int, size: int = 224) -> None:
         rates = clock(lambda: len(write_world(Path(folder), plan, count, assets)))
     print("world, and written  {:7.1f}  {:7.1f}".format(*rates))
     things = [world.assets.build(world.identity(n)) for n in range(min(count, 60))]
-    print("VTK, thing alone    {:7.1f}  {:7.1f}".format(*clock(lambda: shade(things, size))))
+    print("VTK, object alone   {:7.1f}  {:7.1f}".format(*clock(lambda: shade(things, size))))
     try:
         import embreex  # noqa: F401
         import trimesh  # noqa: F401
     except ImportError:
         print("trimesh and embreex are not installed")
         return
-    print("Embree, flat colour {:7.1f}  {:7.1f}".format(*clock(lambda: cast(things, size))))
+    print("Embree, flat color  {:7.1f}  {:7.1f}".format(*clock(lambda: cast(things, size))))
 
 
 def hardness(assets: Path | None, count: int, source: str) -> None:
@@ -133,7 +133,7 @@ def hardness(assets: Path | None, count: int, source: str) -> None:
                 both = feature([*views, *near])
                 a, b = both[:3], both[3:]
                 margins[name, strength].append(directed_margins(a @ a.T, (a * b).sum(1)))
-    print(f"\nSSR / PA in percent, {count} things, three views   " + "   ".join(f"{s:g}" for s in STRENGTHS))
+    print(f"\nSSR / PA in percent, {count} objects, three views   " + "   ".join(f"{s:g}" for s in STRENGTHS))
     for name in features:
         rates = [margin_rates(margins[name, s]) for s in STRENGTHS]
         print(f"{name:20s}" + "  ".join(f"{100 * r.ssr:5.1f} / {100 * r.pa:4.1f}" for r in rates))

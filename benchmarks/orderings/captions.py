@@ -1,8 +1,8 @@
-"""What a caption would say of a rendered picture: which thing, before which background, in which colours, and where.
+"""Captions of a rendered picture: which object, before which background, in which colors, and where.
 
-SigLIP2 learnt from captions of whole pictures and of their regions, and by predicting hidden regions, so that its
-patches hold what the pooled embedding lets go. Here words and mean colours of regions are read off picture and mask.
-Many things share them: nothing tells which pictures show the same thing.
+SigLIP2 learned from captions of whole pictures and of their regions, and by predicting hidden regions, so its patches
+hold details that the pooled embedding drops. Here the words and mean colors of regions are computed from picture and
+mask. Many objects share them: no caption identifies an object.
 """
 
 from __future__ import annotations
@@ -20,66 +20,95 @@ COLOURS = torch.tensor([
     (20, 20, 20), (240, 240, 240), (128, 128, 128), (110, 70, 35), (200, 30, 30), (240, 140, 30), (235, 220, 60),
     (50, 150, 60), (70, 200, 205), (45, 75, 190), (130, 60, 160), (240, 150, 185),
 ]).float() / 255  # fmt: skip
-NAMED = 0.2  # share from which a caption names a colour
-SOFT = 0.02  # of the squared distance to a colour
-FINE = 10.0  # weight of a region's mean colour beside its words
+NAMED = 0.2  # share from which a caption names a color
+SOFT = 0.02  # of the squared distance to a color
+FINE = 10.0  # weight of a region's mean color relative to its words
 
 
 def names(pixels: Tensor) -> Tensor:
-    """Which colour each pixel is, as shares: (B, 3, H, W) in 0..1 -> (B, 12, H, W)."""
+    """The color of each pixel, as shares of the named ones: (B, 3, H, W) in 0..1 -> (B, 12, H, W)."""
     colours = COLOURS.to(pixels.device)
     far = (pixels[:, None] - colours[None, :, :, None, None]).square().sum(2)
     return F.softmax(-far / SOFT, 1)
 
 
 class Captions(nn.Module):
-    """Words of whole pictures, told by the pooled embedding, and of regions, told by the patches.
+    """Predicts the words of whole pictures from the pooled embedding, and those of regions from the patches.
 
     Args:
-        width: of embedding and patches. kinds: of things. backgrounds: kinds of them.
+        width: of embedding and patches. kinds: number of kinds of objects. backgrounds: number of kinds of backgrounds.
     """
 
     def __init__(self, width: int, kinds: int, backgrounds: int) -> None:
         super().__init__()
         self.kinds, self.colours = kinds, len(COLOURS)
         self.whole = nn.Linear(width, backgrounds + 2 * self.colours)
-        self.region = nn.Linear(width, kinds + 1 + 2 * (self.colours + 3))
+        self.region = self.head(width)
 
-    def forward(self, found: Embedding, pixels: Tensor, mask: Tensor, kind: Tensor, background: Tensor) -> list[Tensor]:
-        """How badly whole pictures and regions are described: two scalars.
+    def head(self, width: int) -> nn.Module:
+        """The module that reads patches: the kind of object or none, and inside and outside it words and mean color."""
+        return nn.Linear(width, self.kinds + 1 + 2 * (self.colours + 3))
+
+    def forward(
+        self, found: Embedding, pixels: Tensor, mask: Tensor, kind: Tensor, background: Tensor
+    ) -> dict[str, Tensor]:
+        """Losses of whole pictures ("words") and of regions ("regions"), two scalars.
 
         Args:
-            pixels: (B, 3, H, W) that the embedding was made of, without changes of brightness. mask: (B, 1, H, W), of
-                the thing. kind, background: numbers (B,).
+            pixels: (B, 3, H, W), the embedded pictures before changes of brightness. mask: (B, 1, H, W), of the object.
+            kind, background: numbers (B,).
         """
-        assert found.patches is not None
-        assert found.grid is not None
         named = names(pixels)
-        inside, outside = (shares(named, cover, (1, 1)).flatten(1) for cover in (mask, 1 - mask))
-        told = self.whole(found.cls * found.cls.shape[1] ** 0.5)
-        scene, colours = told.split([told.shape[1] - 2 * self.colours, 2 * self.colours], 1)
-        said = (torch.cat([inside, outside], 1) > NAMED).float()
-        whole = F.cross_entropy(scene, background) + F.binary_cross_entropy_with_logits(colours, said)
-        return [whole, self._regions(found, pixels, named, mask, kind)]
-
-    def _regions(self, found: Embedding, pixels: Tensor, named: Tensor, mask: Tensor, kind: Tensor) -> Tensor:
+        shown = torch.cat([shares(named, cover, (1, 1)).flatten(1) for cover in (mask, 1 - mask)], 1) > NAMED
+        logits = self.whole(found.cls * found.cls.shape[1] ** 0.5)
+        scene, colours = logits.split([logits.shape[1] - 2 * self.colours, 2 * self.colours], 1)
+        words = F.cross_entropy(scene, background) + F.binary_cross_entropy_with_logits(colours, shown.float())
         assert found.patches is not None
         assert found.grid is not None
-        told = self.region(found.patches * found.patches.shape[2] ** 0.5)
-        kinds, *rest = told.split([self.kinds + 1, *[self.colours, 3] * 2], 2)
         cover = F.adaptive_avg_pool2d(mask, found.grid).flatten(1)  # (B, P)
-        what = torch.where(cover > 0.5, kind[:, None], self.kinds)
-        loss = F.cross_entropy(kinds.flatten(0, 1), what.flatten())
-        for logits, mean, part in ((*rest[:2], mask), (*rest[2:], 1 - mask)):
-            share = F.adaptive_avg_pool2d(part, found.grid).flatten(1)
-            wanted = shares(named, part, found.grid).flatten(2).transpose(1, 2)  # (B, P, colours)
-            colour = shares(pixels, part, found.grid).flatten(2).transpose(1, 2)
-            far = -(wanted * F.log_softmax(logits, 2)).sum(2) + FINE * (mean - colour).square().sum(2)
+        wanted = torch.where(cover > 0.5, kind[:, None], self.kinds)
+        logits = self.region(found.patches * found.patches.shape[2] ** 0.5)
+        kinds, colours = logits.split([self.kinds + 1, logits.shape[2] - self.kinds - 1], 2)
+        loss = F.cross_entropy(kinds.flatten(0, 1), wanted.flatten())
+        return {"words": words, "regions": self.regions(loss, colours, pixels, named, mask, found.grid)}
+
+    def regions(
+        self, loss: Tensor, logits: Tensor, pixels: Tensor, named: Tensor, mask: Tensor, grid: tuple[int, int]
+    ) -> Tensor:
+        """The loss of kinds plus those of colors, weighted by each patch's share of object and background."""
+        parts = logits.split([self.colours, 3] * 2, 2)
+        for words, mean, part in ((*parts[:2], mask), (*parts[2:], 1 - mask)):
+            share = F.adaptive_avg_pool2d(part, grid).flatten(1)
+            colour = shares(pixels, part, grid).flatten(2).transpose(1, 2)
+            far = unlike(words, named, part, grid) + FINE * (mean - colour).square().sum(2)
             loss = loss + (far * share).sum() / share.sum().clamp_min(1)
         return loss
 
 
+class Regions(Captions):
+    """Captions whose patches predict kind and colors by a small head, without mean colors."""
+
+    def head(self, width: int) -> nn.Module:
+        """The module that reads patches: the kind of object or none, and words inside and outside it."""
+        return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, self.kinds + 1 + 2 * self.colours))
+
+    def regions(
+        self, loss: Tensor, logits: Tensor, pixels: Tensor, named: Tensor, mask: Tensor, grid: tuple[int, int]
+    ) -> Tensor:
+        """As for `Captions`, by words alone."""
+        cover = F.adaptive_avg_pool2d(mask, grid).flatten(1)
+        for words, part, share in zip(logits.chunk(2, 2), (mask, 1 - mask), (cover, 1 - cover), strict=True):
+            loss = loss + (unlike(words, named, part, grid) * share).sum() / share.sum().clamp_min(1)
+        return loss
+
+
+def unlike(words: Tensor, named: Tensor, part: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Cross entropy (B, P) of the predicted words of each patch's colors."""
+    wanted = shares(named, part, grid).flatten(2).transpose(1, 2)  # (B, P, colors)
+    return -(wanted * F.log_softmax(words, 2)).sum(2)
+
+
 def shares(named: Tensor, cover: Tensor, grid: Sequence[int]) -> Tensor:
-    """Share of each colour in each cell of a grid, of the pixels that count there."""
+    """Share of each color in each cell of a grid, among the pixels that `cover` selects."""
     count = F.adaptive_avg_pool2d(cover, tuple(grid))
     return F.adaptive_avg_pool2d(named * cover, tuple(grid)) / count.clamp_min(1e-6)

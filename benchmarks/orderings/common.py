@@ -1,13 +1,13 @@
-"""What the scripts of this folder share: rendered worlds, runs of the recipes, results over seeds, tables, claims.
+"""Shared by the scripts of this folder: rendered worlds, runs of the recipes, results over seeds, tables, claims.
 
     options = read_options(__doc__)
     data = world(options.out, Plan(size=64), 400)
     found = results(ROWS, options, measure)      # measure(row, seed, folder) -> {"ssr": 0.61, ...}
     report(Table("NearID, Table 3", MEASURES, ROWS, CLAIMS), found, options)
 
-A script says which rows of a paper's table it trains, by which settings, and which orderings the paper claims of them.
-Every training goes through a recipe of `idmetric.train` and its loop. What is done already is not done again: worlds,
-training runs and scores lie in --out, under names that follow from their settings.
+A script defines the rows of a paper's table that it trains, their settings, and the orderings that the paper claims.
+Every training run uses a recipe of `idmetric.train` and its loop. Worlds, training runs and scores are kept in --out
+under names derived from their settings, and are not made again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SCORES = "scores.json"
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says.
+    """The options of the command line.
 
     Attributes:
-        out: folder of worlds, runs and results. seeds: how many. quick: a few seconds, to see that all works.
+        out: folder of worlds, runs and results. seeds: number of seeds. quick: only test the code, in seconds.
     """
 
     out: Path
@@ -76,7 +76,7 @@ class Row:
     """A row of a table.
 
     Attributes:
-        name: as printed. settings: what it differs by, JSON values. paper: its scores there, by key, as shares
+        name: as printed. settings: those that distinguish it, JSON values. paper: the paper's scores by key, as shares
             (0.61, not 61).
     """
 
@@ -101,7 +101,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper: where it stands, its columns, its rows and what it shows."""
+    """A table of a paper: its source, columns and rows, and the claims that it supports."""
 
     source: str
     measures: Sequence[Measure]
@@ -116,10 +116,8 @@ def read_options(text: str | None, argv: Sequence[str] | None = None, *, out: st
         text: the script's docstring. argv: arguments, default the program's. out: default of --out.
     """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="a few seconds: all rows, but nothing to be learnt of them"
-    )
-    parser.add_argument("--seeds", type=int, default=0, help=f"runs of each row, default {seeds} (--quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="all rows in seconds; the numbers mean nothing")
+    parser.add_argument("--seeds", type=int, default=0, help=f"runs of each row (default {seeds}, with --quick 1)")
     parser.add_argument("--out", type=Path, default=Path(out or "orderings"), help="folder of all files")
     args = parser.parse_args(argv)
     if args.seeds < 0:
@@ -131,33 +129,33 @@ def world(out: Path, plan: Plan, count: int, start: int = 0, workers: int = 0) -
     """Identities `start` .. `start + count - 1` of a world, rendered into a folder of this plan, once.
 
     Args:
-        workers: rendering processes, 0 = one for each core. Training and held-out identities come of one plan and
-            different numbers, in one call each; a split is set by the caller.
+        workers: rendering processes, 0 = one for each core. Training and held-out identities come from one plan with
+            different numbers, in separate calls; the caller sets the split.
     """
     folder = out / "worlds" / f"{digest([asdict(plan), count, start, VERSION])}"
     began = time.monotonic()
     data = write_world(folder, plan, count, start=start, workers=workers)
-    say(f"world: {len(data)} pictures of {count} things at {plan.size} px, {time.monotonic() - began:.0f} s")
+    say(f"world: {len(data)} pictures of {count} objects at {plan.size} px, {time.monotonic() - began:.0f} s")
     return data
 
 
 def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folder: Path, seed: int) -> Embedder:
-    """The model that a recipe makes, opened from the folder that it wrote; a stopped run goes on.
+    """The model that a recipe trains, opened from the folder that it wrote; a stopped run resumes.
 
     Args:
         module: such as `idmetric.train.nearid.recipe`.
-        settings: of its Config and of `idmetric.train.loop.Settings`; others are the recipe's.
+        settings: fields of its Config and of `idmetric.train.loop.Settings`; the others keep the recipe's defaults.
         data: the rows to train on, without held-out ones.
     """
     own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
     if odd := settings.keys() - own - of_run:
-        raise ValueError(f"{sorted(odd)} are no settings of {module.__name__} or of the loop")
+        raise ValueError(f"{sorted(odd)} are settings of neither {module.__name__} nor the loop")
     values = {"save_every": 0, "validate_every": 0, "log_every": 50, "workers": 0, **settings, "seed": seed}
     config = module.Config(**{name: value for name, value in values.items() if name in own})
     shared = {name: getattr(config, name) for name in own & of_run}
     run = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
     processes = Processes(run.precision)
-    seed_all(run.seed)  # new weights follow from the seed, as by idmetric train
+    seed_all(run.seed)  # new weights follow from the seed, as in idmetric train
     fit(module.build(config, data, processes), folder, run, processes)
     return load(folder, device=str(processes.device))
 
@@ -168,12 +166,12 @@ def results(
     measure: Callable[[Row, int, Path], Mapping[str, float]],
     settings: Mapping[str, Any] | None = None,
 ) -> Results:
-    """The scores of all rows and seeds, read where they are there, measured and written where they are not.
+    """The scores of all rows and seeds; those that are not stored yet are measured and written.
 
     Args:
-        measure: scores of a row and seed; the folder is this one's alone, and kept: a run in it goes on.
-        settings: what all rows have in common, JSON values; with a row's own they name its folders, so that other
-            settings never meet old results.
+        measure: scores of a row and seed; its folder is kept, so a stopped run in it resumes.
+        settings: those that all rows share, JSON values; with a row's own they name its folders, which keeps results of
+            different settings apart.
     """
     found: Results = {row.name: [] for row in rows}
     for seed in range(options.seeds):
@@ -203,7 +201,7 @@ def _scores(
 
 
 def report(table: Table, found: Results, options: Options) -> str:
-    """The table beside the paper's, and a line for each claim: printed, and written to a file of --out."""
+    """Print the table with the paper's values and a line for each claim, and write both to a file in --out."""
     note = "quick run: the numbers mean nothing\n\n" if options.quick else ""
     text = f"## {table.source}\n\n{note}{markdown(table, found)}\n\n{judged(table, found)}\n"
     file = options.out / f"{slug(table.source)}.md"
@@ -214,20 +212,20 @@ def report(table: Table, found: Results, options: Options) -> str:
 
 
 def markdown(table: Table, found: Results) -> str:
-    """Mean and standard deviation over seeds, each column followed by the paper's."""
+    """Mean and standard deviation over seeds; the paper's column follows each."""
     titles = [title for m in table.measures for title in (m.title, "paper")]
     lines = ["| | " + " | ".join(titles) + " |", "|---" * (1 + len(titles)) + "|"]
     for row in table.rows:
         cells = [row.name]
         for m in table.measures:
-            told = row.paper.get(m.key)
-            cells += [spread([s[m.key] for s in found[row.name]], m), "" if told is None else m.text(told)]
+            printed = row.paper.get(m.key)
+            cells += [spread([s[m.key] for s in found[row.name]], m), "" if printed is None else m.text(printed)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def judged(table: Table, found: Results) -> str:
-    """For each claim the number of seeds in which it holds, and the paired difference beside the paper's."""
+    """For each claim the number of seeds in which it holds, and the paired difference, ours and the paper's."""
     return "\n".join(_judged(claim, table, found) for claim in table.claims)
 
 
@@ -239,47 +237,47 @@ def _judged(claim: Claim, table: Table, found: Results) -> str:
     verdict = f"holds in {holds} of {len(differences)} seeds" if holds else "does not hold in any seed"
     paper = {row.name: row.paper.get(claim.measure) for row in table.rows}
     low, high = paper[claim.low], paper[claim.high]
-    told = "" if low is None or high is None else f"; paper {measure.text(high - low, '+')}"
+    printed = "" if low is None or high is None else f"; paper {measure.text(high - low, '+')}"
     sign = "<=" if claim.equal else "<"
     return (
         f"- {measure.title}: {claim.low} {sign} {claim.high}: **{verdict}** "
-        f"(difference {spread(differences, measure, '+')}{told})"
+        f"(difference {spread(differences, measure, '+')}{printed})"
     )
 
 
 def spread(values: Sequence[float], measure: Measure, sign: str = "") -> str:
-    """Mean ± standard deviation (of the sample, n - 1); the mean alone of one value."""
+    """Mean ± standard deviation (of the sample, n - 1); only the mean of a single value."""
     mean = measure.text(fmean(values), sign)
     return mean if len(values) < 2 else f"{mean} ± {measure.text(stdev(values))}"
 
 
-# Small things
+# Files and messages
 
 
 def digest(value: Any) -> str:
-    """Ten hex digits that follow from a JSON value."""
+    """Ten hex digits of the hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def slug(text: str) -> str:
-    """A name for files."""
+    """The text as a part of file names."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Written whole or not at all."""
+    """Write a JSON file atomically."""
     making = file.with_suffix(".making")
     making.write_text(json.dumps(value, indent=1), encoding="utf-8")
     making.replace(file)
 
 
 def say(text: str) -> None:
-    """A line about the work, which is not part of the result."""
+    """Print a line about the progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def threads(count: int | None = None) -> None:
-    """Use so many threads, default one for each core that is this process's."""
+    """Use this many threads, by default one for each core that this process may use."""
     from idmetric.data.world.write import cores
 
     torch.set_num_threads(count or cores())

@@ -1,7 +1,7 @@
-"""The pretrained encoder that ID-Sim's and ILGen's tables begin with: one small ViT, for all rows and seeds.
+"""The pretrained encoder of ID-Sim's and ILGen's tables: one small ViT for all rows and seeds.
 
-A stand-in for DINOv3 and SigLIP: it has a class token and patches, and knows kinds of things, colours and whole
-pictures, but no identities (see `regions`). What it is pretrained on, no table trains or tests on.
+It stands in for DINOv3 and SigLIP: it has a class token and patches, and knows kinds of objects, colors and whole
+pictures, but no identities (see `pretraining`). No table trains or tests on the objects that it is pretrained on.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from captions import Regions
 from common import Options, digest, world
-from regions import described
+from pretraining import pretrained
 from safetensors.torch import save_file
 
 from idmetric import Backbone
@@ -31,6 +32,6 @@ def encoder(options: Options) -> Path:
     if not (folder / WEIGHTS).is_file():
         data = world(options.out, PLAN, things, workers=1 if options.quick else 0)
         new = Backbone(NAME, pretrained=False, image_size=SIZE, backbone_args=ARGS)
-        model = described(new, data, folder, steps=steps, batch=min(64, len(data)))
+        model = pretrained(new, data, folder, steps=steps, seed=0, batch=min(64, len(data)), captions=Regions)
         save_file(model.backbone.state_dict(), folder / WEIGHTS)
     return folder

@@ -1,12 +1,12 @@
-"""ID-Sim's training on class features, patches, or both (Table 8) at small scale, on rendered things.
+"""ID-Sim's training on class features, patches, or both (Table 8) at small scale, on rendered objects.
 
     python benchmarks/orderings/idsim.py --out orderings
 
 A small ViT is pretrained on rendered pictures (see encoder.py), as DINOv3 is in the paper; the recipe
-`idmetric.train.idsim` trains LoRA and heads on the three kinds of triplets. Held-out things are judged as in the paper:
-by triplets of real views with mined negatives (Real Instance Validation, accuracy), and by pairs of a view with another
-image of its thing or with an edit of its identity (Identity Validation, ROC AUC; B.1). docs/reports/orderings.md has
-the setup and the results.
+`idmetric.train.idsim` trains LoRA and heads on the three kinds of triplets. Held-out objects are judged as in the
+paper: by triplets of real views with mined negatives (Real Instance Validation, accuracy), and by pairs of a view with
+another image of its object or with an edit of its identity (Identity Validation, ROC AUC; B.1).
+docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Pairs = NDArray[np.int64]  # rows: (N, 2), triplets (N, 3)
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is.
+    """The scale of the experiment.
 
     Attributes:
-        things: to train on. tested: held out. count: triplets.
-        pool: views of other things, drawn for each tested triplet, of which the nearest is its negative.
-        hidden: width of the heads. rate: of each row, chosen for each alike on other things than those that are tested.
+        things: number of objects to train on. tested: number of held-out objects. count: number of triplets.
+        pool: views of other objects drawn for each tested triplet; the nearest is its negative.
+        hidden: width of the heads. rate: of all rows, chosen on objects that are not tested.
         batch, accumulation, epochs: the paper's.
     """
 
@@ -62,7 +62,7 @@ class Size:
 
 
 QUICK = Size(things=6, tested=3, count=12, batch=2, accumulation=2, epochs=1)
-HELD_OUT = 100_000  # number of the first thing that is tested on
+HELD_OUT = 100_000  # number of the first tested object
 
 MEASURES = (
     Measure("triplet_joint", "triplets, joint"),
@@ -96,7 +96,7 @@ TABLE = Table(
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Train and measure what is not there yet; returns the table."""
+    """Train and measure what is missing; returns the table."""
     options = read_options(__doc__, argv, out="orderings")
     size = QUICK if options.quick else Size()
     threads(1 if options.quick else None)
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
-    """Rows to train on, and of other things to measure on: views, and an edit of context and of identity of each."""
+    """Rows of training and of test objects: views, and an edit of the context and of the identity of each."""
     plan = Plan(
         seed=70, size=SIZE, views=2, distractors=0, context_edits=1, identity_edits=1,
         strengths=(0.3, 0.5, 0.75, 1.0), mixed=True,
@@ -158,7 +158,7 @@ def scores(model: Embedder, test: Manifest, judge: Embedder, pool: int) -> dict[
 
 
 def tested_triplets(data: Manifest, judge: Embedder, pool: int) -> Pairs:
-    """Rows (N, 3) of each view, another view of its thing, and the nearest of `pool` random views of other things."""
+    """Rows (N, 3): each view, another view of its object, and the nearest of `pool` random views of other objects."""
     views = real(data)
     vectors = embed_rows(judge, data, views)  # of unit length
     similar = vectors @ vectors.T
@@ -184,7 +184,7 @@ def identity_pairs(data: Manifest) -> tuple[Pairs, NDArray[np.bool_]]:
 
 
 def distances(embedded: Embedding, pairs: Pairs, by: str) -> NDArray[np.float64]:
-    """Distances (N,) of pairs, some at a time."""
+    """Distances (N,) of pairs, computed in parts."""
     parts = [distance(embedded[p[:, 0]], embedded[p[:, 1]], by) for p in np.array_split(pairs, -(-len(pairs) // 256))]
     return torch.cat(parts).double().cpu().numpy()
 

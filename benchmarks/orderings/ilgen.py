@@ -1,10 +1,10 @@
-"""ILGen's losses (Table 6) and its number of images of a class (Table 7, S1 and S2) at small scale, on rendered things.
+"""ILGen's losses (Table 6) and number of images per class (Table 7, S1 and S2) at small scale, on rendered objects.
 
     python benchmarks/orderings/ilgen.py --out orderings
 
 A small ViT is pretrained on rendered pictures (see encoder.py), as SigLIP is in the paper; the recipe
-`idmetric.train.ilgen` fine-tunes it whole with each loss, on things that are seen from one side in four contexts, as
-the paper's are. Retrieval of held-out things stands for the average of the paper's six benchmarks. The paper names its
+`idmetric.train.ilgen` fine-tunes it whole with each loss, on objects that are seen from one side in four contexts, as
+in the paper. Retrieval of held-out objects stands for the average of the paper's six benchmarks. The paper names its
 augmentation without numbers: the tables are measured with a milder one than the recipe's default, MoCo's.
 docs/reports/orderings.md has the setup and the results.
 """
@@ -29,11 +29,11 @@ from idmetric.train.validate import validation
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is.
+    """The scale of the experiment.
 
     Attributes:
-        things: to train on, of which each seed takes two thirds. tested: held out.
-        classes: of a batch of recall@k and InfoNCE. epochs: passes that train the encoder.
+        things: number of objects to train on, of which each seed takes two thirds. tested: number of held-out objects.
+        classes: in a batch of recall@k and InfoNCE. epochs: passes that train the encoder.
     """
 
     things: int = 900
@@ -43,15 +43,15 @@ class Size:
 
 
 QUICK = Size(things=12, tested=4, classes=4, epochs=1)
-HELD_OUT = 100_000  # number of the first thing that is tested on
-# half of the picture or more, hardly another hue, no grey: colours tell these things apart
+HELD_OUT = 100_000  # number of the first tested object
+# half of the picture or more, hardly another hue, no grey: these objects differ in color
 MILD = {"crop": (0.5, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "grey": 0.0}
 
 MEASURES = (Measure("map", "mAP"), Measure("sides", "mAP, other side"), Measure("fit", "mAP, trained objects"))
 
 
 def row(name: str, average: float, loss: str, rate: float, **settings: object) -> Row:
-    """A row of the paper, with mAP averaged over its benchmarks; its rate here was chosen on other things."""
+    """A row of the paper with mAP averaged over its benchmarks; its rate was chosen on other objects."""
     return Row(name, {"loss": loss, "lr": rate, **settings}, {"map": average / 100})
 
 
@@ -80,15 +80,15 @@ TABLE_7 = Table("ILGen, Table 7: images of a class", MEASURES, (FROZEN, TWO, THR
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Train and measure what is not there yet; returns both tables."""
+    """Train and measure what is missing; returns both tables."""
     options = read_options(__doc__, argv, out="orderings")
     size = QUICK if options.quick else Size()
     threads(1 if options.quick else None)
-    told = []
+    texts = []
     for table in (TABLE_6, TABLE_7):
         found = results(table.rows, options, partial(measure, options, size), asdict(size))
-        told.append(report(table, found, options))
-    return "\n".join(told)
+        texts.append(report(table, found, options))
+    return "\n".join(texts)
 
 
 def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
@@ -108,7 +108,7 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
 
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
-    """Rows to train on, things from one side in four contexts; and others to measure on, from two sides in two each."""
+    """Rows of training objects, from one side in four contexts, and of test objects, from two sides in two each."""
 
     def rendered(count: int, first: int, views: int, contexts: int) -> Manifest:
         plan = Plan(seed=60, size=SIZE, views=views, context_edits=contexts - 1, distractors=0)
@@ -118,19 +118,19 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
 
 def some(data: Manifest, seed: int) -> Manifest:
-    """Two thirds of the things, others for each seed."""
+    """Two thirds of the objects, different ones for each seed."""
     names = sorted(set(data.column("identity")))
     return of(data, [names[k] for k in generator(seed, "things").permutation(len(names))[: 2 * len(names) // 3]])
 
 
 def of(data: Manifest, names: Sequence[str | None]) -> Manifest:
-    """The rows of these things."""
+    """The rows of these identities."""
     known = set(names)
     return data.take([k for k, name in enumerate(data.column("identity")) if name in known])
 
 
 def scores(model: Backbone, learnt: Manifest, tested: Manifest) -> dict[str, float]:
-    """mAP of held-out things, of one picture of each side of them alone, and of 100 of the things trained on."""
+    """mAP of held-out objects, of only one picture of each of their sides, and of 100 training objects."""
     trained = of(learnt, sorted(set(learnt.column("identity")))[:100])
     shown = {"map": tested, "sides": tested.filter(role="real"), "fit": trained}
     return {name: validation(model, rows)["map"] for name, rows in shown.items()}

@@ -3,10 +3,10 @@
     python benchmarks/orderings/nearid.py --out orderings/nearid
 
 A small ViT with attention pooling is pretrained on rendered pictures (see pretraining.py) and then frozen, as SigLIP2
-is in the paper; the recipe `idmetric.train.nearid.recipe` trains its pooling head with each objective, on things with
-matched-context distractors and on others with part-edits alone, as the paper's NearID and MTG. SSR, PA and the
-correlation with the oracle are those of things that neither saw (NearID, section 3.4). Each seed takes other things to
-train on. docs/reports/orderings.md has the setup and the results.
+is in the paper; the recipe `idmetric.train.nearid.recipe` trains its pooling head with each objective, on objects with
+matched-context distractors and on others with only part-edits, like the paper's NearID and MTG. SSR, PA and the
+correlation with the oracle are measured on objects that neither saw (NearID, section 3.4). Each seed trains on other
+objects. docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from captions import Captions
 from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
 from pretraining import pretrained
 
@@ -32,12 +33,13 @@ from idmetric.train.validate import validation
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is.
+    """The scale of the experiment.
 
     Attributes:
-        pictures, pretraining: pictures to pretrain on, and steps. width, depth, side, patch: of the encoder.
-        things, edited: identities with distractors, and with part-edits, to train on, of which each seed takes five
-            sixths. tested: of each, held out.
+        pictures, pretraining: number of pictures to pretrain on, and of steps. width, depth, side, patch: of the
+            encoder.
+        things, edited: number of identities with distractors, and with part-edits, to train on; each seed takes five
+            sixths of them. tested: number of held-out identities of each.
         steps, batch: of the recipe. rate: its peak learning rate.
     """
 
@@ -127,7 +129,7 @@ TABLE_8 = Table(
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Train and measure what is not there yet; returns both tables."""
+    """Train and measure what is missing; returns both tables."""
     options = read_options(__doc__, argv, out="orderings/nearid")
     size = QUICK if options.quick else Size()
     threads()
@@ -150,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 
 def encoder(options: Options, size: Size) -> Path:
-    """Folder of the encoder that all rows and seeds start from, pretrained on things of another world."""
+    """Folder of the encoder that all rows and seeds start from, pretrained on objects of another world."""
     config = NearIDConfig(
         image_size=size.side,
         backbone_args={"act_layer": "gelu_tanh", "patch_size": size.patch, "embed_dim": size.width,
@@ -162,13 +164,13 @@ def encoder(options: Options, size: Size) -> Path:
         data = world(options.out, Plan(seed=3, size=size.side, views=1, distractors=0), size.pictures, workers=workers)
         torch.manual_seed(0)
         batch = min(64, size.pictures)
-        pretrained(NearID(config), data, folder, steps=size.pretraining, seed=0, batch=batch, captions=True)
+        pretrained(NearID(config), data, folder, steps=size.pretraining, seed=0, batch=batch, captions=Captions)
     return folder
 
 
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
-    """Rows to train on, and of other things to measure on: with distractors, and with part-edits."""
+    """Rows of training and of test objects, with distractors and with part-edits."""
     near = Plan(seed=4, size=size.side, views=3, distractors=2, strengths=(1.0,))
     edits = Plan(seed=5, size=size.side, views=2, distractors=0, parts=2)
     workers = 1 if options.quick else 0
@@ -178,7 +180,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
 
 def some(data: Manifest, seed: int) -> Manifest:
-    """Five sixths of the identities, others for each seed, and what was made of them."""
+    """Five sixths of the identities, different ones for each seed, with the images made from them."""
     family = lineages(data)
     names = np.unique(family)
     kept = generator(seed, "things").permutation(names)[: -(-5 * len(names) // 6)]

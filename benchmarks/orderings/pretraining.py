@@ -1,17 +1,20 @@
-"""A small stand-in for a pretrained semantic encoder: it knows kinds of things and whole pictures, not identities.
+"""A small stand-in for a pretrained semantic encoder, which knows kinds of objects and whole pictures, not identities.
 
     model = pretrained(NearID(SMALL), data, out / "encoder", steps=400, seed=0)
 
-SigLIP2 learnt from pictures and captions. Here a picture's caption is the kind of thing that it shows (cross entropy),
-and two crops of one picture belong together among those of other pictures (InfoNCE): so its context counts as much as
-the thing. It is never told that two pictures show the same thing. With `captions`, it also learns what captions would
-say of pictures and their regions (see `captions`).
+SigLIP2 learned from pictures and captions. Here a picture's caption is the kind of its object (cross entropy), and two
+crops of one picture belong together among those of other pictures (InfoNCE), so the context counts as much as the
+object. Nothing in the training says that two pictures show the same object.
+
+With `captions`, the encoder also learns to describe pictures and their regions (see `captions`). For DINOv3, whose
+patches are trained as well (masked tokens, Gram anchoring), `captions.Regions` trains the last patches, which a loss on
+the class token alone would leave untrained.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,14 +47,14 @@ def pretrained(
     seed: int,
     batch: int = 64,
     rate: float = 1e-3,
-    captions: bool = False,
+    captions: type[Captions] | None = None,
 ) -> Model:
-    """The model after pretraining, from the folder if it is there already, and in eval mode.
+    """The model after pretraining, in eval mode; a folder that exists is opened instead.
 
     Args:
-        model: new, of random weights, on the device to train on. data: pictures and, in column `category`, their kinds.
-        folder: is written by `save_pretrained`. batch: pictures in a step, each as two crops.
-        captions: learn these too; the data then need masks and backgrounds as `idmetric.data.world` names them.
+        model: with random weights, on the device to train on. data: pictures with their kinds in column `category`.
+        folder: written by `save_pretrained`. batch: pictures in a step, each as two crops.
+        captions: learn these too; the data then need masks, and backgrounds as `idmetric.data.world` names them.
     """
     if not (folder / CONFIG).is_file():
         say(f"\npretraining, seed {seed}: {steps} steps on {len(data)} pictures")
@@ -60,9 +63,11 @@ def pretrained(
     return type(model).from_pretrained(str(folder), device=str(model.device))
 
 
-def _train(model: Embedder, data: Manifest, steps: int, seed: int, batch: int, rate: float, captions: bool) -> None:
+def _train(
+    model: Embedder, data: Manifest, steps: int, seed: int, batch: int, rate: float, captions: type[Captions] | None
+) -> None:
     device = model.device
-    pictures = read_pictures(model, data, masked=captions)
+    pictures = read_pictures(model, data, masked=captions is not None)
     kinds, kind = numbers(data.column("category"), device)
     scenes, scene = numbers([str(name).split("-")[0] for name in data.column("background")] if captions else [], device)
     seed_all(seed)
@@ -70,38 +75,55 @@ def _train(model: Embedder, data: Manifest, steps: int, seed: int, batch: int, r
     with torch.no_grad():
         width = model(pictures[:1, :3].to(device).float() / 255).cls.shape[-1]
     head = nn.Linear(width, len(kinds), bias=False, device=device)  # a direction for each kind
-    words = Captions(width, len(kinds), len(scenes)).to(device) if captions else None
-    parameters = [*model.parameters(), *head.parameters(), *(words.parameters() if words else ())]
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.05)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate * factor(step, steps)
-        rows = torch.tensor(batch_rows(step, len(data), batch, seed))
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        pixels = pictures[rows].float() / 255
-        cuts, crops = (
-            torch.cat(two).to(device) for two in zip(*(crop(pixels, generator) for _ in range(2)), strict=True)
-        )
+    words = captions(width, len(kinds), len(scenes)).to(device) if captions else None
+
+    def losses(step: int) -> dict[str, Tensor]:
+        rows, cuts, crops = (t.to(device) for t in two_crops(pictures, batch, step, seed))
         found = model(crops)
         embedded = F.normalize(found.cls, dim=-1)
         named = F.cross_entropy(SCALE * F.linear(embedded, F.normalize(head.weight, dim=1)), kind[rows].repeat(2))
         same = label_info_nce(embedded, torch.arange(batch, device=device).repeat(2), temperature=TEMPERATURE)
-        optimizer.zero_grad(set_to_none=True)
-        told = [] if words is None else words(
+        described = {} if words is None else words(
             found, cuts[:, :3], cuts[:, 3:], kind[rows].repeat(2), scene[rows].repeat(2)
         )  # fmt: skip
-        sum(told, named + same).backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        if (step + 1) % 50 == 0 or step + 1 == steps:
-            more = "".join(
-                f", {name} {value.item():.3f}" for name, value in zip(("words", "regions"), told, strict=False)
-            )
-            say(f"  step {step + 1}: kind {named.item():.3f}, crops {same.item():.3f}{more}")
+        return {"kind": named, "crops": same, **described}
+
+    minimize(losses, [*model.parameters(), *head.parameters(), *(words.parameters() if words else ())], steps, rate)
     model.eval().requires_grad_(False)
 
 
+def minimize(
+    losses: Callable[[int], dict[str, Tensor]], parameters: Sequence[nn.Parameter], steps: int, rate: float,
+    every: int = 50,
+) -> None:  # fmt: skip
+    """Minimize the sum of the losses of each step by AdamW; prints them every so many steps."""
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step, steps))
+    for step in range(steps):
+        found = losses(step)
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack([*found.values()]).sum().backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % every == 0 or step + 1 == steps:
+            say(f"  step {step + 1}: " + ", ".join(f"{name} {loss.item():.3f}" for name, loss in found.items()))
+
+
+def two_crops(pictures: Tensor, batch: int, step: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (B,) of a step's pictures, two crops of each with all channels, and these crops in changed colors.
+
+    The crops are (2 B, ...), all first ones before all second ones.
+    """
+    rows = torch.tensor(batch_rows(step, len(pictures), batch, seed))
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    pixels = pictures[rows].float() / 255
+    cuts, crops = (torch.cat(two) for two in zip(*(crop(pixels, generator) for _ in range(2)), strict=True))
+    return rows, cuts, crops
+
+
 def read_pictures(model: Embedder, data: Manifest, masked: bool = False) -> Tensor:
-    """All pictures (N, 3, H, W) as the model sees them, uint8; with masks (N, 4, H, W)."""
+    """All pictures (N, 3, H, W) as the model sees them, uint8; with masks as a fourth channel (N, 4, H, W)."""
     pictures = Pictures.of(model, data)
 
     def read(row: int) -> Tensor:
@@ -115,7 +137,7 @@ def read_pictures(model: Embedder, data: Manifest, masked: bool = False) -> Tens
 
 
 def crop(pixels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A random crop of each picture, at its size, half of them mirrored; and its colours, changed a little in light."""
+    """A random crop of each picture at its size, half of them mirrored; and its colors in another light."""
     count = len(pixels)
 
     def draw(low: float, high: float) -> Tensor:
@@ -134,7 +156,7 @@ def crop(pixels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def numbers(names: Sequence[str | None], device: torch.device | str = "cpu") -> tuple[list[str], Tensor]:
-    """The different names in order, and the number of each."""
+    """The different names in order, and the number of each name given."""
     known = sorted({str(name) for name in names})
     return known, torch.tensor([known.index(str(name)) for name in names], device=device)
 

@@ -1,11 +1,12 @@
-"""VisME, Table 2: batches in which no identity occurs twice, and hard negatives in them.
+"""VisME, Table 2: batches without repeated identities, and hard negatives in them.
 
     python benchmarks/orderings/visme.py --out orderings
 
 A very small Qwen2-VL is pretrained on rendered pictures (see naming.py); the recipe `idmetric.train.visme` trains LoRA
-on two sub-datasets of rendered things, few with many pictures or more with fewer, and on pictures with the name of
-their kind as general data. Tested on held-out things of the same domains (in distribution), on a domain that training
-never saw (out of distribution), and on names of kinds. docs/reports/orderings.md has the setup and the results.
+on two sub-datasets of rendered objects, one with few objects and many pictures of each, one with more objects and fewer
+pictures, and on pictures with the name of their kind as general data. It is tested on held-out objects of the same
+domains (in distribution), on a domain that training never saw (out of distribution), and on names of kinds.
+docs/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from idmetric.train.visme import data as pools
 from idmetric.train.visme import recipe as visme
 from idmetric.train.visme.items import Sizes, precision_at_1
 
-UNSEEN = "fashion"  # domain that is tested on alone
+UNSEEN = "fashion"  # domain that is only tested
 OOD, KINDS = "ood", "kinds"  # data sets of that domain, and of pictures with the name of their kind
-HELD_OUT = 100_000  # number of the first thing that is tested on
+HELD_OUT = 100_000  # number of the first tested object
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is.
+    """The scale of the experiment.
 
     Attributes:
-        datasets: things to render, views of each; those of the unseen domain are left out. captions: pictures with the
-            name of their kind. tested: things, held out. gallery: so many of them are searched at once, those of the
-            unseen domain all together. side: of pictures. width: of the model.
-        pictures, pretraining: pictures to pretrain on, and steps. steps, batch, samples, rate, dropout,
-        temperature: of the recipe; the paper's temperature of 0.02 is for a model that knows much already.
+        datasets: number of objects to render, and of views of each; objects of the unseen domain are left out.
+        captions: number of pictures with the name of their kind. tested: number of held-out objects.
+        gallery: number of them in a search; those of the unseen domain are searched all at once.
+        side: of pictures. width: of the model. pictures, pretraining: number of pictures to pretrain on, and of steps.
+        steps, batch, samples, rate, dropout, temperature: of the recipe; the paper's temperature of 0.02 is for a model
+            that knows much already.
     """
 
     datasets: tuple[tuple[int, int], ...] = ((60, 12), (120, 6))
@@ -105,7 +107,7 @@ TABLE = Table(
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Train and measure what is not there yet; returns the table."""
+    """Train and measure what is missing; returns the table."""
     options = read_options(__doc__, argv, out="orderings")
     size = QUICK if options.quick else Size()
     threads(1 if options.quick else None)
@@ -127,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 
 def start(options: Options, size: Size) -> Path:
-    """Folder of the model that all rows and seeds begin with, pretrained once on things of another world."""
+    """Folder of the model that all rows and seeds start from, pretrained once on objects of another world."""
     key = digest([size.side, size.width, size.pictures, size.pretraining])
     data = world(
         options.out, Plan(seed=79, size=size.side, views=1, distractors=0), size.pictures,
@@ -139,7 +141,7 @@ def start(options: Options, size: Size) -> Path:
 
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
-    """Rows to train on, and of other things to measure on."""
+    """Rows of training and of test objects."""
 
     def rendered(name: str, seed: int, count: int, first: int = 0, **plan: int) -> Manifest:
         made = Plan(seed=seed, size=size.side, distractors=0, strengths=(0.3, 0.5, 0.75, 1.0), mixed=True, **plan)
@@ -162,7 +164,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
 
 def in_galleries(data: Manifest, size: int) -> Manifest:
-    """Rows of datasets ind-0, ind-1, ..., each of `size` numbers of things (less those of another domain)."""
+    """Rows of the datasets ind-0, ind-1, ..., each with `size` object numbers (without objects of the other domain)."""
     number = [int(identity.split("~")[0].rsplit("-", 1)[1]) for identity in data.column("identity")]
     return data.replace(dataset=[f"ind-{(n - HELD_OUT) // size}" for n in number])
 
@@ -173,18 +175,18 @@ def within(data: Manifest, seen: bool) -> Manifest:
 
 
 def named_kinds(data: Manifest) -> Manifest:
-    """Pictures of nothing in particular, each with the name of its kind as text."""
+    """Pictures without an identity, each with the name of its kind as text."""
     return data.replace(identity=None, text=data.column("category"))
 
 
 def asks(data: Manifest) -> tuple[str, ...]:
-    """Queries say what candidates say: pretraining taught the model these words alone."""
+    """Instructions of queries, the same as of candidates: pretraining taught the model only these words."""
     things = {d for d, identity in zip(data.column("dataset"), data.column("identity"), strict=True) if identity}
     return tuple(f"{name}={CANDIDATE}" for name in sorted(things))
 
 
 def scores(model: VisIDEmbed, learnt: Manifest, tested: Manifest) -> dict[str, float]:
-    """P@1 as in the paper, and mAP of views among views: of the things trained on, and of others of their domains."""
+    """P@1 as in the paper, and mAP of views among views: of training objects, and of others of their domains."""
     views, trained = tested.filter(role="real"), learnt.filter(role="real")
     names = sorted(set(trained.column("dataset")) - {KINDS})
     fit = [validation(model, trained.filter(dataset=name))["map"] for name in names]
@@ -197,7 +199,7 @@ def scores(model: VisIDEmbed, learnt: Manifest, tested: Manifest) -> dict[str, f
 
 
 def precision(model: VisIDEmbed, data: Manifest) -> dict[str, float]:
-    """P@1: a query of each thing, among the targets of all things of its gallery, and its edits (section 5.1)."""
+    """P@1: a query of each object among the targets and edits of all objects of its gallery (section 5.1)."""
     prepared = pools.prepare(data, model.settings, instructions=asks(data))
     sight = Pictures(data, Sizes(model.settings), model.interpolation, model.background)
     found = precision_at_1(model, sight, prepared, queries=len(data), chunk=64)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from idmetric import IDSim, load
 from idmetric.calibration.apply import CalibrationError, read
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.manifest.table import read as read_manifest
 from idmetric.protocols.calibrate import protocol as calibrate
 from idmetric.protocols.calibrate.pairs import draw_pairs, usable
 from idmetric.protocols.calibrate.protocol import Options
@@ -21,6 +22,16 @@ from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 
 QUICK = Settings(bootstrap=20)
+
+
+@pytest.fixture(scope="module")
+def saved(folder: Path) -> Any:
+    return load(folder / "model", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> Manifest:
+    return usable(read_manifest(folder / "manifest.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
     return root
 
 
-def table(folder: Path) -> Manifest:
-    from idmetric.data.manifest.table import read as read_manifest
-
-    return usable(read_manifest(folder / "manifest.csv"))
-
-
-def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(folder: Path) -> None:
-    data = table(folder)
+def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(data: Manifest) -> None:
     assert "part-edit" not in data.column("role")
     pairs = draw_pairs(data, 6)
     identity, parent, names = (np.array(data.column(c), object) for c in ("identity", "parent", "id"))
@@ -112,37 +116,34 @@ def test_the_command_writes_what_the_model_takes(folder: Path, capsys: pytest.Ca
         beside.unlink(missing_ok=True)
 
 
-def test_reported_errors_are_of_unseen_identities(folder: Path) -> None:
-    metric = load(folder / "model", device="cpu")
-    made, result = calibrate.calibrations(table(folder), {"m": metric}, QUICK, Options(method="platt"))["m"]
+def test_reported_errors_are_of_unseen_identities(saved: IDSim, data: Manifest) -> None:
+    made, result = calibrate.calibrations(data, {"m": saved}, QUICK, Options(method="platt"))["m"]
     pairs = result.items["pairs"]
     seen = made.probability(1 - np.asarray(pairs["score"]))
     assert np.abs(seen - np.asarray(pairs["probability"])).max() > 1e-4
-    assert made.model.revision == metric.revision
+    assert made.model.revision == saved.revision
     assert made.versions["scikit-learn"]
 
 
-def test_what_cannot_be_calibrated_is_refused(folder: Path, metric: IDSim) -> None:
-    data = table(folder)
-    with pytest.raises(ValueError, match="have no revision"):
-        calibrate.run(data, {"m": metric}, QUICK)
-    with pytest.raises(ValueError, match=r"only models that idmetric\.load opens can"):
-        calibrate.run(data, {"pixels": object()}, QUICK)
-    saved = load(folder / "model", device="cpu")
-    with pytest.raises(ValueError, match="no identity has two images"):
-        calibrate.run(data.replace(identity=data.column("id")), {"m": saved}, QUICK)
-    with pytest.raises(ValueError, match="three identities"):
-        calibrate.run(data.filter(identity=("t0", "t1")), {"m": saved}, QUICK)
-    with pytest.raises(ValueError, match="cannot share"):
-        calibrate.run(data, {"m": saved, "n": saved}, QUICK, replace(Options(), save=Path("c.json")))
+def test_what_cannot_be_calibrated_is_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
+    one = Options(save=Path("c.json"))
+    for rows, models, options, reason in (
+        (data, {"m": metric}, Options(), "have no revision"),
+        (data, {"pixels": object()}, Options(), r"only models that idmetric\.load opens can"),
+        (data.replace(identity=data.column("id")), {"m": saved}, Options(), "no identity has two images"),
+        (data.filter(identity=("t0", "t1")), {"m": saved}, Options(), "three identities"),
+        (data, {"m": saved, "n": saved}, one, "cannot share"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            calibrate.run(rows, models, QUICK, options)
 
 
-def test_a_calibration_can_be_measured_on_other_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metric = load(folder / "model", device="cpu")
-    data = table(folder)
-    made, _ = calibrate.calibrations(data, {"m": metric}, QUICK, Options(method="platt", rates=(0.2,)))["m"]
+def test_a_calibration_can_be_measured_on_other_pairs(
+    folder: Path, saved: IDSim, data: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, _ = calibrate.calibrations(data, {"m": saved}, QUICK, Options(method="platt", rates=(0.2,)))["m"]
     made.write(folder / "given.json")
-    [result] = calibrate.run(data, {"m": metric}, QUICK, Options(check=str(folder / "given.json")))
+    [result] = calibrate.run(data, {"m": saved}, QUICK, Options(check=str(folder / "given.json")))
     pairs = {name: np.array(column) for name, column in result.items["pairs"].items()}
     probability = made.probability(1 - pairs["score"])
     np.testing.assert_allclose(pairs["probability"], probability)
@@ -156,9 +157,9 @@ def test_a_calibration_can_be_measured_on_other_pairs(folder: Path, capsys: pyte
     assert high is not None
     assert low <= decision["true accept"].value <= high
     with pytest.raises(CalibrationError, match="has no calibration in its folder"):
-        calibrate.run(data, {"m": metric}, QUICK, Options(check="stored"))
+        calibrate.run(data, {"m": saved}, QUICK, Options(check="stored"))
     with pytest.raises(CalibrationError, match="distance 'cls', not 'patch'"):
-        calibrate.run(data, {"m": metric}, Settings(distance="patch"), Options(check=str(folder / "given.json")))
+        calibrate.run(data, {"m": saved}, Settings(distance="patch"), Options(check=str(folder / "given.json")))
     given = ["calibrate", "--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu",
              "--bootstrap", "0", "--check", str(folder / "given.json")]  # fmt: skip
     assert cli.main(given) == 0
@@ -179,12 +180,10 @@ def test_it_must_be_told_where_the_file_goes(folder: Path, capsys: pytest.Captur
      ({"flux"}, "generated")],
 )  # fmt: skip
 def test_a_calibration_records_where_its_images_come_from(
-    folder: Path, metric: IDSim, engines: set[str | None], origin: str
+    saved: IDSim, data: Manifest, engines: set[str | None], origin: str
 ) -> None:
-    data = table(folder)
     cycle = sorted(engines, key=str)
     data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
-    model = load(folder / "model", device="cpu")
-    [(found, _)] = calibrate.calibrations(data, {"m": model}, QUICK, Options(folds=3)).values()
+    [(found, _)] = calibrate.calibrations(data, {"m": saved}, QUICK, Options(folds=3)).values()
     assert found.data["origin"] == origin
     assert found.rests_on_photos == (origin == "photos")

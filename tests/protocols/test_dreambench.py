@@ -35,8 +35,10 @@ from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
 )
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
 from idmetric.protocols.nearid_table2_dreambench.table import Options, rate
+from tests.protocols.parts import Scripted
 
 ALL_FOUR = Options()
+RUN = "emu2_gs3_step50_seed42_torch_bfloat16"
 NONE, SOME = Settings(bootstrap=0), Settings(bootstrap=200, seed=3)
 THINGS = {"object": "magic_cube", "animal": "kitten", "human": "old_man", "style": "low-poly_geometric"}
 
@@ -308,7 +310,7 @@ def test_few_collections_have_no_interval(tmp_path: Path) -> None:
 def make_samples(root: Path, collections: int = 3, prompts: int = 4) -> None:
     """Two runs with images whose colours follow no rule."""
     rng = np.random.default_rng(1)
-    for run in ("emu2_gs3_step50_seed42_torch_bfloat16", "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
+    for run in (RUN, "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
         for k in range(collections):
             name = f"object_{k:02d}_rubik's_cube"
             reference = Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8))
@@ -321,23 +323,28 @@ def make_samples(root: Path, collections: int = 3, prompts: int = 4) -> None:
                     made.save(root / run / "tgt_image" / name / f"{prompt}_{number}.png")
 
 
+@pytest.fixture
+def ratings(tmp_path: Path) -> Any:
+    """Made-up samples and ratings, in the folders samples and ratings; returns the ratings."""
+    make_samples(tmp_path / "samples")
+    make_ratings(tmp_path / "ratings")
+    return dreambench_ratings.read(tmp_path / "ratings")
+
+
 def score(result: Result) -> dict[tuple[str, str, int], float]:
     images = result.items["images"]
     keys = zip(images["method"], images["collection"], images["prompt"], strict=True)
     return dict(zip(keys, images["score"], strict=True))
 
 
-def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path) -> None:
-    make_samples(tmp_path / "samples")
-    truth = make_ratings(tmp_path / "ratings")
-    ratings = dreambench_ratings.read(tmp_path / "ratings")
+def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, ratings: Any) -> None:
     data = dreambench_samples.read(tmp_path / "samples")
     assert len(data) == 2 * 2 * 3 * 5
     [result] = dreambench.run(data, {"hsv": open_model("hsv")}, NONE, ratings=ratings)
     assert (result.protocol, result.model, result.signature["model"]) == ("dreambench", "hsv", "hsv")
     found = score(result)
     assert len(found) == 2 * 3 * 4  # the second image of prompt 0 is not rated
-    run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+    run = tmp_path / "samples" / RUN
     for collection in ("object_00", "object_02"):
         for prompt in range(4):
             a, b = (
@@ -349,20 +356,17 @@ def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path) -
     for method in ("emu2", "ip_adapter_plus_vit_h_sdxl"):  # vit_huge in the folder, vit_h in the ratings
         items = [k[1:] for k in found if k[0] == method]
         scores = [found[(method, *item)] for item in items]
-        r = [np.corrcoef([truth[g][method][i] for i in items], scores)[0, 1] for g in ("group1", "group2")]
+        r = [np.corrcoef([ratings[g][method][i] for i in items], scores)[0, 1] for g in ("group1", "group2")]
         assert value(result.rows, method).value == pytest.approx(np.mean(r), abs=1e-9)
         assert value(result.rows, method).count == 12
     assert "no score" in result.notes[0]
 
 
-def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Path) -> None:
-    make_samples(tmp_path / "samples")
-    make_ratings(tmp_path / "ratings")
-    ratings = dreambench_ratings.read(tmp_path / "ratings")
+def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Path, ratings: Any) -> None:
     for k in range(3):  # the references of one run, apart
         target = tmp_path / "data" / "images" / "object" / f"{k:02d}.png"
         target.parent.mkdir(parents=True, exist_ok=True)
-        run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+        run = tmp_path / "samples" / RUN
         target.write_bytes((run / "src_image" / f"object_{k:02d}_rubik's_cube" / "0_0.png").read_bytes())
     options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
     manifest = import_dataset("dreambench_pp", tmp_path / "data", options=options)
@@ -391,14 +395,11 @@ def test_folders_of_images_are_matched_with_methods_by_their_start() -> None:
         assert method_of(run, DREAMBENCH_METHODS) == method
 
 
-def test_images_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    make_samples(tmp_path / "samples")
-    make_ratings(tmp_path / "ratings")
-    ratings = dreambench_ratings.read(tmp_path / "ratings")
+def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
     with pytest.raises(ValueError, match="no METHOD/tgt_image"):
         dreambench_samples.read(tmp_path / "ratings")
-    run = tmp_path / "samples" / "emu2_gs3_step50_seed42_torch_bfloat16"
+    run = tmp_path / "samples" / RUN
     one = dreambench_samples.read(run)  # one run alone
     assert len(dreambench.run(one, models, NONE, ratings=ratings)[0].rows) == 1
     with pytest.raises(ValueError, match="name their folder"):
@@ -418,25 +419,14 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         dreambench_samples.read(run)
 
 
-def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path) -> None:
-    class Failing:
-        """A judge that never answers about prompt 1."""
+def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> None:
+    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        prompts = np.array([(data[k].parameters or {})["prompt"] for k in b.tolist()])
+        return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))  # never an answer about prompt 1
 
-        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Failing:
-            self.manifest = manifest
-            return self
-
-        def signature(self) -> dict[str, str]:
-            return {"model": "failing"}
-
-        def pairs(self, a: list[int], b: list[int]) -> np.ndarray:
-            prompts = np.array([(self.manifest[k].parameters or {})["prompt"] for k in b])
-            return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))
-
-    make_samples(tmp_path / "samples")
-    make_ratings(tmp_path / "ratings")
-    ratings = dreambench_ratings.read(tmp_path / "ratings")
-    [result] = dreambench.run(dreambench_samples.read(tmp_path / "samples"), {"j": Failing()}, NONE, ratings=ratings)
+    [result] = dreambench.run(
+        dreambench_samples.read(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
+    )
     found = score(result)
     assert len(found) == 18
     assert all(key[2] != 1 for key in found)
@@ -493,9 +483,9 @@ def test_the_command_prints_the_row_and_keeps_every_rating(
     assert settings["published_rounding"] is True
 
 
-def test_the_command_scores_images_with_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_samples(tmp_path / "samples")
-    make_ratings(tmp_path / "ratings")
+def test_the_command_scores_images_with_models(
+    tmp_path: Path, ratings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ["--data", str(tmp_path / "samples"), "--ratings", str(tmp_path / "ratings"), "--category", "object"]
     assert eval_command(["dreambench", *given, "--model", "hsv", "--bootstrap", "0"]) == 0
     assert "ip_adapter_plus_vit_h_sdxl" in capsys.readouterr().out

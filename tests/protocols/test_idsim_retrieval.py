@@ -23,25 +23,7 @@ from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
 from idmetric.protocols.idsim_table2b_retrieval.plan import members, plans
 from idmetric.protocols.idsim_table2b_retrieval.protocol import Options, run
-from tests.conftest import random_model
-
-PLAIN = Settings(bootstrap=0)
-
-
-def picture(path: Path, seed: int, shade: int = 0) -> str:
-    """A file with a picture: identities differ in colour, shades in a stripe."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    array = np.broadcast_to(rng.integers(0, 255, 3), (32, 32, 3)).astype(np.uint8).copy()
-    noise = np.random.default_rng([seed, shade]).integers(0, 255, (12, 32, 3))
-    array[4 * (shade % 5) : 4 * (shade % 5) + 12] = noise
-    Image.fromarray(array).save(path)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def model() -> IDSim:
-    return random_model("dinov3")
+from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +86,7 @@ def similarity(model: IDSim, data: Manifest) -> Callable[[int, int], float]:
 
 
 def value(result: Result, dataset: str, metric: str) -> Value:
-    row = next(row for row in result.rows if row["dataset"] == dataset)
-    found = row[metric]
-    assert isinstance(found, Value)
-    return found
+    return values(result, dataset=dataset)[metric]
 
 
 # Searches
@@ -217,9 +196,7 @@ def test_wrong_searches_are_named(model: IDSim, pods: Manifest) -> None:
 
 
 def test_an_unreadable_image_is_left_out_on_request(model: IDSim, pods: Manifest, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no picture")
-    row = replace(pods[0], path=str(broken), id="pods/train/thing0/broken.png", mask=None)
+    row = replace(pods[0], path=str(broken(tmp_path)), id="pods/train/thing0/broken.png", mask=None)
     data = merge([pods, Manifest.from_rows([replace(row, parameters=None)]).replace(x_part=["train"])], shared=True)
     with pytest.raises(ValueError, match=r"broken.png"):
         run(data, {"m": model}, PLAIN)
@@ -266,35 +243,24 @@ def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: Manifest
     [labelled] = run(pairs, {"m": model}, PLAIN)
     [unlabelled] = run(pairs.replace(label=[None] * len(pairs)), {"m": model}, PLAIN)
     assert unlabelled.rows == labelled.rows
-    with pytest.raises(ValueError, match="petface, row 2: label 5 of a pair; 1 = same identity, 0 = another"):
-        run(pairs.replace(label=[5.0 if s == "candidate" else None for s in pairs.column("slot")]), {"m": model}, PLAIN)
-    bare = pairs.replace(label=[None] * len(pairs), identity=[None] * len(pairs))
-    with pytest.raises(ValueError, match="petface, row 2: a pair with neither a label nor two identities"):
-        run(bare, {"m": model}, PLAIN)
-    twice = pairs.replace(slot=["anchor" if k < 2 else s for k, s in enumerate(pairs.column("slot"))])
-    with pytest.raises(ValueError, match="petface, row 2: a second anchor of group 'p0'"):
-        run(twice, {"m": model}, PLAIN)
-    with pytest.raises(ValueError, match="petface: no pairs"):
-        run(pairs.filter(dataset="PetFace").filter(slot="anchor"), {"m": model}, PLAIN)
-    with pytest.raises(ValueError, match="subjects2k: pairs of one identity and of two are needed"):
-        run(pairs.filter(lambda row: row.group in ("s0", "s1")), {"m": model}, PLAIN)
-
-
-class Silent:
-    """A judge that gives some pairs no answer."""
-
-    def signature(self) -> dict[str, str]:
-        return {"model": "judge"}
-
-    def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Silent:
-        return self
-
-    def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.where(np.arange(len(a)) % 4 == 0, np.nan, np.arange(len(a)) / len(a))
+    slots = pairs.column("slot")
+    for wrong, reason in (
+        (pairs.replace(label=[5.0 if s == "candidate" else None for s in slots]),
+         "petface, row 2: label 5 of a pair; 1 = same identity, 0 = another"),
+        (pairs.replace(label=None, identity=None), "petface, row 2: a pair with neither a label nor two identities"),
+        (pairs.replace(slot=["anchor" if k < 2 else s for k, s in enumerate(slots)]),
+         "petface, row 2: a second anchor of group 'p0'"),
+        (pairs.filter(dataset="PetFace").filter(slot="anchor"), "petface: no pairs"),
+        (pairs.filter(lambda row: row.group in ("s0", "s1")),
+         "subjects2k: pairs of one identity and of two are needed"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            run(wrong, {"m": model}, PLAIN)
 
 
 def test_pairs_without_an_answer_are_left_out_and_counted(pairs: Manifest) -> None:
-    [result] = run(pairs.filter(dataset="subjects2k"), {"j": Silent()}, PLAIN, Options(paper="GPT-5"))
+    judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) % 4 == 0, np.nan, np.arange(len(a)) / len(a)))
+    [result] = run(pairs.filter(dataset="subjects2k"), {"j": judge}, PLAIN, Options(paper="GPT-5"))
     found = value(result, "subjects2k", "AP")
     assert (found.count, found.paper) == (7, 0.3159)
     assert "subjects2k: 3 of 10 comparisons have no answer and are left out" in result.notes

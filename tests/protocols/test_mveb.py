@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pyarrow.parquet
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 
 from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
@@ -34,18 +33,9 @@ from idmetric.protocols.visme_table1_mveb import protocol as mveb
 from idmetric.protocols.visme_table1_mveb.protocol import Options, run
 from idmetric.protocols.visme_table1_mveb.questions import ask
 from idmetric.train.visme.small_qwen import write as write_qwen
-from tests.conftest import random_model
+from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
 transformers = pytest.importorskip("transformers")
-
-PLAIN = Settings(bootstrap=0)
-
-
-def picture(path: Path, seed: int, shade: int = 0) -> str:
-    array = np.broadcast_to(np.random.default_rng(seed).integers(0, 255, 3), (32, 32, 3)).astype(np.uint8).copy()
-    array[::2] = np.random.default_rng([seed, shade]).integers(0, 255, (16, 32, 3))
-    Image.fromarray(array).save(path)
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +52,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
                 path = picture(root / f"{seed}-{c}.png", seed if c == 0 else seed + 10 + c, c + 1)
                 rows.append(Row(None, path, slot="candidate", label=float(c == 0), text=None if c else "Look", **group))
     return Manifest.from_rows(rows)
-
-
-@pytest.fixture(scope="module")
-def model() -> IDSim:
-    return random_model("dinov3")
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +101,7 @@ def dual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def value(result: Result, dataset: str) -> Value:
-    found = next(row for row in result.rows if row["dataset"] == dataset)["P@1"]
-    assert isinstance(found, Value)
-    return found
+    return values(result, dataset=dataset)["P@1"]
 
 
 def mean_row(result: Result, **labels: str) -> dict[str, Any]:
@@ -163,33 +146,16 @@ def test_queries_rank_their_own_candidates(model: IDSim, data: Manifest) -> None
 
 
 def test_a_tie_with_a_wrong_candidate_loses(data: Manifest) -> None:
-    class Constant:
-        def signature(self) -> dict[str, str]:
-            return {"model": "constant"}
-
-        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Constant:
-            return self
-
-        def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
-            return np.ones(len(a))
-
-    [result] = run(data, {"c": Constant()}, PLAIN)
+    [result] = run(data, {"c": Scripted(lambda data, a, b: np.ones(len(a)))}, PLAIN)
     assert value(result, "Cars196").value == 0
 
 
 def test_questions_without_an_answer_are_left_out(data: Manifest) -> None:
-    class Silent:
-        def signature(self) -> dict[str, str]:
-            return {"model": "judge"}
+    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        right = np.array(data.column("label")) == 1
+        return np.where(np.arange(len(a)) == 6, np.nan, right[b].astype(float))
 
-        def bind(self, manifest: Manifest, settings: Settings, rows: Any = None) -> Silent:
-            self.right = np.array(manifest.column("label")) == 1
-            return self
-
-        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return np.where(np.arange(len(a)) == 6, np.nan, self.right[b].astype(float))
-
-    [result] = run(data.filter(dataset="mveb/Cars196"), {"j": Silent()}, PLAIN)
+    [result] = run(data.filter(dataset="mveb/Cars196"), {"j": Scripted(scores)}, PLAIN)
     assert (value(result, "Cars196").value, value(result, "Cars196").count) == (1, 5)
     assert "Cars196: 1 questions have no answer and are left out" in result.notes
 
@@ -312,10 +278,14 @@ def test_other_models_are_no_dual_encoders(tmp_path: Path) -> None:
 # Other forms of data
 
 
-def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim, data: Manifest) -> None:
+def targets(data: Manifest) -> Manifest:
+    """Queries of one set with their right candidates alone."""
     pairs = data.filter(lambda row: row.dataset == "mveb/Cars196" and (row.slot == "query" or row.label == 1))
-    pairs = pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None,
-                          identity=None)  # fmt: skip
+    return pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None)
+
+
+def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim, data: Manifest) -> None:
+    pairs = targets(data).replace(identity=None)
     [result] = run(pairs, {"m": model}, PLAIN)
     vectors = F.normalize(model.embed(pairs.sources(), patches=False).cls.double(), dim=-1).numpy()
     won = []
@@ -327,9 +297,7 @@ def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim,
 
 
 def test_targets_of_the_querys_identity_are_right_too(data: Manifest) -> None:
-    pairs = data.filter(lambda row: row.dataset == "mveb/Cars196" and (row.slot == "query" or row.label == 1))
-    one = pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None,
-                        identity=["a" if k < 4 else None for k in range(12)])  # fmt: skip
+    one = targets(data).replace(identity=["a" if k < 4 else None for k in range(12)])
     [found] = ask(one, {}).sets
     assert found.pool is not None
     relevant, _ = found.pool.truth(slice(0, 6))
@@ -409,9 +377,7 @@ def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path:
     cars = data.filter(dataset="mveb/Cars196")
     with pytest.raises(ValueError, match=r"Cars196, row 2: a candidate with label None: 1 = right, 0 = wrong"):
         run(cars.replace(label=None), {"m": model}, PLAIN)
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"none")
-    bad = cars.replace(path=[str(broken) if k == 7 else p for k, p in enumerate(cars.column("path"))])
+    bad = cars.replace(path=[str(broken(tmp_path)) if k == 7 else p for k, p in enumerate(cars.column("path"))])
     with pytest.raises(ValueError, match=r"broken\.png"):
         run(bad, {"m": model}, PLAIN)
     [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))

@@ -26,9 +26,9 @@ from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings
+from tests.protocols.parts import PLAIN, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")
-PLAIN = Settings(bootstrap=0)
 
 
 class Drawn:
@@ -72,12 +72,6 @@ class Images:
 @pytest.fixture
 def draw(tmp_path: Path) -> Images:
     return Images(tmp_path)
-
-
-def values(result: Result, **labels: str) -> dict[str, Value]:
-    """The values of the row with these labels."""
-    [row] = [r for r in result.rows if all(r.get(k) == v for k, v in labels.items())]
-    return {k: v for k, v in row.items() if isinstance(v, Value)}
 
 
 # Intervals
@@ -466,30 +460,19 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
                 assert paper_numbers.NEARID_TABLE_5[model][group][k] == pytest.approx(mean, abs=0.1)
 
 
-class Wordless:
-    """A judge that has no answer to some pairs: to every fifth that is asked."""
-
-    def signature(self) -> dict[str, str]:
-        return {"model": "judge"}
-
-    def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Wordless:
-        return self
-
-    def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
-        scores = np.random.default_rng(len(a)).random(len(a))
-        return np.where(np.arange(len(a)) % 5 == 4, np.nan, scores)
-
-
 def test_pairs_without_an_answer_leave_no_margin_and_are_told(draw: Images, tmp_path: Path, rendered: Manifest) -> None:
-    data = bench(draw, tmp_path, ("SDXL",))
+    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(a)) % 5 == 4, np.nan, np.random.default_rng(len(a)).random(len(a)))
+
+    data, wordless = bench(draw, tmp_path, ("SDXL",)), Scripted(scores)
     [whole] = nearid.run(data, {"m": Drawn()}, PLAIN)
-    [result] = nearid.run(data, {"j": Wordless()}, PLAIN)
+    [result] = nearid.run(data, {"j": wordless}, PLAIN)
     for source in ("SDXL", "MTG"):
         counts = [values(r, source=source)["PA"].count for r in (whole, result)]
         assert f"{counts[0] - counts[1]} of {counts[0]} margins have no answer and are left out" in result.notes
         assert 0 < counts[1] < counts[0]
     assert not any("answer" in note for note in whole.notes)
-    [result] = world.run(rendered, {"j": Wordless()}, PLAIN)
+    [result] = world.run(rendered, {"j": wordless}, PLAIN)
     assert sum("margins have no answer" in note for note in result.notes) == 2
     assert any("comparisons of edit grids have no answer" in note for note in result.notes)
 
@@ -586,15 +569,11 @@ def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered:
     grid = world._grid(rendered)
     amounts = {cell.row: (cell.identity_change, cell.factor_change) for cell in grid}
 
-    class Linear:
-        def signature(self) -> dict[str, str]:
-            return {}
+    def falling(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.array([1 - 0.5 * amounts[row][0] - 0.25 * amounts[row][1] for row in a])
 
-        def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
-            return np.array([1 - 0.5 * amounts[row][0] - 0.25 * amounts[row][1] for row in a])
-
-    result = Result("world", "linear", [])
-    world._sensitivity(Linear(), grid, Settings(bootstrap=10), result)  # type: ignore[arg-type]
+    settings, result = Settings(bootstrap=10), Result("world", "linear", [])
+    world._sensitivity(Scripted(falling).bind(rendered, settings), grid, settings, result)  # type: ignore[arg-type]
     assert len(result.rows) > 1
     for row in result.rows:
         assert row["identity"].value == pytest.approx(0.5)  # type: ignore[union-attr]

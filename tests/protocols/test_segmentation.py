@@ -22,6 +22,7 @@ from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
 from idmetric.report.heatmap import colours, outline, overlay
 from idmetric.scoring.heatmaps import heatmaps
+from tests.protocols.parts import values
 
 PLAIN = Settings(bootstrap=0, workers=1)
 
@@ -51,8 +52,7 @@ def scenes(tmp_path: Path) -> Manifest:
 
 
 def row(result: Result, method: str = "prior") -> dict[str, Value]:
-    [found] = [r for r in result.rows if r["method"] == method]
-    return {k: v for k, v in found.items() if isinstance(v, Value)}
+    return values(result, method=method)
 
 
 def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, metric: IDSim) -> None:

@@ -19,15 +19,9 @@ from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_fig6_sensitivity import protocol
 from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
 from idmetric.protocols.idsim_fig6_sensitivity.protocol import Options, run
-from tests.conftest import random_model
+from tests.protocols.parts import PLAIN, Scripted, broken, values
 
-PLAIN = Settings(bootstrap=0)
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
-
-
-@pytest.fixture(scope="module")
-def model() -> IDSim:
-    return random_model("dinov3")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +51,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def value(result: Result, which: str, column: str) -> Value:
-    found = next(row for row in result.rows if row["which"] == which)[column]
-    assert isinstance(found, Value)
-    return found
+    return values(result, which=which)[column]
 
 
 def slow(model: IDSim, grid: Manifest, factor: str, with_anchor: bool = True) -> dict[str, tuple[float, float, float]]:
@@ -139,46 +131,24 @@ def test_intervals_are_over_instances(model: IDSim, grid: Manifest) -> None:
 
 
 def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
-    class Oracle:
-        def signature(self) -> dict[str, str]:
-            return {"model": "oracle"}
+    def oracle(slope: float) -> Scripted:
+        return Scripted(lambda data, a, b: 1 - slope * np.array(data.column("x_identity_change"))[a])
 
-        def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Oracle:
-            self.change = np.array(manifest.column("x_identity_change"))
-            return self
-
-        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return 1 - 0.7 * self.change[np.asarray(a)]
-
-    [result] = run(grid, {"o": Oracle()}, PLAIN)
+    [result] = run(grid, {"o": oracle(0.7)}, PLAIN)
     for factor in ("background", "light"):
         found = [value(result, factor, column).value for column in ("identity", "context", "R^2")]
         assert found == pytest.approx([0.7, 0, 1], abs=1e-9)
     scaled = grid.replace(x_identity_change=[10 * x for x in grid.column("x_identity_change")])
-
-    class Scaled(Oracle):
-        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return 1 - 0.07 * self.change[np.asarray(a)]
-
-    [raw] = run(scaled, {"o": Scaled()}, PLAIN)
-    [unit] = run(scaled, {"o": Scaled()}, PLAIN, Options(rescale=True))
+    [raw] = run(scaled, {"o": oracle(0.07)}, PLAIN)
+    [unit] = run(scaled, {"o": oracle(0.07)}, PLAIN, Options(rescale=True))
     assert value(raw, "light", "identity").value == pytest.approx(0.07)
     assert value(unit, "light", "identity").value == pytest.approx(0.7)
     assert unit.settings["rescale"] is True
 
 
 def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
-    class Silent:
-        def signature(self) -> dict[str, str]:
-            return {"model": "judge"}
-
-        def bind(self, manifest: Manifest, settings: Settings, rows: None = None) -> Silent:
-            return self
-
-        def pairs(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5)
-
-    [result] = run(grid, {"j": Silent()}, PLAIN)
+    judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5))
+    [result] = run(grid, {"j": judge}, PLAIN)
     assert result.notes == ["1 of 60 comparisons of edit grids have no answer and are left out"]
     assert len(result.items["grid"]["score"]) == 59
 
@@ -217,32 +187,28 @@ def test_instances_may_lack_a_factor(model: IDSim, grid: Manifest) -> None:
 
 
 def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
-    with pytest.raises(ValueError, match="no edit grids: rows with slot candidate and x_factor"):
-        run(grid.filter(slot="anchor"), {"m": model}, PLAIN)
-    with pytest.raises(ValueError, match=r"row 1: its instance \(group 'thing0'\) has no anchor"):
-        run(grid.filter(slot="candidate"), {"m": model}, PLAIN)
-    text = ["much" if k == 4 else "0.5" for k in range(len(grid))]
-    with pytest.raises(ValueError, match="row 5: identity_change is 'much': a number says how much was changed"):
-        run(grid.replace(x_identity_change=text), {"m": model}, PLAIN)
-    gone = grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in range(len(grid))])
-    with pytest.raises(ValueError, match="row 7: factor_change is None"):
-        run(gone, {"m": model}, PLAIN)
-    with pytest.raises(ValueError, match="no context factor: all rows are 'none'"):
-        run(grid.filter(x_factor="none"), {"m": model}, PLAIN)
+    count = range(len(grid))
+    for wrong, reason in (
+        (grid.filter(slot="anchor"), "no edit grids: rows with slot candidate and x_factor"),
+        (grid.filter(slot="candidate"), r"row 1: its instance \(group 'thing0'\) has no anchor"),
+        (grid.replace(x_identity_change=["much" if k == 4 else "0.5" for k in count]),
+         "row 5: identity_change is 'much': a number says how much was changed"),
+        (grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in count]), "row 7: factor_change is None"),
+        (grid.filter(x_factor="none"), "no context factor: all rows are 'none'"),
+        (grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in count]),
+         r"row 9: a second anchor of the instance \(group\) 'thing0'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            run(wrong, {"m": model}, PLAIN)
     with pytest.raises(ValueError, match="factor 'background': instance 'thing0': identity_change is constant"):
         run(grid.replace(x_identity_change=0.5), {"m": model}, PLAIN, Options(anchor=False))
-    with pytest.raises(ValueError, match=r"row 9: a second anchor of the instance \(group\) 'thing0'"):
-        run(
-            grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in range(len(grid))]), {"m": model}, PLAIN
-        )
     with pytest.raises(ValueError, match="at least two identities"):
         Options(identities=1)
 
 
 def test_an_unreadable_picture_takes_its_instance_with_it(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"none")
-    bad = grid.replace(path=[str(broken) if k == 4 else str(grid.root / p) for k, p in enumerate(grid.column("path"))])
+    wrong = str(broken(tmp_path))
+    bad = grid.replace(path=[wrong if k == 4 else str(grid.root / p) for k, p in enumerate(grid.column("path"))])
     with pytest.raises(ValueError, match=r"broken\.png"):
         run(bad, {"m": model}, PLAIN)
     [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
