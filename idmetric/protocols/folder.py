@@ -2,7 +2,7 @@
 
     idmetric eval folder --data photos/ --model tiny --model hsv --out results/
 
-Within each dataset of the manifest, every image of a known identity is a query against all the others (edits and
+Within each dataset of the manifest, every image of a known identity is a query against all other images (edits and
 distractors among them); its positives are the other images of its identity. An image never finds itself, nor a row
 that shows the same file.
 

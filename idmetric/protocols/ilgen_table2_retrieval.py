@@ -23,8 +23,8 @@ The column dataset names a row's benchmark, which sets the depth of mAP and the 
 "avg" is the mean of the paper's six columns. Any other dataset is measured by mAP@`--k`, or mAP without one. A query
 never finds its own image.
 
-Images that a query must neither gain nor lose by (Revisited Oxford and Paris: "junk") are named in the query's
-`parameters` as `x_ignore`, a list of row ids; with several settings (medium, hard) import each as a dataset of its own:
+Images that do not count for a query ("junk" in Revisited Oxford and Paris) are named in the query's
+`parameters` as `x_ignore`, a list of row ids. Import each of several settings (medium, hard) as a separate dataset:
 `roxford_medium`, `roxford_hard`, `rparis_medium`, `rparis_hard`. ROP is their mean. A query with junk positives
 only has no positive.
 
@@ -147,7 +147,7 @@ def _place(slot: str | None, split: str | None) -> str | None:
 
 
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
-    """Query row -> rows that it neither gains nor loses by."""
+    """Query row -> rows that do not count for it."""
     number = {name: row for row, name in enumerate(data.column("id"))}
     about, found = parameters(data), {}
     for row in queries.tolist():

@@ -6,7 +6,7 @@
     idmetric eval nearid --data bench.parquet --split test --model nearid --out results/
     idmetric eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
 
-| row | what | expected for `NearID()`: SSR, PA |
+| row | content | expected for `NearID()`: SSR, PA |
 |---|---|---|
 | an engine, such as Flux_1024 | 500 test identities and its distractors (Table 5) | 97.8 .. 99.8, 99.1 .. 99.9 |
 | training, unseen fill, unseen canny, all | the averages of Table 5, weighted by support | 98.3 .. 99.3, 99.3 .. 99.8 |

@@ -4,7 +4,7 @@
     idmetric eval photos --data DATA --model tiny --model untrained:tiny --model hsv --model pixels --out results/
 
 DATA holds manifest.csv with the columns split, dataset, identity, path. Within each dataset of the split "dev", every
-photo is a query against all the others; its positives are the other photos of its identity. mAP is the mean over
+photo is a query against all other photos; its positives are the other photos of its identity. mAP is the mean over
 queries that have a positive, AUC is over all unordered pairs. The first command prints the README's table; the second
 gives the same numbers with intervals, and the other numbers of `idmetric eval folder`.
 """

@@ -1,4 +1,4 @@
-"""The procedural world's own bench: rendered here, no download (SSR and PA by strength, part edits, sensitivity).
+"""The procedural world's own bench, rendered here without downloads (SSR and PA by strength, part edits, sensitivity).
 
     idmetric eval world --model tiny --model hsv --out results/
     idmetric eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric data world`
@@ -11,13 +11,13 @@
 
 Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. A
 grid's regression is over all its points, including the unchanged picture. No paper prints these numbers;
-docs/protocols-world.md has the scores of a few models. For a model trained on the world, another seed of it is no test
-of generalization.
+docs/protocols-world.md has the scores of a few models. A world of another seed does not test the
+generalization of a model trained on the world.
 
 The bench is the world of seed 1000 at 224 pixels: 100 objects with three views, a distractor of each view at four
 strengths and a part edit of two views; 30 objects with edit grids over background, viewpoint and light. It is rendered
-once into `OUT/world`, and read from there afterwards. Pictures do not depend on the machine beyond what docs/world.md
-says of Mesa, VTK and NumPy versions; numbers of two machines can differ in the third decimal.
+once into `OUT/world`, and read from there afterwards. Pictures depend on the machine only through the versions of Mesa,
+VTK and NumPy (docs/world.md); numbers of two machines can differ in the third decimal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Options:
 
     Attributes:
         seed: of the world. size: of its pictures, in pixels.
-        identities: objects with views, distractors and part edits. grids: objects with edit grids; 0 leaves them out.
+        identities: number of objects with views, distractors and part edits. grids: number of objects with edit grids;
+            0 leaves these out.
         strengths: of distractors.
     """
 
@@ -108,8 +109,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:
-        data: a world, as `idmetric data world` writes it; its structures (distractors, parts, grids) say which rows
-            there are.
+        data: a world, as `idmetric data world` writes it; its distractors, parts and grids determine the rows.
 
     Raises:
         ValueError: if it has none of them.
@@ -141,7 +141,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:
-    """Views with their distractors, by strength, and with their part edits; edit grids are neither."""
+    """Views with their distractors, by strength, and views with their part edits, both without edit grids."""
     about = parameters(data)
     plain = np.array(["factor" not in a for a in about], dtype=bool)
     kept, numbers = data.take(plain), np.flatnonzero(plain)
@@ -180,7 +180,7 @@ def _parts(scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, r
 
 
 def _grid(data: Manifest) -> list[Cell]:
-    """The cells of all edit grids, none where the world has none."""
+    """The cells of all edit grids of a world."""
     return cells(data) if any("factor" in about for about in parameters(data)) else []
 
 

@@ -271,7 +271,7 @@ def test_other_models_are_no_dual_encoders(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds a model of type 'bert', not clip or siglip"):
         open_model(f"dual:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    with pytest.raises(CheckpointError, match="is no whole clip"):
+    with pytest.raises(CheckpointError, match="is not a complete clip"):
         open_model(f"dual:{tmp_path}")
 
 
@@ -327,7 +327,7 @@ def test_single_images_ask_for_each_other(model: IDSim, reader: VisIDEmbed, tmp_
         best = max(others, key=lambda r: float(vectors[q] @ vectors[r]))
         won.append(rows[best].identity == rows[q].identity)
     assert value(result, "SOP").value == pytest.approx(np.mean(won))
-    assert "SOP: 1 images are the only one of their identity: ranked, not asked for" in result.notes
+    assert "SOP: 1 images are the only one of their identity: ranked, but not queried" in result.notes
 
 
 def test_what_the_importer_writes_is_read(model: IDSim, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Labelled pairs for calibration: of one identity, and of two, of which up to half are hard to tell apart."""
+"""Labeled pairs for calibration: of one identity, and of two identities, up to half of them hard to distinguish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from idmetric.protocols.common.arrays import Ints, Truths
 from idmetric.protocols.common.columns import named, texts
 from idmetric.protocols.common.intervals import codes
 
-_DRAWS = 20  # tries for a pair that was not drawn before
+_DRAWS = 20  # tries for a new pair
 _LIST = 100_000  # pairs of an identity, up to which all are listed to draw from
 
 
@@ -36,7 +36,7 @@ class Pairs:
 
 
 def usable(data: Manifest) -> Manifest:
-    """Rows of known identity without part-edits, which show neither the object itself nor another."""
+    """Rows of known identity without part-edits, which show neither the same object nor a different one."""
     return data.take(named(data) & (texts(data, "role") != "part-edit"))
 
 
@@ -75,13 +75,13 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
     named = np.array(list(drawn.values()), dtype=object)
     own = named == "same"
     if own.all():
-        raise ValueError("no two identities are of one dataset: there are no pairs of two identities")
+        raise ValueError("each dataset has a single identity: there are no pairs of two identities")
 
     return Pairs(a, b, own, named, table.family[np.stack([a, b], 1)])
 
 
 def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """At most so many unordered pairs of rows."""
+    """At most `each` unordered pairs of rows."""
     count = len(rows) * (len(rows) - 1) // 2
     if count <= _LIST:
         i, j = np.triu_indices(len(rows), 1)

@@ -5,7 +5,7 @@
     idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
     calibration
 
-No paper does this, so there are no printed values. docs/decisions.md says how to read the result.
+No paper prints such values. docs/decisions.md explains how to read the result.
 
 Pairs are drawn from the manifest without repetition, equally many of one identity and of two. Of the latter, up to half
 are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an image of an object and one
@@ -55,9 +55,9 @@ class Options:
     """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
-        method: of the curve to keep; the other method is measured too.
+        method: of the curve to keep; the other one is measured too.
         rates: false-accept rates to find thresholds for.
-        pairs: at most so many of one identity. folds: of cross-fitting.
+        pairs: at most this many of one identity. folds: of cross-fitting.
         about: a description of the data, kept in the file.
         check: a calibration to measure instead of making one: a file, or "stored" for that in each model's folder.
         save: file of the calibration of a single model; None: `out`/MODEL.calibration.json for each model. out: folder;

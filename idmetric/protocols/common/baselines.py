@@ -1,6 +1,6 @@
-"""Baselines that need no weights of ours: colour histogram, pixels, SSIM, and LPIPS and DreamSim where installed.
+"""Baselines without weights of this project: color histogram, pixels, SSIM, and LPIPS and DreamSim if installed.
 
-| name | what | similarity |
+| name | metric | similarity |
 |---|---|---|
 | `hsv` | square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels | cosine |
 | `pixels` | the image at 32 x 32 pixels, its mean subtracted | cosine |
@@ -54,7 +54,7 @@ def pixel_vector(image: Image.Image) -> Array:
     values = np.asarray(image.resize((32, 32)), dtype=np.float64).ravel() / 255
     values = values - values.mean()
     norm = np.linalg.norm(values)
-    # nothing is left of an even image: it gets one direction of its own, so that two of them count as alike
+    # an even image has no direction left; all even images share this one and count as alike
     return values / norm if norm > 1e-12 else np.full(values.shape, values.size**-0.5)
 
 
@@ -124,7 +124,7 @@ class _PairBaseline:
 
 
 class Ssim(_PairBaseline):
-    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and colours, -1..1; 1 = equal.
+    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and channels, -1..1; 1 = equal.
 
     SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
     c2 = 0.03², and means m, variances and covariance s under a Gaussian window of sigma 1.5 and 11 pixels, mirrored at

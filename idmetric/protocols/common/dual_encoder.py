@@ -3,8 +3,8 @@
     idmetric eval mveb --data mveb.parquet --model dual:openai/clip-vit-large-patch14 --out results/
 
 VisME's adaptation of dual encoders (section 5.2): text is dropped, but for Identity Editing, where "the final
-representation" is the average "of the corresponding visual and text embeddings". Both are scaled to unit length before,
-which the paper doesn't say; a plain mean of raw ones would be ruled by the longer.
+representation" is the average "of the corresponding visual and text embeddings". Here both are scaled to unit length
+first, which the paper does not mention; the longer one would dominate a plain mean.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DualEncoder:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{source!r} is no whole {kind}: {error}") from error
+            raise CheckpointError(f"{source!r} is not a complete {kind}: {error}") from error
 
         self.name, self.revision = source, where.name if where.parent.name == "snapshots" else ""  # of the Hub's cache
         self.device = auto_device() if device is None else torch.device(device)

@@ -32,7 +32,7 @@ def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
 def owners(identity: Ints, rows: Ints) -> Ints:
     """The units that intervals draw for rows of any shape: identities, as `codes` numbers them.
 
-    Each image of unknown identity is a unit of its own.
+    Each image of unknown identity is a separate unit.
     """
     found: Ints = np.where(identity[rows] < 0, -1 - rows, identity[rows])
     return found

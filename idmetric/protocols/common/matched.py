@@ -20,7 +20,7 @@ from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Scorer, Settings
 
-_MANY = 64  # views of an identity beyond which a table of all of them is unlikely to be meant
+_MANY = 64  # views of an identity, at most: a table of more views is probably a mistake
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Matched:
         return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
 
     def of_edited_views(self) -> Matched:
-        """The same, without views that no sample has a made image of; Mind-the-Glitch has such images of two."""
+        """The samples without views that have no made image in any sample; Mind-the-Glitch edits two views."""
         kept = (self.made >= 0).any(0)
         return Matched(self.identity, self.source, self.views[:, kept], self.made[:, kept])
 
@@ -53,8 +53,8 @@ class Matched:
 def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) -> Matched:
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
-    A view stands where `parameters.x_view` (from 1) says, or in the manifest's order; a missing one leaves its place
-    empty, and distractors stay with their views. Two rows that show one image are one view.
+    `parameters.x_view` (from 1) gives the place of a view, else the manifest's order does; a missing view leaves its
+    place empty, and distractors stay with their views. Two rows that show one image are one view.
 
     Args:
         roles: distractor, identity-edit or part-edit. source: of a row number, its label.
@@ -94,7 +94,7 @@ def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
         own = found.setdefault(name, {})
         at = int(about["x_view"]) - 1 if about.get("x_view") is not None else len(own)
         if at in own or at < 0:
-            raise ValueError(f"row {row + 1}: view {at + 1} of {name!r} is there already, or no number from 1")
+            raise ValueError(f"row {row + 1}: view {at + 1} of {name!r} is given twice, or not a number from 1")
         if at >= _MANY:
             raise ValueError(
                 f"{name!r} has more than {_MANY} views: this protocol compares a few; filter the manifest by role"

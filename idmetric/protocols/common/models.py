@@ -14,7 +14,7 @@ from idmetric.protocols.common import baselines, dual_encoder
 
 
 def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
-    """The model of a name.
+    """Open a model by its name.
 
     Args:
         source: a baseline (hsv, pixels, ssim, lpips, dreamsim); `untrained:SOURCE`, the same architecture with random

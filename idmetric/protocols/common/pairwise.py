@@ -2,7 +2,7 @@
 
 Every image is decoded once and held at the metric's size. The part of a metric that concerns one image alone
 (`features`) is computed for a tile of images at a time, and pairs are compared tile by tile, which bounds memory for
-any number of images. Values are stored as they come: a stopped run resumes with the remaining pairs.
+any number of images. Values are stored during the run: a stopped run resumes with the remaining pairs.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ _ILGEN_LABELS = {
 
 
 def ilgen_printed(label: str, row: str | None = None) -> dict[str, float]:
-    """ILGen's mAP by column, of a row or the model's own; empty if there is no row."""
+    """ILGen's mAP by column, of the given row or the model's own; empty without a row."""
     row = row or row_of(label, _ILGEN_LABELS)
     return {} if row is None else dict(zip(ILGEN_COLUMNS, (v / 100 for v in ILGEN_TABLE_5[row]), strict=True))
 

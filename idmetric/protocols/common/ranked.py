@@ -19,8 +19,8 @@ from idmetric.protocols.common.scorers import Scorer, slices
 
 Measure = Callable[[Array, Truths], float]  # scores and relevance of one query's gallery
 _CELLS = 2**24  # similarities held at once (128 MB)
-PAIRS = 1_000_000  # of two identities, up to which all are looked at; of more, so many by chance
-OWN_PAIRS = 5_000_000  # of one identity, likewise: some are met only where identities have hundreds of images
+PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
+OWN_PAIRS = 5_000_000  # of one identity, likewise; only identities with hundreds of images have more
 
 
 class HasMatrix(Protocol):
@@ -64,10 +64,10 @@ class Search:
         return replace(self, queries=self.queries[chosen])
 
     def truth(self, part: slice) -> tuple[Truths, Truths]:
-        """For some queries: which gallery images show their identity, and which they search."""
+        """For some queries: masks of the gallery images that show their identity, and of those that they search."""
         rows = self.queries[part]
         relevant = self.identity[rows][:, None] == self.identity[self.gallery]
-        relevant &= self.identity[rows][:, None] >= 0  # two that nobody named are not the same
+        relevant &= self.identity[rows][:, None] >= 0  # two images of unknown identity do not match
         valid = self.image[rows][:, None] != self.image[self.gallery]
         for at, row in enumerate(rows.tolist()):
             if row in self.ignored:
@@ -156,9 +156,9 @@ class Pairs:
 
 
 def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed: int = 0) -> Pairs:
-    """All unordered pairs of different images among rows; of more than `PAIRS` of two identities, so many by chance.
+    """All unordered pairs of different images among rows; of more than `PAIRS` of two identities, a random sample.
 
-    All pairs of one identity are looked at, up to `OWN_PAIRS`; the ROC curve keeps its meaning.
+    All pairs of one identity are kept, up to `OWN_PAIRS`; sampling leaves the ROC curve unbiased.
     """
     whole = Search(rows, rows, identity, image)
     counts = np.unique(owners(identity, rows), return_counts=True)[1].astype(np.int64)
@@ -177,7 +177,7 @@ def searched(
 ) -> tuple[dict[str, Array], Pairs]:
     """`measure`, and the pairs of queries with gallery images, each similarity computed once.
 
-    Pairs of one identity are kept up to `OWN_PAIRS`; of more than `PAIRS` of two, so many by chance.
+    Pairs of one identity are kept up to `OWN_PAIRS`; of more than `PAIRS` of two, a random sample is.
     """
     found = {name: np.empty(len(search.queries)) for name in measures}
     own = int(search.positives().sum())
@@ -190,7 +190,7 @@ def searched(
 
 
 def _shares(own: int, strangers: int) -> tuple[float, float]:
-    """Which shares of the pairs of one identity and of two are looked at."""
+    """The shares of the pairs of one identity and of two identities that are kept."""
     return min(1.0, OWN_PAIRS / max(1, own)), min(1.0, PAIRS / max(1, strangers))
 
 

@@ -1,4 +1,4 @@
-"""Renders worlds for protocols that are given no data."""
+"""Renders worlds for protocols that run without data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def rendered(
     folder: Path, plans: Mapping[str, tuple[Plan, int]], progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
-    """The first objects of some worlds, each in a folder of its own; existing ones are read, a stopped run resumes.
+    """The first objects of some worlds, each world in its folder; existing worlds are read, a stopped run resumes.
 
     Args:
         folder: above the worlds. plans: name of a world's folder -> its plan and number of objects.

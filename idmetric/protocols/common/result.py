@@ -34,7 +34,7 @@ class Value:
 
     Attributes:
         value: the number; shares in 0..1.
-        low, high: its interval (95 % unless stated otherwise); None if there is none.
+        low, high: its interval (95 % unless stated otherwise), or None.
         count: support: the number of queries, pairs, samples or trials.
         paper: the paper's number for this model, in the same unit.
 
@@ -91,7 +91,7 @@ class Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Aligned columns for a terminal, with intervals in brackets and a column of the papers' values."""
+    """Aligned columns for a terminal, with intervals in brackets and columns of the papers' values."""
     columns = list(zip(*_cells(results), strict=True))
     widths = [max(map(len, column)) for column in columns]
     labels = 1 + len(names_of(results, str))
@@ -213,7 +213,7 @@ def _support(row: Row) -> str:
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
-    """Each note once, with the models it is about unless they are all."""
+    """Each note once, with the models that it concerns unless it concerns all."""
     about: dict[str, list[str]] = {}
     for result in results:
         for note in result.notes:

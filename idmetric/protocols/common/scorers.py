@@ -284,5 +284,5 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Slices of `size` items, the last one smaller, that cover so many."""
+    """Slices of `size` items that cover `count` items; the last one may be smaller."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,4 +1,4 @@
-"""Edit grids in a manifest: which pictures are compared with which anchor, and how much was changed in each."""
+"""Edit grids in a manifest: pictures with their anchor and the amounts of their changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell:
 
 
 def cells(data: Manifest) -> list[Cell]:
-    """The cells of all edit grids of a manifest, in its order; anchors are those without a change.
+    """The cells of all edit grids of a manifest, in its order; the anchors have no change.
 
     Raises:
         ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.

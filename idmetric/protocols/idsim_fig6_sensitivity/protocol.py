@@ -18,7 +18,7 @@ averaged; 1,000 bootstrap samples (`--bootstrap`) draw instances. A selective me
 | R^2 | share of the similarities' variance that the plane explains, mean over instances |
 
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights.
-It prints no numbers (Fig. 6 is bars); in words: ID-Sim is the most sensitive to identity and little to context; CLIP,
+It prints no numbers, only bars (Fig. 6): ID-Sim is the most sensitive to identity and little to context; CLIP,
 OpenCLIP and LPIPS are the least sensitive to identity; DINOv3 is a little less sensitive to light than ID-Sim.
 
 Without --data the procedural world's grids are rendered, of 100 objects (`--identities`): six identity strengths x five

@@ -1,4 +1,4 @@
-"""Which rows of a manifest are compared in ID-Sim's benchmarks: searches, labelled pairs, triplets."""
+"""The comparisons of rows in ID-Sim's benchmarks: searches, labeled pairs, triplets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Benchmark:
     Attributes:
         kind: queries against a gallery, pairs that show one identity or two, or triplets.
         size: the paper's numbers of queries and gallery images, pairs, or triplets.
-        queries, gallery: names of the parts (columns x_part or split), the likeliest first.
-        drawn: whether to draw a query of each identity if no part is named so.
-        by: column to group by; each value gets a row of its own.
+        queries, gallery: names of the parts (columns x_part or split), in order of preference.
+        drawn: whether to draw a query of each identity if the manifest names none of these parts.
+        by: column to group by; each value gets a separate row.
         names: other names of the set.
     """
 
@@ -131,7 +131,7 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
 
 
 def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
-    """Queries and gallery as slots, parts or splits say, or one query drawn of each identity."""
+    """Queries and gallery by slots, parts or splits, or one query drawn of each identity."""
     benchmark = BENCHMARKS[name]
     slot = texts(data, "slot")[rows]
     parts = zip(free(data, "part"), data.column("split"), strict=True)
@@ -162,7 +162,7 @@ def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
         for name, own in sorted(images.items())
         if len(own) > 1
     ]
-    note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper doesn't say which it took"
+    note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper does not name its queries"
     queries = np.array(chosen, dtype=np.int64)
 
     return Plan("search", (queries, np.setdiff1d(rows, queries)), None, (note,))
@@ -254,12 +254,12 @@ def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def _groups(data: Manifest) -> list[Group]:
-    """Each row's; groups of one name in two splits are two."""
+    """The group of each row; equal names in two splits are two groups."""
     return list(zip(data.column("group"), data.column("split"), strict=True))
 
 
 def _sized(plan: Plan, name: str) -> Plan:
-    """With a note where the paper's set has another size."""
+    """The plan, with a note if the paper's set has another size."""
     paper = BENCHMARKS[name.split()[0]].size
     if plan.size == paper:
         return plan

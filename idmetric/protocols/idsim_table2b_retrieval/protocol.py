@@ -13,15 +13,16 @@
 | subjects2k | 2,000 pairs, 473 of one identity | AP, AUC | .4113, .7053 | .3674 |
 
 Fig. 25 is the mean of ten training runs with class features, "consistent with the main paper". DreamBench++, the last
-column of Fig. 25, is the protocol `dreambench`. docs/protocols-idsim.md has sources, licenses and the way from data to
-a manifest. The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
+column of Fig. 25, is the protocol `dreambench`. docs/protocols-idsim.md lists sources and licenses and explains how to
+make a manifest. The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are
+measured.
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
 * AUC of a search is over all pairs of a query and a gallery image; of more than a million pairs of two identities, over
-  a million by chance. The paper doesn't say whether it pools pairs or averages queries.
+  a million by chance. The paper does not say whether it pools pairs or averages queries.
 * nDCG's gains are 1 for the query's instance and 0 for others, over the whole gallery.
-* PetFace's "mAP" is read as average precision over all pairs; the mean over species has a row of its own.
+* PetFace's "mAP" is read as average precision over all pairs; the mean over species has a separate row.
 * Table 2b doesn't say how patches are compared. Its numbers stand next to every distance of patches alone: `patch`
   (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. The paper mentions no masks: with
   `--subject` its numbers are left out.
@@ -55,8 +56,8 @@ class Options:
     """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
-        which: the benchmark that all rows are of; None: as the column dataset says.
-        triplets: of each of CUTE's objects and modes.
+        which: the benchmark of all rows; None: by the column dataset.
+        triplets: number for each of CUTE's objects and modes.
         paper: a row of `IDSIM_ROWS` to compare with, for all models; None: by the model's name.
     """
 

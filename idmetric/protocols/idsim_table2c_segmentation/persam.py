@@ -1,4 +1,4 @@
-"""Personalised segmentation: a similarity map prompts the Segment Anything Model (PerSAM; ID-Sim, Table 2c).
+"""Personalized segmentation: a similarity map prompts the Segment Anything Model (PerSAM; ID-Sim, Table 2c).
 
     sam = PerSAM("facebook/sam-vit-huge")
     [heat] = heatmaps(metric, "mug.jpg", "desk.jpg", masks="mug_mask.png")  # idmetric.scoring.heatmaps
@@ -13,7 +13,7 @@ PerSAM (Zhang et al., "Personalize Segment Anything Model with One Shot", ICLR 2
 As in the published code of PODS, the map is another model's, and PerSAM's changes inside SAM's decoder (target-guided
 attention, target-semantic prompting: both take SAM's own features) are not made. That code differs further: two hot
 places and no cold one (five for DINOv2), a weighting of three masks that is trained on the reference (PerSAM-F), and
-boxes in steps 2 and 3. `positives` and `negatives` choose the number of places; ID-Sim doesn't say which it used.
+boxes in steps 2 and 3. `positives` and `negatives` choose the number of places; ID-Sim does not say which it used.
 
 SAM's weights are its authors' (Apache-2.0), read by transformers: pip install 'idmetric[visid]'.
 """
@@ -38,7 +38,7 @@ from idmetric.protocols.common.arrays import Array, Ints, Truths
 
 @dataclass(frozen=True, eq=False)
 class Segmentation:
-    """What was found in an image.
+    """The subject found in an image.
 
     Attributes:
         mask: bool (H, W) at the image's size; empty where SAM saw nothing at the points.
@@ -74,7 +74,7 @@ class PerSAM:
         revision, token, cache_dir, local_files_only: of a Hub repository, as transformers takes them.
 
     Raises:
-        CheckpointError: if the weights cannot be found or are no SAM.
+        CheckpointError: if the weights cannot be found or are not of a SAM.
         ImportError: if transformers is missing.
     """
 
@@ -109,7 +109,7 @@ class PerSAM:
 
     @torch.no_grad()
     def encode(self, image: ImageLike) -> Seen:
-        """What SAM sees, once for all maps of an image."""
+        """SAM's features of an image, for all of its maps."""
         inputs = self.processor(images=read_image(image), return_tensors="pt")
         pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
         sizes = (inputs[name][0] for name in ("original_sizes", "reshaped_input_sizes"))
@@ -140,7 +140,7 @@ class PerSAM:
         return Segmentation(self._full(logits, seen), quality, points, labels, box)
 
     def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> tuple[Tensor, float]:
-        """Logits (1, 1, h, w) of the mask that SAM trusts most, and how much it does."""
+        """Logits (1, 1, h, w) of the mask that SAM trusts most, and its estimated IoU."""
         found = self.model(image_embeddings=seen.features, multimask_output=multimask_output, **prompts)
         best = int(found.iou_scores[0, 0].argmax())
         return found.pred_masks[:, 0, best : best + 1], float(found.iou_scores[0, 0, best])
@@ -160,7 +160,7 @@ def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Ar
     """The hottest and the coldest places of a map (H, W): x, y (N, 2), and labels (N,), 1 = hot, 0 = cold.
 
     Of equal places the first, row by row. Further ones keep a sixteenth of the map's longer side away from those of
-    their kind, where they can: neighbouring pixels would say the same.
+    their kind if possible: neighboring pixels would add nothing.
 
     Raises:
         ValueError: for a value that is not finite, or no map (H, W).

@@ -1,4 +1,4 @@
-"""Which subjects are looked for in which images, for the protocol `segmentation`."""
+"""Subjects and the images to locate them in, for the protocol `segmentation`."""
 
 from __future__ import annotations
 

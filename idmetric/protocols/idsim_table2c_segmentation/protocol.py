@@ -3,7 +3,7 @@
     idmetric eval segmentation --model tiny --out results/                      objects rendered here, no download
     idmetric eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
 
-Each subject is shown once, with its mask, and searched for in all target images, of its own and of other subjects.
+Each subject is shown once, with its mask, and then located in all target images, its own and those of other subjects.
 
 | row | column | meaning |
 |---|---|---|
@@ -11,7 +11,7 @@ Each subject is shown once, with its mask, and searched for in all target images
 | | IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
 | | IoU one | the same at the one threshold that is best for all images |
 | | IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM |
-| centre | the same | of a map that is hottest in the middle of every image: the score of photographers' habits alone |
+| centre | the same | of a map that is hottest in the middle of every image: the effect of photographers' habits |
 | persam | IoU | of SAM's masks, prompted by the map |
 | all | mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
 | prior, persam | mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
@@ -108,7 +108,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
         UnreadableError: see `scorers.bind`.
     """
     if settings.look.masked:
-        raise ValueError("subjects are looked for in whole images: leave --subject out")
+        raise ValueError("subjects are located in whole images: leave --subject out")
     real = data.take(np.array([r == "real" for r in data.column("role")], dtype=bool))
     tasks(real, settings, options)  # before anything is embedded
     lacking = [name for name, model in models.items() if not isinstance(model, Embedder)]

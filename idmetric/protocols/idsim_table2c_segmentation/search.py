@@ -57,10 +57,10 @@ class Subject:
     means: Tensor
 
     def similarity(self, target: Embedding) -> Tensor:
-        """Of an image's unit tokens, (P,)."""
+        """Similarities (P,) of an image's unit tokens to the subject."""
         if self.vectors is None:
             return patch_similarity(self.embedding, target, "nearest")[0]
-        assert target.patches is not None  # bind saw to it
+        assert target.patches is not None  # checked by bind
         return (target.patches[0] @ self.vectors.T).mean(-1)
 
 
@@ -108,7 +108,7 @@ def search(
 
 @dataclass(frozen=True)
 class _Line:
-    """What is known of a subject in an image before a mask is found."""
+    """A subject in an image, before a mask is found."""
 
     subject: Subject
     image: str
@@ -143,7 +143,7 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options)
         picture = data.image(row)
         where = layout(scorer.model.metric, picture.height, picture.width, one)
         mask = _truth(data, row, picture)
-        assert one.patches is not None  # bind saw to it
+        assert one.patches is not None  # checked by bind
         cover = torch.zeros(one.patches.shape[:2])
         cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
         parts.append(replace(one, weights=cover))
@@ -155,13 +155,13 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options)
 
 
 def _unit(image: Embedding) -> Embedding:
-    """With tokens at unit length, in float32."""
-    assert image.patches is not None  # bind saw to it
+    """The embedding with tokens at unit length, in float32."""
+    assert image.patches is not None  # checked by bind
     return replace(image, patches=F.normalize(image.patches.float(), dim=-1))
 
 
 def _cover(mask: Mask, where: Layout) -> Tensor:
-    """How much a mask covers each patch (P,); all alike where it lies in the margin that no patch sees."""
+    """A mask's coverage of each patch (P,); equal for all patches if the mask lies in the margin outside them."""
     weight = coverage(mask, where).flatten()
     return weight if weight.any() else torch.ones_like(weight)
 
@@ -174,7 +174,7 @@ def _mean(image: Embedding, mask: Mask, where: Layout, kind: str) -> Tensor:
         x0, y0, x1, y1 = (int(v) for v in corners)
         mask = np.zeros_like(mask)
         mask[y0 : y1 + 1, x0 : x1 + 1] = True
-    assert image.patches is not None  # bind saw to it
+    assert image.patches is not None  # checked by bind
     weight = _cover(mask, where)
     return (image.patches[:, : len(weight)] * (weight / weight.sum())[:, None]).sum(1)
 

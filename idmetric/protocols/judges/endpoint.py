@@ -43,7 +43,7 @@ class Endpoint:
 
     Args:
         url: up to and including the version: https://api.openai.com/v1, http://127.0.0.1:8000/v1.
-        model: its name there.
+        model: its name on the server.
         key: name of the environment variable that holds the API key; None sends none. Wherever a server echoes the key,
             messages and stored records hold "***", see `redaction.redactor`.
         timeout: seconds for a whole call.
@@ -93,7 +93,7 @@ class Endpoint:
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
 
     def about_before(self) -> dict[str, Any]:
-        """`about` of version 0.1, which named the host alone."""
+        """`about` as version 0.1 wrote it, with only the host."""
         return {"model": self.model, "host": urllib.parse.urlsplit(self.url).hostname, "extra": dict(self.extra)}
 
     def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
@@ -127,7 +127,7 @@ class Endpoint:
             raise
 
     def _post(self, body: bytes, secret: str | None, hide: Callable[[str], str]) -> Any:
-        """The JSON that the server answers with."""
+        """The JSON value of the server's reply."""
         httpx = _httpx()
         try:
             kind, data = _await(self._exchange(body, secret, hide), self.timeout)

@@ -4,9 +4,9 @@
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
 `url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
-`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence"); `prices` are those of a million
-tokens in and out; `store` is the folder of answers (default: judge/ next to the embeddings in --out); all others are
-fields of `judge.Settings`. The file names the environment variable that holds the key, never the key itself.
+`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence"); `prices` are per million tokens
+in and out; `store` is the folder of answers (default: judge/ next to the embeddings in --out); all other names
+are fields of `judge.Settings`. The file names the environment variable that holds the key, never the key itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multimodal language models as a baseline: they are asked whether two images show the same individual.
+"""Multimodal language models as a baseline: a judge answers whether two images show the same individual.
 
     judge = Judge(Endpoint("http://127.0.0.1:8000/v1", "Qwen3-VL-30B-A3B-Instruct"), store=Path("results/judge"))
     verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a judge is asked.
+    """Settings of a judge's requests.
 
     Args:
         side: images are scaled down to this many pixels on their longer side, never up.
@@ -58,7 +58,7 @@ class Settings:
         pause: seconds before the second try, doubled for each further one up to `longest_pause`, plus a random part of
             up to half. A server's Retry-After takes precedence, up to `longest_pause`.
         concurrency: requests at a time.
-        give_up_after: the run stops after so many failed pairs in a row.
+        give_up_after: number of failed pairs in a row that stops the run.
     """
 
     side: int = 768
@@ -82,10 +82,10 @@ class Settings:
 
 
 class Judge:
-    """Asks about pairs of images.
+    """Asks a model about pairs of images.
 
     Args:
-        backend: the model that answers. question: asked about each pair.
+        backend: the model that answers. question: the question about each pair.
         store: folder for answers; None keeps them in memory alone.
         prices: of a million tokens in and out, in any currency.
     """

@@ -21,7 +21,7 @@ class Verdict:
 
     Attributes:
         similarity: in 0..1, higher = more surely the same; None without an answer.
-        answer: its fields. reason: why there is no answer.
+        answer: its fields. reason: of a missing answer.
         stored: whether the answer comes from an earlier request.
     """
 
@@ -36,12 +36,12 @@ class Report:
     """The work of a judge since it was created.
 
     Attributes:
-        pairs: how many were asked for. stored: answered from disk. failed: without an answer.
-        requests: how many were sent. unmetered: how many replies lack a count of tokens.
+        pairs: number of pairs. stored: pairs answered from disk. failed: pairs without an answer.
+        requests: number of requests sent. unmetered: number of replies without a count of tokens.
         tokens_in, tokens_out: as the server counts them, including failed tries.
         waiting: seconds until replies, summed over requests. seconds: wall-clock time.
         cost: tokens x prices; None without prices.
-        reasons: reason of failure -> number of tries.
+        reasons: number of tries by reason of failure.
     """
 
     pairs: int = 0
@@ -66,7 +66,7 @@ class Report:
 
 
 class Answers:
-    """Answers by the digest of their question: a JSON file each, which a stopped run keeps and several runs can share.
+    """Answers by the digest of their question, in a JSON file each; a stopped run keeps them, and runs can share them.
 
     Args:
         folder: created with the first answer; None keeps answers in memory alone.
@@ -87,7 +87,7 @@ class Answers:
             return None
 
     def holds(self, key: str) -> bool:
-        """Whether the folder has a file for a question, readable or not."""
+        """Whether the folder has a file for a question, even an unreadable one."""
         return self.folder is not None and self._path(key).is_file()
 
     def keep(self, key: str, record: Mapping[str, Any]) -> None:

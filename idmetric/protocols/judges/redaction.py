@@ -24,7 +24,7 @@ def redactor(secret: str | None) -> Callable[[str], str]:
 
 
 def _escaped(character: str) -> str:
-    """A pattern for a character in all spellings; a limit on backslashes keeps long rows of them cheap."""
+    """A pattern for all spellings of a character; limiting backslashes bounds the time for long rows of them."""
     code = ord(character)
     url = "".join(f"%{byte:02x}" for byte in character.encode())
     spellings = [rf"u{code:04x}", rf"x{code:02x}"]

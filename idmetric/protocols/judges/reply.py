@@ -1,4 +1,4 @@
-"""Answers of a model, and the ways in which asking for one fails."""
+"""Replies of a model, and the errors of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class JudgeError(ValueError):
-    """No pair can be judged this way; the message says why, and how to fix it."""
+    """The judge cannot work at all; the message gives the reason and how to fix it."""
 
 
 class CallError(Exception):
@@ -36,7 +36,7 @@ class Reply:
     """A model's answer.
 
     Attributes:
-        text: its words. usage: tokens in and out; None if the server does not count them.
+        text: the answer. usage: tokens in and out; None if the server does not count them.
         model: the model's name according to the server.
     """
 

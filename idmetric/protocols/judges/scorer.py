@@ -68,7 +68,9 @@ class JudgeScorer:
 
         mask = self.look.mask_of(self.manifest, row)
         if mask is None:
-            raise ImageReadError(describe(source), "the manifest has no mask of it, and only the subject is compared")
+            raise ImageReadError(
+                describe(source), "it has no mask in the manifest, and the subject alone is to be seen"
+            )
         return read_image(cut_out(source, mask, self.look.outside)[0])
 
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_data(path: Path) -> Manifest:
-    """What --data means: an imported manifest, or a folder of generated images."""
+    """The manifest of --data, an imported manifest or a folder of generated images."""
     return dreambench_samples.read(path) if path.is_dir() else read(path)
 
 
@@ -76,7 +76,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
 
 
 def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
-    """A result for the humans among each other, and one for each other rater in the ratings."""
+    """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
     return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
 
@@ -98,7 +98,7 @@ def run(
         ratings: from `ratings.read`; None: those in the manifest.
 
     Raises:
-        ValueError: if there are no ratings, or none of the manifest's images.
+        ValueError: if there are no ratings, or no image of the manifest is rated.
     """
     given = from_manifest(data) if ratings is None else ratings
     if not humans(given):

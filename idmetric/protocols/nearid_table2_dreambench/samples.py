@@ -3,7 +3,7 @@
     samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
     samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
 
-For references in a folder of their own (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
+If the references are in a separate folder (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
 manifest.
 """
 
@@ -128,6 +128,6 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
 
 
 def _collection(row: Row) -> str:
-    """object_00, which an imported manifest has in the reference's id."""
+    """The collection, such as object_00; an imported manifest has it in the reference's id."""
     about = row.parameters or {}
     return str(about.get("collection") or (row.parent or "").rsplit("/", 1)[-1])

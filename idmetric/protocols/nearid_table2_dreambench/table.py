@@ -1,4 +1,4 @@
-"""How far a rater of DreamBench++'s images agrees with people: the cells and rows of NearID's Table 2."""
+"""Agreement of a rater of DreamBench++'s images with people: the cells and rows of NearID's Table 2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
-_FEWEST = 5  # collections below which an interval would say more than the data do
+_FEWEST = 5  # collections that an interval needs
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Options:
     Args:
         categories: which to report, of `ratings.CATEGORIES`.
         published_rounding: round each group's r to four decimals before the mean, as the released code does for its
-            table. It moves a cell by at most 0.00005, which shows where a third decimal stands on the edge.
+            table. It moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
     """
 
     categories: tuple[str, ...] = tuple(CATEGORIES)
@@ -67,7 +67,7 @@ class Rated:
         items: (collection, prompt), sorted.
         groups: the human ratings, (G, N).
         scores: the rater's, (N,); None for the humans themselves.
-        missing: how many the humans rated and the rater did not.
+        missing: number of images that the humans rated and the rater did not.
     """
 
     method: str
@@ -100,7 +100,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     """The ratings of a method's images by the humans and a rater (or `HUMAN`); None if one of them rated none.
 
     Raises:
-        ValueError: if there are fewer than two human groups and their agreement is asked for.
+        ValueError: if the rater is `HUMAN` and there are fewer than two human groups.
     """
     groups = [ratings[name].get(method, {}) for name in humans(ratings)]
     if rater == HUMAN and len(groups) < 2:

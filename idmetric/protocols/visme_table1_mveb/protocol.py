@@ -2,7 +2,7 @@
 
     idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
-A query, an image with an instruction, ranks candidates of its own; P@1 is the share of queries that rank a right
+A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
 one first. A tie with a wrong candidate loses. In percent:
 
 | | ID-Rec | Re-ID | ID-Grd | ID-Edit | MVEB | in domain (20 sets) | out of domain (8) |
@@ -13,9 +13,9 @@ one first. A tie with a wrong candidate loses. In percent:
 | CLIP (ViT-large-14) | 55.3 | 44.3 | 37.4 | 52.5 | 48.2 | | |
 
 A meta-task's number is the mean over its sets. MVEB's is the mean over all 28 sets (which the printed means confirm),
-not over the four meta-tasks. A mean over a part of the sets is named so, without a number of the paper.
+not over the four meta-tasks. A mean over fewer sets is labeled as such and has no paper value.
 
-The input of models besides images:
+Models get the following texts in addition to images:
 
 * models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
   text, or else the model's default;
@@ -24,7 +24,7 @@ The input of models besides images:
 * all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
 
 Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric data import mveb`; see
-docs/protocols-mveb.md. If the queries of a set have no wrong candidates of their own, they rank all targets of the set;
+docs/protocols-mveb.md. If no query of a set has a wrong candidate, all queries rank all targets of the set;
 single images with identities rank all other images.
 """
 
@@ -132,7 +132,7 @@ def _follows(model: Any) -> str:
 
 
 def _bind(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Asked, Bound]:
-    """Models bound to the questions; an image that cannot be read leaves with its questions, where that is wanted."""
+    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     notes: list[str] = []
     while True:
         asked = ask(data, options.tasks)
@@ -185,7 +185,7 @@ def _measure(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
 
 
 def answers(scorer: Scorer, one: Questions) -> Array:
-    """1 or 0 for each question (Q,): whether its first candidate is right; NaN if a candidate has no score."""
+    """1 for each question (Q,) with a right first candidate, else 0; NaN if a candidate has no score."""
     if one.pool is not None:
         return measure(scorer, one.pool, {_P1: precision_at_1})[_P1]
     scores = scorer.pairs(one.queries[one.of], one.candidates)
@@ -203,7 +203,7 @@ def _domain(dataset: str) -> str:
 
 
 def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | None) -> list[Row]:
-    """Means over the sets of each meta-task, in and out of domain, and over all; strangers count in none."""
+    """Means over the sets of each meta-task, in and out of domain, and over all, without sets that are not MVEB's."""
     groups: dict[str, list[str]] = {task: [n for n, t in TASK_OF.items() if t == task] for task in TASKS}
     groups[IND] = [name for name in TASK_OF if name not in OUT_OF_DOMAIN]
     groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]

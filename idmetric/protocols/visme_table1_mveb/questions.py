@@ -1,4 +1,4 @@
-"""MVEB's questions: the rows that ask, the rows ranked for each of them, and the texts that go with the images."""
+"""MVEB's questions: queries, the rows ranked for each query, and the texts that go with the images."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _sets(data: Manifest) -> dict[str, tuple[list[int], dict[Group, list[int]]]]
 
 
 def _doubled(data: Manifest, rows: Sequence[int]) -> Manifest:
-    """With these rows again at the end, under other ids."""
+    """The manifest with copies of these rows at the end, under new ids."""
     if not rows:
         return data
     names = data.column("id")
@@ -147,7 +147,7 @@ def _doubled(data: Manifest, rows: Sequence[int]) -> Manifest:
 
 
 class _Columns:
-    """What questions are made of."""
+    """Columns of a manifest, and the questions that they make."""
 
     def __init__(self, data: Manifest) -> None:
         self.slot, self.label, self.name = (data.column(c) for c in ("slot", "label", "identity"))
@@ -156,7 +156,7 @@ class _Columns:
     def grouped(
         self, dataset: str, task: str | None, rows: Sequence[int], groups: Mapping[Group, Sequence[int]]
     ) -> tuple[Questions | None, list[str]]:
-        """Queries with candidates of their own; or, if none has a wrong one, with all targets of the set."""
+        """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
         notes = [f"{dataset}: {len(rows)} images outside of groups are left out"] if rows else []
         asked: list[tuple[int, list[tuple[int, bool]]]] = []
         incomplete = 0
@@ -189,7 +189,7 @@ class _Columns:
     def plain(
         self, dataset: str, task: str | None, rows: Sequence[int], twins: Sequence[int]
     ) -> tuple[Questions | None, list[str]]:
-        """Every image asks for the others of its identity among all others of the set."""
+        """Questions of single images: each searches the other images of its identity among all images of the set."""
         if not rows:
             return None, []
         search = Search(np.array(twins, dtype=np.int64), np.array(rows, dtype=np.int64), self.identity, self.image)
@@ -197,7 +197,8 @@ class _Columns:
         if not has.any():
             return None, [f"{dataset}: no identity has two images"]
         lone = int((~has).sum())
-        notes = [f"{dataset}: {lone} images are the only one of their identity: ranked, not asked for"] if lone else []
+        text = f"{dataset}: {lone} images are the only one of their identity: ranked, but not queried"
+        notes = [text] if lone else []
         return self._of_pool(dataset, task, search.only(has)), notes
 
     def _right(self, dataset: str, query: int, row: int) -> bool:
