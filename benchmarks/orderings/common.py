@@ -1,7 +1,7 @@
 """Shared by the scripts of this folder: rendered worlds, runs of the recipes, results over seeds, tables, claims.
 
     options = read_options(__doc__)
-    data = world(options.out, Plan(size=64), 400)
+    data = world(options, Plan(size=64), 400)
     found = results(ROWS, options, measure)      # measure(row, seed, folder) -> {"ssr": 0.61, ...}
     report(Table("NearID, Table 3", MEASURES, ROWS, CLAIMS), found, options)
 
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from types import ModuleType
@@ -30,7 +31,7 @@ import torch
 from idmetric import load
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.structures import VERSION
-from idmetric.data.world.write import Plan, write_world
+from idmetric.data.world.write import Plan, cores, write_world
 from idmetric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import Settings, fit
@@ -125,16 +126,15 @@ def read_options(text: str | None, argv: Sequence[str] | None = None, *, out: st
     return Options(args.out, args.seeds or (1 if args.quick else seeds), args.quick)
 
 
-def world(out: Path, plan: Plan, count: int, start: int = 0, workers: int = 0) -> Manifest:
+def world(options: Options, plan: Plan, count: int, start: int = 0) -> Manifest:
     """Identities `start` .. `start + count - 1` of a world, rendered into a folder of this plan, once.
 
-    Args:
-        workers: rendering processes, 0 = one for each core. Training and held-out identities come from one plan with
-            different numbers, in separate calls; the caller sets the split.
+    Training and held-out identities come from one plan with different numbers, in separate calls; the caller sets the
+    split.
     """
-    folder = out / "worlds" / f"{digest([asdict(plan), count, start, VERSION])}"
+    folder = options.out / "worlds" / f"{digest([asdict(plan), count, start, VERSION])}"
     began = time.monotonic()
-    data = write_world(folder, plan, count, start=start, workers=workers)
+    data = write_world(folder, plan, count, start=start, workers=1 if options.quick else 0)
     say(f"world: {len(data)} pictures of {count} objects at {plan.size} px, {time.monotonic() - began:.0f} s")
     return data
 
@@ -158,6 +158,28 @@ def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folde
     seed_all(run.seed)  # new weights follow from the seed, as in idmetric train
     fit(module.build(config, data, processes), folder, run, processes)
     return load(folder, device=str(processes.device))
+
+
+def run(
+    text: str | None,
+    argv: Sequence[str] | None,
+    tables: Sequence[Table],
+    sizes: tuple[Any, Any],
+    measure: Callable[[Options, Any, Row, int, Path], Mapping[str, float]],
+    out: str = "orderings",
+) -> str:
+    """Train and measure the rows that are missing in --out; prints and returns the tables.
+
+    Args:
+        text, argv, out: as for `read_options`. sizes: dataclasses with the scale of the experiment and of a quick run.
+        measure: called with the options, the size, and the arguments that `results` describes.
+    """
+    options = read_options(text, argv, out=out)
+    size = sizes[options.quick]
+    torch.set_num_threads(1 if options.quick else cores())
+    rows = tuple(dict.fromkeys(row for table in tables for row in table.rows))
+    found = results(rows, options, partial(measure, options, size), asdict(size))
+    return "\n".join(report(table, found, options) for table in tables)
 
 
 def results(
@@ -274,10 +296,3 @@ def write_json(file: Path, value: Any) -> None:
 def say(text: str) -> None:
     """Print a line about the progress to stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def threads(count: int | None = None) -> None:
-    """Use this many threads, by default one for each core that this process may use."""
-    from idmetric.data.world.write import cores
-
-    torch.set_num_threads(count or cores())

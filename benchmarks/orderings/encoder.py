@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from captions import Regions
 from common import Options, digest, world
 from pretraining import pretrained
@@ -30,7 +31,8 @@ def encoder(options: Options) -> Path:
     things, steps = (8, 2) if options.quick else (1200, 400)
     folder = options.out / "encoders" / digest(["dense", NAME, ARGS, asdict(PLAN), things, steps])
     if not (folder / WEIGHTS).is_file():
-        data = world(options.out, PLAN, things, workers=1 if options.quick else 0)
+        data = world(options, PLAN, things)
+        torch.manual_seed(0)
         new = Backbone(NAME, pretrained=False, image_size=SIZE, backbone_args=ARGS)
         model = pretrained(new, data, folder, steps=steps, seed=0, batch=min(64, len(data)), captions=Regions)
         save_file(model.backbone.state_dict(), folder / WEIGHTS)

@@ -12,13 +12,13 @@ docs/reports/orderings.md has the setup and the results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from common import Claim, Measure, Options, Row, Table, read_options, report, results, threads, train, world
+from common import Claim, Measure, Options, Row, Table, run, train, world
 from encoder import ARGS, NAME, SIZE, WEIGHTS, encoder
 from numpy.typing import NDArray
 
@@ -97,27 +97,25 @@ TABLE = Table(
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Train and measure what is missing; returns the table."""
-    options = read_options(__doc__, argv, out="orderings")
-    size = QUICK if options.quick else Size()
-    threads(1 if options.quick else None)
+    return run(__doc__, argv, [TABLE], (Size(), QUICK), measure)
 
-    def measure(row: Row, seed: int, folder: Path) -> dict[str, float]:
-        start = encoder(options)
-        pretrained = Backbone(start)
-        learnt, tested = pictures(options, size)
-        model: Embedder = pretrained
-        if row is not FROZEN:
-            settings = {
-                "backbone": NAME, "backbone_args": ARGS,
-                "backbone_weights": str(start / WEIGHTS), "image_size": SIZE, "hidden": size.hidden, "lr": size.rate,
-                "batch_size": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
-                "precision": "no", **row.settings,
-            }  # fmt: skip
-            model = train(idsim, settings, triplets(learnt, pretrained, size.count, seed), folder / "run", seed)
-        found = scores(model, tested, pretrained, size.pool)
-        return {**found, **{f"{what}_own": found[f"{what}_{OWN[row]}"] for what in ("triplet", "auc")}}
 
-    return report(TABLE, results(TABLE.rows, options, measure, asdict(size)), options)
+def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
+    """Scores of a row."""
+    start = encoder(options)
+    pretrained = Backbone(start)
+    learnt, tested = pictures(options, size)
+    model: Embedder = pretrained
+    if row is not FROZEN:
+        settings = {
+            "backbone": NAME, "backbone_args": ARGS,
+            "backbone_weights": str(start / WEIGHTS), "image_size": SIZE, "hidden": size.hidden, "lr": size.rate,
+            "batch_size": size.batch, "accumulation": size.accumulation, "epochs": size.epochs,
+            "precision": "no", **row.settings,
+        }  # fmt: skip
+        model = train(idsim, settings, triplets(learnt, pretrained, size.count, seed), folder / "run", seed)
+    found = scores(model, tested, pretrained, size.pool)
+    return {**found, **{f"{what}_own": found[f"{what}_{OWN[row]}"] for what in ("triplet", "auc")}}
 
 
 @cache
@@ -127,9 +125,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
         seed=70, size=SIZE, views=2, distractors=0, context_edits=1, identity_edits=1,
         strengths=(0.3, 0.5, 0.75, 1.0), mixed=True,
     )  # fmt: skip
-    workers = 1 if options.quick else 0
-    learnt = world(options.out, plan, size.things, 0, workers)
-    return learnt, world(options.out, plan, size.tested, HELD_OUT, workers)
+    return world(options, plan, size.things), world(options, plan, size.tested, HELD_OUT)
 
 
 def triplets(data: Manifest, judge: Embedder, count: int, seed: int) -> Manifest:

@@ -12,11 +12,11 @@ docs/reports/orderings.md has the setup and the results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from common import Claim, Measure, Options, Row, Table, read_options, report, results, threads, train, world
+from common import Claim, Measure, Options, Row, Table, run, train, world
 from encoder import SIZE, encoder
 
 from idmetric import Backbone
@@ -81,14 +81,7 @@ TABLE_7 = Table("ILGen, Table 7: images of a class", MEASURES, (FROZEN, TWO, THR
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Train and measure what is missing; returns both tables."""
-    options = read_options(__doc__, argv, out="orderings")
-    size = QUICK if options.quick else Size()
-    threads(1 if options.quick else None)
-    texts = []
-    for table in (TABLE_6, TABLE_7):
-        found = results(table.rows, options, partial(measure, options, size), asdict(size))
-        texts.append(report(table, found, options))
-    return "\n".join(texts)
+    return run(__doc__, argv, [TABLE_6, TABLE_7], (Size(), QUICK), measure)
 
 
 def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
@@ -112,7 +105,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
     def rendered(count: int, first: int, views: int, contexts: int) -> Manifest:
         plan = Plan(seed=60, size=SIZE, views=views, context_edits=contexts - 1, distractors=0)
-        return world(options.out, plan, count, first, 1 if options.quick else 0)
+        return world(options, plan, count, first)
 
     return rendered(size.things, 0, 1, 4), rendered(size.tested, HELD_OUT, 2, 2)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from captions import Captions
-from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
+from common import Claim, Measure, Options, Row, Table, digest, run, train, world
 from pretraining import pretrained
 
 from idmetric.data.manifest.lineage import lineages
@@ -130,25 +130,21 @@ TABLE_8 = Table(
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Train and measure what is missing; returns both tables."""
-    options = read_options(__doc__, argv, out="orderings/nearid")
-    size = QUICK if options.quick else Size()
-    threads()
+    return run(__doc__, argv, [TABLE_3, TABLE_8], (Size(), QUICK), measure, out="orderings/nearid")
 
-    def measure(row: Row, seed: int, folder: Path) -> dict[str, float]:
-        start = encoder(options, size)
-        learnt, held_out = pictures(options, size)
-        if row is FROZEN:
-            return validation(NearID(str(start)), held_out)
-        settings = {
-            "backbone": str(start), "augment": False, "cache": str(options.out / "features"), "cache_gb": 8.0,
-            "precision": "no", "batch_size": size.batch, "steps": size.steps, "lr": size.rate, "chunk": 512,
-            **row.settings,
-        }  # fmt: skip
-        return validation(train(nearid, settings, some(learnt, seed), folder, seed), held_out)
 
-    rows = tuple(dict.fromkeys((*TABLE_3.rows, *TABLE_8.rows)))
-    found = results(rows, options, measure, asdict(size))
-    return "\n".join(report(table, found, options) for table in (TABLE_3, TABLE_8))
+def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
+    """Scores of a row."""
+    start = encoder(options, size)
+    learnt, held_out = pictures(options, size)
+    if row is FROZEN:
+        return validation(NearID(str(start)), held_out)
+    settings = {
+        "backbone": str(start), "augment": False, "cache": str(options.out / "features"), "cache_gb": 8.0,
+        "precision": "no", "batch_size": size.batch, "steps": size.steps, "lr": size.rate, "chunk": 512,
+        **row.settings,
+    }  # fmt: skip
+    return validation(train(nearid, settings, some(learnt, seed), folder, seed), held_out)
 
 
 def encoder(options: Options, size: Size) -> Path:
@@ -160,8 +156,7 @@ def encoder(options: Options, size: Size) -> Path:
     )  # fmt: skip
     folder = options.out / "encoders" / digest([asdict(config), size.pictures, size.pretraining, "captions 2"])
     if not folder.is_dir():
-        workers = 1 if options.quick else 0
-        data = world(options.out, Plan(seed=3, size=size.side, views=1, distractors=0), size.pictures, workers=workers)
+        data = world(options, Plan(seed=3, size=size.side, views=1, distractors=0), size.pictures)
         torch.manual_seed(0)
         batch = min(64, size.pictures)
         pretrained(NearID(config), data, folder, steps=size.pretraining, seed=0, batch=batch, captions=Captions)
@@ -173,9 +168,8 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
     """Rows of training and of test objects, with distractors and with part-edits."""
     near = Plan(seed=4, size=size.side, views=3, distractors=2, strengths=(1.0,))
     edits = Plan(seed=5, size=size.side, views=2, distractors=0, parts=2)
-    workers = 1 if options.quick else 0
-    learnt = [world(options.out, near, size.things, 0, workers), world(options.out, edits, size.edited, 0, workers)]
-    tested = [world(options.out, plan, size.tested, 100_000, workers) for plan in (near, edits)]
+    learnt = [world(options, near, size.things), world(options, edits, size.edited)]
+    tested = [world(options, plan, size.tested, 100_000) for plan in (near, edits)]
     return merge(learnt), merge(tested)
 
 

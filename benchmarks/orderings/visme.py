@@ -12,12 +12,12 @@ docs/reports/orderings.md has the setup and the results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from common import Claim, Measure, Options, Row, Table, digest, read_options, report, results, threads, train, world
+from common import Claim, Measure, Options, Row, Table, digest, run, train, world
 from naming import named
 
 from idmetric.data.manifest.table import Manifest, merge
@@ -108,33 +108,28 @@ TABLE = Table(
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Train and measure what is missing; returns the table."""
-    options = read_options(__doc__, argv, out="orderings")
-    size = QUICK if options.quick else Size()
-    threads(1 if options.quick else None)
+    return run(__doc__, argv, [TABLE], (Size(), QUICK), measure)
 
-    def measure(row: Row, seed: int, folder: Path) -> dict[str, float]:
-        learnt, tested = pictures(options, size)
-        first = start(options, size)
-        if row is FROZEN:
-            return scores(VisIDEmbed(first), learnt, tested)
-        settings = {
-            "model": str(first), "targets": "qwen-vision", "max_pixels": size.side**2,
-            "steps": size.steps, "batch_size": size.batch, "samples": size.samples, "lr": size.rate,
-            "dropout": size.dropout, "temperature": size.temperature, "instructions": asks(learnt), "chunk": 512,
-            **row.settings,
-        }  # fmt: skip
-        return scores(train(visme, settings, learnt, folder / "run", seed), learnt, tested)
 
-    return report(TABLE, results(TABLE.rows, options, measure, asdict(size)), options)
+def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
+    """Scores of a row."""
+    learnt, tested = pictures(options, size)
+    first = start(options, size)
+    if row is FROZEN:
+        return scores(VisIDEmbed(first), learnt, tested)
+    settings = {
+        "model": str(first), "targets": "qwen-vision", "max_pixels": size.side**2,
+        "steps": size.steps, "batch_size": size.batch, "samples": size.samples, "lr": size.rate,
+        "dropout": size.dropout, "temperature": size.temperature, "instructions": asks(learnt), "chunk": 512,
+        **row.settings,
+    }  # fmt: skip
+    return scores(train(visme, settings, learnt, folder / "run", seed), learnt, tested)
 
 
 def start(options: Options, size: Size) -> Path:
     """Folder of the model that all rows and seeds start from, pretrained once on objects of another world."""
     key = digest([size.side, size.width, size.pictures, size.pretraining])
-    data = world(
-        options.out, Plan(seed=79, size=size.side, views=1, distractors=0), size.pictures,
-        workers=1 if options.quick else 0,
-    )  # fmt: skip
+    data = world(options, Plan(seed=79, size=size.side, views=1, distractors=0), size.pictures)
     folder = options.out / "encoders" / f"qwen-{key}"
     return named(folder, data, side=size.side, width=size.width, steps=size.pretraining)
 
@@ -145,7 +140,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 
     def rendered(name: str, seed: int, count: int, first: int = 0, **plan: int) -> Manifest:
         made = Plan(seed=seed, size=size.side, distractors=0, strengths=(0.3, 0.5, 0.75, 1.0), mixed=True, **plan)
-        data = world(options.out, made, count, first, 1 if options.quick else 0)
+        data = world(options, made, count, first)
         return data.replace(dataset=[name] * len(data))
 
     def things(name: str, seed: int, count: int, views: int, first: int = 0) -> Manifest:
