@@ -459,7 +459,7 @@ def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
         made(data.take([0]))
-    with pytest.raises(ValueError, match="chunk must be at least 1"):
+    with pytest.raises(ValueError, match="chunk = 0: it must be 1 or more"):
         Config(chunk=0)
     with pytest.raises(ValueError, match="lr and temperature must be positive"):
         Config(lr=0)

@@ -9,7 +9,7 @@ import pytest
 from idmetric.data.curate.mine import hard_pairs
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
-from idmetric.train.visme.data import Prepared, describe, prepare, used_rows
+from idmetric.train.visme.data import Prepared, describe, prepare
 from idmetric.train.visme.wording import CAPTION, ILLUSTRATION, Item
 
 
@@ -31,8 +31,7 @@ def test_images_of_an_identity_are_each_others_targets() -> None:
     assert samples(found) == {(0, 1), (1, 0), (2, 3), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3)}
     assert found.notes == ("1 images whose identity has no other image",)
     assert found.data.shown.tolist() == [0, 0, 1, 1, 1, 2]
-    assert describe(found.data) == [{"dataset": "data", "instances": 5, "identities": 2, "with hard negatives": 0}]
-    assert used_rows(found.data).tolist() == [0, 1, 2, 3, 4]
+    assert describe(found.data) == {"data": {"instances": 5, "identities": 2, "with hard negatives": 0}}
     query, target = found.wording.pair(0, 1)
     assert (query, target) == (Item(0, TASKS["recognition"]), Item(1, CANDIDATE))
 

@@ -263,7 +263,7 @@ def test_impossible_neighbours_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("bad", "message"),
-    [({"batch_size": 10, "samples": 4}, "no multiple"), ({"steps": 0}, "steps"), ({"hard": -1}, "negative"),
+    [({"batch_size": 10, "samples": 4}, "not a multiple"), ({"steps": 0}, "steps"), ({"hard": -1}, "hard = -1"),
      ({"sampling": "x"}, "choose identity, naive"), ({"mixing": "x"}, "size, equal")],
 )  # fmt: skip
 def test_plans_that_make_no_sense(bad: dict[str, Any], message: str) -> None:
@@ -331,7 +331,7 @@ def test_a_schedule_of_other_data_or_with_a_fault_is_refused(data: Data, tmp_pat
     with pytest.raises(ScheduleError, match="1 batches, where 3"):
         Schedule(path)
     pq.write_table(table.replace_schema_metadata(None), path)
-    with pytest.raises(ScheduleError, match="no schedule"):
+    with pytest.raises(ScheduleError, match="is not a schedule"):
         Schedule(path)
     path.write_text("step,place\n")
     with pytest.raises(ScheduleError, match="not readable"):

@@ -69,8 +69,8 @@ class Config:
         check_least(self, batch_size=1, accumulation=1, epochs=1, max_tokens=1, image_size=1, hidden=1)
         check_least(self, noise=0, validate_patches=0)
         check_positive(self, "lr", "temperature", "patch_temperature", "patch_weight")
-        if self.terms == "patch":  # patches alone can select the best checkpoint
-            check_positive(self, "validate_patches")
+        if self.terms == "patch" and not self.validate_patches:
+            raise ValueError("terms patch need validation by patches: validate_patches must be above 0")
 
     @property
     def sinkhorn(self) -> dict[str, Any]:

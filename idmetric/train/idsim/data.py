@@ -120,9 +120,9 @@ def _fault(slots: dict[str, list[int]], identities: Sequence[str | None]) -> str
         return "an anchor without identity"
     if any(identities[row] != anchor for row in slots["positive"]):
         return "a positive of another identity than their anchor's"
-    return (
-        "a negative of their anchor's identity" if any(identities[row] == anchor for row in slots["negative"]) else ""
-    )
+    if any(identities[row] == anchor for row in slots["negative"]):
+        return "a negative of their anchor's identity"
+    return ""
 
 
 def _mixtures(data: Manifest, rows: Rows) -> dict[str, int]:

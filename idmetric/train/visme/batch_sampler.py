@@ -8,20 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.train.visme.plan import Batch, Data, Plan, Rows, ScheduleError, expected_blocks
+from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows, ScheduleError, expected_blocks
 
-_TRIES = 20  # draws of a batch whose samples show several things each, before it counts as impossible
+_TRIES = 20  # draws of a batch before it counts as impossible, if its samples show several identities each
 _Placed = list[list[tuple[int, int]]]  # of each block: instance and target row of each sample
 
 
 def draw(data: Data, plan: Plan, step: int, share: NDArray[np.float64] | None = None) -> Batch:
-    """The batch of a step; `data` as `usable` gives it.
+    """The batch of a step, from the data that `usable` returns.
 
     Args:
-        share: `expected_blocks(data, plan)`, to save its time.
+        share: `expected_blocks(data, plan)`, if it is known.
 
     Raises:
-        ScheduleError: naming the dataset that cannot fill its block beside the others.
+        ScheduleError: naming the dataset that cannot fill its block.
     """
     rng = np.random.default_rng([plan.seed, 0x5C4ED, step])
     datasets = _choose_blocks(expected_blocks(data, plan) if share is None else share, plan.blocks, rng)
@@ -29,16 +29,15 @@ def draw(data: Data, plan: Plan, step: int, share: NDArray[np.float64] | None = 
         placed, taken = _naive(data, plan, datasets, rng), None
     else:
         placed, taken = _aware(data, plan, datasets, rng, step)
-    owner = np.repeat(datasets, plan.samples)
-    instances = np.concatenate([np.array([i for i, _ in block], np.int64) for block in placed])
-    target = np.concatenate([np.array([t for _, t in block], np.int64) for block in placed])
-    query = np.array([data.pools[d].queries[i] for d, i in zip(owner.tolist(), instances.tolist(), strict=True)])
-    rows = [int(data.pools[d].rows[i]) for d, i in zip(owner.tolist(), instances.tolist(), strict=True)]
+    samples = [(d, i, target) for d, block in zip(datasets, placed, strict=True) for i, target in block]
+    rows = [int(data.pools[d].rows[i]) for d, i, _ in samples]
+    query = np.array([data.pools[d].queries[i] for d, i, _ in samples], np.int64)
+    owner, _, target = np.array(samples, np.int64).T.copy()
     if plan.hard_as == "samples":
         hard = _companions(data, plan, rows, owner)
     else:
         hard = _hard_candidates(data, plan, rows, query, taken, rng)
-    return Batch(owner.astype(np.int64), query.astype(np.int64), target, hard)
+    return Batch(owner, query, target, hard)
 
 
 def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Generator) -> list[int]:
@@ -51,7 +50,7 @@ def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Gener
 
 
 def _naive(data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> _Placed:
-    """Instances evenly, none twice in a batch; nothing is asked of what they show (Table 2, first row)."""
+    """Instances drawn evenly, none twice in a batch, whatever their identities (Table 2, first row)."""
     wanted = Counter(datasets)
     drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in wanted}
     used: dict[int, set[int]] = {d: set() for d in wanted}
@@ -63,19 +62,18 @@ def _naive(data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Gener
             new = [j for j in _with_companions(data, plan, d, i, rng) if j not in used[d]][: plan.samples - len(block)]
             block += new
             used[d].update(new)
-        chosen = np.array(block, np.int64)
-        placed.append(list(zip(block, data.pools[d].draw_targets(chosen, rng).tolist(), strict=True)))
+        placed.append(_with_targets(data.pools[d], block, rng))
     return placed
 
 
 def _aware(
     data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator, step: int
 ) -> tuple[_Placed, dict[int, int]]:
-    """Blocks in which nothing is shown twice, and what they show with the block that shows it.
+    """Blocks without repeated identities, and the block of each identity.
 
-    A block is filled by instances in an even random order, leaving out those that show something taken: so an identity
-    is drawn in proportion to its instances. The scarcest datasets go first. Where a block cannot be filled, the others
-    make room (augmenting paths); so an error proves that it is impossible, unless samples show several things each.
+    Instances fill a block in an even random order, except for instances with an identity of the batch: so an identity
+    is drawn in proportion to its instances. The scarcest datasets go first. If a block cannot be filled, the other ones
+    make room (augmenting paths); an error proves that it is impossible, unless samples show several identities each.
     """
     wanted = Counter(datasets)
     spare = [data.identities[d] - wanted[d] * plan.samples for d in datasets]
@@ -94,7 +92,7 @@ def _aware(
     others = ", ".join(sorted({repr(data.pools[d].name) for d in datasets} - {repr(name)}))
     raise ScheduleError(
         f"step {step}: dataset {name!r} cannot fill {wanted[own]} blocks of {plan.samples} samples: it has "
-        f"{data.identities[own]} identities, too many of which the batch's other datasets show as well "
+        f"{data.identities[own]} identities, and the batch's other datasets show too many of them as well "
         f"({others or 'none'}). Lower samples or batch, or give datasets that share identities one name in column "
         "dataset"
     )
@@ -105,11 +103,11 @@ class _Filling:
 
     def __init__(self, data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> None:
         self.data, self.plan, self.datasets, self.rng = data, plan, datasets, rng
-        self.taken: dict[int, int] = {}  # what is shown -> block
+        self.taken: dict[int, int] = {}  # identity -> block
         self.placed: _Placed = [[] for _ in datasets]
 
     def fill(self, block: int) -> bool:
-        """Put M samples into a block; False if that cannot be."""
+        """Put M samples into a block; False if that is impossible."""
         d, placed = self.datasets[block], self.placed[block]
         for i in _shuffled(len(self.data.pools[d]), self.rng):
             if len(placed) == self.plan.samples:
@@ -126,11 +124,8 @@ class _Filling:
         """Instances with their targets, in random order within a block."""
         out: _Placed = []
         for d, placed in zip(self.datasets, self.placed, strict=True):
-            if self.data.pools[d].same:
-                chosen = np.array([i for i, _ in placed], np.int64)
-                placed = list(zip(chosen.tolist(), self.data.pools[d].draw_targets(chosen, self.rng).tolist(),
-                                  strict=True))  # fmt: skip
-            out.append(placed)
+            pool = self.data.pools[d]
+            out.append(_with_targets(pool, [i for i, _ in placed], self.rng) if pool.same else placed)
         return out
 
     def _place(self, block: int, instance: int) -> bool:
@@ -149,11 +144,11 @@ class _Filling:
         return True
 
     def _make_room(self, block: int) -> bool:
-        """One more sample for a block: along a chain, each block gives a sample to the one before and gets another.
+        """Add a sample to a block: along a chain, each block gives a sample to the previous one and gets another.
 
         (An augmenting path of the matching between blocks and identities.)
         """
-        came: dict[int, tuple[int, int]] = {}  # block -> whom it gives, and what
+        came: dict[int, tuple[int, int]] = {}  # block -> the block to which it gives an identity, and this identity
         seen, queue = {block}, deque([block])
         while queue:
             here = queue.popleft()
@@ -170,7 +165,7 @@ class _Filling:
         return False
 
     def _shift(self, here: int, what: int, came: Mapping[int, tuple[int, int]]) -> None:
-        """Give `what`, which is free, to block `here`, and along the chain what each block gives away."""
+        """Give the free identity `what` to block `here`, and move identities along the chain."""
         while True:
             pool = self.data.pools[self.datasets[here]]
             new = (int(self.rng.choice(np.flatnonzero(self.data.shown[pool.queries] == what))), -1)
@@ -184,8 +179,14 @@ class _Filling:
             here, what = before, given
 
 
+def _with_targets(pool: Pool, instances: Sequence[int], rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Instances with drawn targets."""
+    targets = pool.draw_targets(np.array(instances, np.int64), rng)
+    return list(zip(instances, targets.tolist(), strict=True))
+
+
 def _shuffled(count: int, rng: np.random.Generator) -> Iterator[int]:
-    """0 .. count - 1 in an even random order; of many numbers the first few cost little."""
+    """0 .. count - 1 in an even random order; the first few of many numbers are cheap."""
     seen: set[int] = set()
     if count > 4096:
         for _ in range(4):
@@ -214,30 +215,29 @@ def _with_companions(data: Data, plan: Plan, dataset: int, instance: int, rng: n
 def _hard_candidates(
     data: Data, plan: Plan, rows: Sequence[int], query: Rows, taken: Mapping[int, int] | None, rng: np.random.Generator
 ) -> tuple[Rows, ...]:
-    """At most k designated hard negatives of each sample, whose identity is nowhere else in the batch.
+    """At most k designated hard negatives of each sample; their identities are nowhere else in the batch.
 
-    With naive sampling (`taken` is None) they only must not show what their own query shows.
+    With naive sampling (`taken` is None) they only must not show the identity of their query.
     """
-    used = None if taken is None else set(taken)
+    used = set(taken or ())
     out = []
     for row, own in zip(rows, data.shown[query].tolist(), strict=True):
         found: list[int] = []
         near = data.designated(row)
-        if plan.hard and len(near):
-            for r in rng.permutation(near).tolist():
-                what = int(data.shown[r])
-                if len(found) < plan.hard and what != own and (used is None or what not in used):
-                    found.append(r)
-                    if used is not None:
-                        used.add(what)
+        for r in rng.permutation(near).tolist() if plan.hard and len(near) else ():
+            what = int(data.shown[r])
+            if len(found) < plan.hard and what != own and what not in used:
+                found.append(r)
+                if taken is not None:
+                    used.add(what)
         out.append(np.array(found, np.int64))
     return tuple(out)
 
 
 def _companions(data: Data, plan: Plan, rows: Sequence[int], owner: Rows) -> tuple[Rows, ...]:
-    """Of each sample the designated hard negatives that are samples of its dataset in the batch."""
-    there = set(zip(owner.tolist(), rows, strict=True))
+    """The designated hard negatives of each sample that are samples of its dataset in the batch."""
+    there = set(zip(owner.tolist(), rows, strict=True)) if plan.hard else set()
     return tuple(
-        np.array([r for r in data.designated(row).tolist() if plan.hard and r != row and (d, r) in there], np.int64)
+        np.array([r for r in data.designated(row).tolist() if r != row and (d, r) in there], np.int64)
         for d, row in zip(owner.tolist(), rows, strict=True)
     )

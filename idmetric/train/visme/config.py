@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from idmetric.train.options import option
+from idmetric.train.options import check_least, check_positive, option
 from idmetric.train.visme.plan import Plan
 from idmetric.train.visme.wording import Captions
 
-RANDOM = "random"
+RANDOM = "random"  # as the model: a very small one
 
 
 @dataclass(frozen=True)
@@ -19,38 +19,34 @@ class Config:
 
     model: str = option(
         "Qwen/Qwen2.5-VL-3B-Instruct",
-        "what to train: folder or Hub repository of a Qwen2.5-VL or Qwen2-VL (Table 1); random = a very small one",
+        "folder or Hub repository of a Qwen2.5-VL or Qwen2-VL (Table 1); random = a very small one",
     )
     revision: str | None = option(None, "commit of a Hub repository")
     # the batches
     steps: int = option(3000, "batches (section 5.1)")
     batch_size: int = option(1024, "samples of a batch, over all processes (section 5.1)")
-    samples: int = option(64, "samples that each sub-dataset gives to a batch, M of Eq. 1 (section 5.3, Table 4)")
+    samples: int = option(64, "samples of a block, all from one sub-dataset, M of Eq. 1 (section 5.3, Table 4)")
     hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
     sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
-    hard_as: Literal["candidates", "samples"] = option(
-        "candidates", "hard negatives are further candidates, or samples of the batch (section 4.2.1 allows both)"
-    )
-    mixing: Literal["size", "equal"] = option(
-        "size", "how often a dataset gives samples: by its size, or all equally (not stated)"
-    )
+    hard_as: Literal["candidates", "samples"] = option("candidates", "use of hard negatives (section 4.2.1: either)")
+    mixing: Literal["size", "equal"] = option("size", "frequency of a dataset: by its size, or equal (not stated)")
     small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
-    schedule: str = option("", "file of batches that were drawn before; default: drawn into the run's schedule.parquet")
-    # what queries and candidates say
+    schedule: str = option("", "file of batches drawn before; default: draw them into the run's schedule.parquet")
+    # the words of queries and candidates
     instructions: tuple[str, ...] = option(
         (), "DATASET=WORDS: words of queries without text, or recognition, reidentification, grounding, editing"
     )
-    captions: Captions = option("image-to-text", "which way images with captions are searched")
-    edits: bool = option(True, "an edit's parent, with the edit's text, is the query that finds it")
+    captions: Captions = option("image-to-text", "direction of the search between images and captions")
+    edits: bool = option(True, "an edit's parent, with the edit's text, is the query for the edit")
     # the loss
     temperature: float = option(0.02, "first value of tau (section 5.1, Table 5)")
     learn_temperature: bool = option(True, "learn tau; Table 5 also has it fixed")
     same: Literal["texts", "identities", "none"] = option(
         "texts",
-        "candidates that are no negatives of a query: those with its target's very text, or of queries with its own "
-        "text alone (the paper takes C+ for the only match in a batch), or of its identity as well, or none",
+        "candidates that are not negatives of a query: with its target's text, or of queries with its own text alone "
+        "(in the paper C+ is the only match in a batch); identities: also candidates of its identity; or none",
     )
-    symmetric: bool = option(False, "targets look for their queries too; the paper's Eq. 4 has one direction")
+    symmetric: bool = option(False, "targets also search their queries; the paper's Eq. 4 has one direction")
     # the model
     rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
     alpha: float = option(32.0, "of LoRA (section 5.1)")
@@ -59,9 +55,9 @@ class Config:
     prompt_style: Literal["vlm2vec", "chat"] = option("vlm2vec", "see VisIDEmbed (the paper is silent)")
     max_pixels: int = option(200_704, "of an image: 256 visual tokens (section 5.1)")
     max_length: int = option(768, "tokens of an item, image included (section 5.1)")
-    # the optimiser: AdamW without weight decay, linear decay (the paper is silent; VLM2Vec's)
+    # the optimizer: AdamW without weight decay, linear decay (the paper is silent; VLM2Vec's)
     lr: float = option(1e-4, "peak learning rate (section 5.1)")
-    warmup: int = option(200, "steps of rising learning rate, at most a tenth of all (the paper is silent; B3's)")
+    warmup: int = option(200, "steps of warm-up, at most a tenth of all steps (the paper is silent; B3's)")
     chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
     validate_queries: int = option(256, "queries of each dataset in a validation")
@@ -69,13 +65,8 @@ class Config:
     seed: int = option(0, "of the batches, LoRA and dropout")
 
     def __post_init__(self) -> None:
-        for name in ("chunk", "validate_queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.validate_images < 0:
-            raise ValueError(f"validate_images must not be negative, got {self.validate_images}")
-        if self.lr <= 0 or self.temperature <= 0 or self.warmup < 0:
-            raise ValueError("lr and temperature must be positive, warmup not negative")
+        check_least(self, chunk=1, validate_queries=1, validate_images=0, warmup=0)
+        check_positive(self, "lr", "temperature")
 
     @property
     def plan(self) -> Plan:

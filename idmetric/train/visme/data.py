@@ -1,4 +1,4 @@
-"""A manifest as VisME trains on it: instances of sub-datasets for the schedule, and words for each sample.
+"""From a manifest to VisME's training data: instances of sub-datasets for the schedule, and words for each sample.
 
 Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names the sub-dataset:
 
@@ -10,9 +10,9 @@ Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names
 | with x_target, e.g. questions | the image, with its text | the text x_target alone |
 | without identity and group, with text: captions | the image | its text alone (or the other way round) |
 
-Hard negatives are designated by groups: rows of slot negative (or candidates of label 0 or less) for their query or
-anchor, and the pairs of `idmetric data mine pairs` for each other; and distractors and identity-edits are for their
-parent. Rows of groups that name a row in x_source stand for that row.
+Groups designate hard negatives: rows of slot negative (or candidates of label 0 or less) for their query or anchor, and
+the pairs of `idmetric data mine pairs` for each other. Distractors and identity-edits are hard negatives of their
+parent. Rows of groups with an x_source are copies of that row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
@@ -36,7 +35,7 @@ _NEAR = ("distractor", "identity-edit")  # roles of another identity in the pare
 
 @dataclass(frozen=True)
 class Prepared:
-    """A manifest ready for training: what a schedule is drawn from, the words, and what was left out and why."""
+    """A manifest ready for training: the data of a schedule, the words, and notes on rows that are left out."""
 
     data: Data
     wording: Wording
@@ -56,9 +55,9 @@ def prepare(
 
     Args:
         splits: of the rows that may be samples.
-        instructions: "DATASET=WORDS" for queries of a dataset without words of their own; WORDS is an instruction, or
-            one of idmetric.models.visid.TASKS. Others are asked as "recognition".
-        captions: see `Wording`. edits: False takes edits as images like others.
+        instructions: "DATASET=WORDS" for a dataset's queries without text; WORDS is an instruction, or one of
+            idmetric.models.visid.TASKS. The default is "recognition".
+        captions: see `Wording`. edits: False treats edits like other images.
 
     Raises:
         ManifestError: if there is no sample.
@@ -90,18 +89,16 @@ class _Table:
         self.path = manifest.column("path")
         self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
         self.usable = [s in splits or (s or "").casefold() in splits for s in manifest.column("split")]
-        free = manifest.table.column_names
-        self.answer = manifest.column("x_target") if "x_target" in free else [None] * len(manifest)
+        self.answer, sources = (_column(manifest, name) for name in ("x_target", "x_source"))
         names = manifest.column("id")
         row = {name: i for i, name in enumerate(names)}
-        sources = manifest.column("x_source") if "x_source" in free else [None] * len(manifest)
         self.origin = _origins(names, sources, row)
         parents = (row.get(p, -1) for p in manifest.column("parent"))
         self.parent = np.array([self.origin[p] if p >= 0 else -1 for p in parents], dtype=np.int64)
         self.shown = self._shown(manifest)
 
     def digest(self, manifest: Manifest) -> str:
-        """Of the rows' ids, identities and words; not of their pixels."""
+        """Digest of the rows' ids, identities and words, not of their pixels."""
         columns = (manifest.column("id"), self.identity, self.text, self.answer)
         found = hashlib.sha256()
         for row in zip(*columns, strict=True):
@@ -125,13 +122,18 @@ class _Table:
         return out
 
 
+def _column(manifest: Manifest, name: str) -> list[Any]:
+    """A free column; None in all rows if the manifest lacks it."""
+    return manifest.column(name) if name in manifest.table.column_names else [None] * len(manifest)
+
+
 def _rank(label: float | None) -> str:
-    """What a candidate is by its label: nothing is known without one."""
+    """The slot of a candidate with this label."""
     return "unknown" if label is None else "positive" if label > 0 else "negative"
 
 
 def _origins(names: Sequence[str], sources: Sequence[str | None], row: Mapping[str, int]) -> list[int]:
-    """The row that each row stands for: the one it is a copy of, or the first copy, or itself."""
+    """The row of which each row is a copy, or the first copy if that row is missing; for other rows the row itself."""
     first: dict[str, int] = {}
     out = []
     for i, (name, source) in enumerate(zip(names, sources, strict=True)):
@@ -140,7 +142,7 @@ def _origins(names: Sequence[str], sources: Sequence[str | None], row: Mapping[s
 
 
 class _Samples:
-    """Instances by dataset: (row it stands for, query, group of targets), found by going through the table once."""
+    """Instances by dataset: (its row, query, group of targets)."""
 
     def __init__(self, table: _Table, edits: bool) -> None:
         self.table = table
@@ -150,23 +152,19 @@ class _Samples:
         self.queries: set[int] = set()
         self.hard: dict[int, set[int]] = defaultdict(set)
         self.left: Counter[str] = Counter()
-        in_groups = self._groups()
-        self._rows(in_groups, edits)
+        self._rows(self._groups(), edits)
 
     def notes(self) -> list[str]:
-        """What was left out."""
+        """Numbers of rows that are left out, with the reason."""
         return [f"{count} {what}" for what, count in sorted(self.left.items())]
 
     def _groups(self) -> set[int]:
-        """Take the groups; returns the rows that are nothing on their own."""
+        """Add the samples of the groups; returns the rows that are no samples on their own."""
         table, slots = self.table, defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
         for i, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
             if group is not None and table.usable[i]:
                 slots[group][_rank(table.label[i]) if slot == "candidate" else slot].append(i)
-        used: set[int] = set()
-        for members in slots.values():
-            used |= self._group(members)
-        return used
+        return set[int]().union(*map(self._group, slots.values()))
 
     def _group(self, members: Mapping[str, list[int]]) -> set[int]:
         table, negatives = self.table, [self.table.origin[r] for r in members.get("negative", [])]
@@ -194,10 +192,9 @@ class _Samples:
         return copies | ({r for r in everything if table.identity[r] is None} if "positive" in members else set())
 
     def _rows(self, in_groups: set[int], edits: bool) -> None:
-        """Take the rows that are samples on their own."""
+        """Add the rows that are samples on their own."""
         table = self.table
-        seen: set[tuple[str, str, str]] = set()
-        loose: list[int] = []
+        seen: dict[tuple[str, str, str], int] = {}  # images of identities: the same image is no further view
         for i, identity in enumerate(table.identity):
             if not table.usable[i] or i in in_groups or table.origin[i] != i:
                 continue
@@ -213,13 +210,10 @@ class _Samples:
             elif table.role[i] == "part-edit":
                 self.left["part-edits, whose identity is in question"] += 1
             else:
-                key = (table.dataset[i], identity, table.path[i] or f"row {i}")
-                if key in seen:
-                    continue  # the same image once more is no other view
-                seen.add(key)
-                self.members.setdefault(key[:2], []).append(i)
-                loose.append(i)
-        for i in loose:
+                seen.setdefault((table.dataset[i], identity, table.path[i] or f"row {i}"), i)
+        for (dataset, identity, _), i in seen.items():
+            self.members.setdefault((dataset, identity), []).append(i)
+        for i in seen.values():
             self._identity(i, edits)
 
     def _identity(self, row: int, edits: bool) -> None:
@@ -231,7 +225,7 @@ class _Samples:
             self._add(row, p, (row,), Kind.EDIT)
         elif len(self.members[table.dataset[row], table.identity[row]]) > 1:
             self._add(row, row, (), Kind.IDENTITY)
-        elif table.role[row] not in _NEAR or p < 0:  # those serve as hard negatives
+        elif table.role[row] not in _NEAR or p < 0:  # the others serve as hard negatives
             self.left["images whose identity has no other image"] += 1
 
     def _add(self, row: int, query: int, targets: tuple[int, ...], kind: int) -> None:
@@ -261,13 +255,12 @@ class _Samples:
 
 
 def _ragged(lists: Mapping[int, Iterable[int]], count: int) -> tuple[Rows, Rows]:
-    """Lists of row numbers of `count` rows, flat, and where each begins."""
-    sizes = np.zeros(count + 1, np.int64)
-    for row, found in lists.items():
-        sizes[row + 1] = len(set(found) - {row})
-    flat: list[int] = []
+    """Lists of row numbers of `count` rows, flat, and the start of each."""
+    sizes, flat = np.zeros(count + 1, np.int64), list[int]()
     for row in sorted(lists):
-        flat += sorted(set(lists[row]) - {row})
+        found = sorted(set(lists[row]) - {row})
+        sizes[row + 1] = len(found)
+        flat += found
     return np.array(flat, np.int64), np.cumsum(sizes)
 
 
@@ -285,16 +278,10 @@ def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
     return out
 
 
-def used_rows(data: Data) -> NDArray[np.int64]:
-    """The rows whose images training may read."""
-    parts = [a for pool in data.pools for a in (pool.queries, pool.targets)]
-    return np.unique(np.concatenate([*parts, data.hard]))
-
-
-def describe(data: Data) -> list[dict[str, Any]]:
-    """Of each dataset: instances, identities, and instances with hard negatives."""
-    sizes = np.diff(data.hard_start) if data.hard_start is not None else np.zeros(len(data.shown), np.int64)
-    return [
-        {"dataset": p.name, "instances": len(p), "identities": n, "with hard negatives": int((sizes[p.rows] > 0).sum())}
+def describe(data: Data) -> dict[str, dict[str, int]]:
+    """For each dataset the numbers of instances, of identities, and of instances with hard negatives."""
+    sizes = np.zeros(len(data.shown), np.int64) if data.hard_start is None else np.diff(data.hard_start)
+    return {
+        p.name: {"instances": len(p), "identities": n, "with hard negatives": int((sizes[p.rows] > 0).sum())}
         for p, n in zip(data.pools, data.identities, strict=True)
-    ]
+    }

@@ -1,4 +1,4 @@
-"""What a model of images and texts embeds at a step, and how well its queries find their targets (VisME)."""
+"""The inputs of a step of VisME, and the precision of its queries in a validation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Sizes:
 
 
 class Packed(NamedTuple):
-    """Images of different sizes, and none for texts alone, in two tensors.
+    """The images of items, in any sizes, in two tensors; items of text alone have none.
 
-    Each tensor that a loading process hands over takes an open file, of which many systems allow 1,024; a batch has
-    thousands of images.
+    Each tensor from a loading process takes an open file, of which many systems allow 1,024; a batch has thousands of
+    images.
     """
 
-    flat: Tensor  # uint8, one different image after the other: exactly what was read, in a quarter
-    places: Tensor  # int64 (N, 3): where in `flat` each item's image begins, its height and width; -1 without one
+    flat: Tensor  # uint8, the different images one after the other
+    places: Tensor  # int64 (N, 3): start of each item's image in `flat`, its height and width; -1 without one
 
     @classmethod
     def of(cls, read: Mapping[int, Tensor], rows: Sequence[int | None]) -> Packed:
@@ -59,7 +59,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class Loader:
-    """Rows of a batch to what the model embeds; without the model."""
+    """Reads the inputs of the model for a batch of rows; needs no model."""
 
     pictures: Pictures
     wording: Wording
@@ -70,22 +70,16 @@ class Loader:
     def load(self, batch: Batch, step: int, rank: int, count: int) -> dict[str, Any]:
         """A process's share of a batch: queries, then targets, then hard negatives.
 
-        Every process has equally many of each: hard negatives are shared out evenly, whosesoever they are, and the last
-        shares are filled up with copies of a target, which `negative_valid` leaves out.
+        Every process has equally many of each: hard negatives are divided evenly, whatever their queries, and copies of
+        a target fill up the last shares; `negative_valid` excludes them.
         """
-        turns = [step + place for place in range(self.plan.batch_size)]
-        pairs = [self.wording.pair(int(q), int(t), n)
-                 for q, t, n in zip(batch.query, batch.target, turns, strict=True)]  # fmt: skip
-        hard = (
-            np.concatenate([*batch.hard, np.zeros(0, np.int64)])
-            if self.plan.hard_as == "candidates"
-            else batch.query[:0]
-        )
+        pairs = self.wording.pairs(batch.query, batch.target, step)
+        hard = np.concatenate([batch.query[:0], *(batch.hard if self.plan.hard_as == "candidates" else ())])
         each = -(-len(hard) // count)
         own = share(self.plan.batch_size, rank, count)
-        mine = [self.wording.candidate(int(r)) for r in hard[rank * each : (rank + 1) * each]]
+        mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each].tolist()]
         mine += [pairs[own[0]][1]] * (each - len(mine))
-        items = [*(pairs[i][0] for i in own), *(pairs[i][1] for i in own), *mine]
+        items = [*(pairs[i][side] for side in (0, 1) for i in own), *mine]
         identity, negative = self._codes(batch.target, pairs, hard)
         padding = each * count - len(hard)
         return {
@@ -104,11 +98,10 @@ class Loader:
         return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
 
     def _codes(self, target: Rows, pairs: Sequence[tuple[Item, Item]], hard: Rows) -> tuple[Rows, Rows]:
-        """Numbers of targets and hard negatives: equal for candidates that are no negatives of each other's queries."""
-        alone = -1 - np.arange(len(target) + len(hard))  # of something that nothing else is
-        codes, negative = alone[: len(target)].copy(), alone[len(target) :].copy()
-        if self.same == "identities":
-            codes, negative = self.data.shown[target].copy(), self.data.shown[hard].copy()
+        """Numbers of targets and hard negatives, equal for candidates that are not negatives of each other's query."""
+        both = np.concatenate([target, hard])
+        numbers = self.data.shown[both] if self.same == "identities" else -1 - np.arange(len(both))  # or all differ
+        codes, negative = numbers[: len(target)], numbers[len(target) :]
         if self.same != "none":
             texts: dict[tuple[bool, str], int] = {}
             for place, sides in enumerate(pairs):
@@ -124,14 +117,14 @@ def precision_at_1(
     model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, hard: int = 5, chunk: int = 16,
     processes: Processes | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Share of queries whose nearest candidate is their target: {"p@1": mean over datasets, "p@1/NAME": ...}.
+    """Share of queries that find their target as the nearest: {"p@1": mean over datasets, "p@1/NAME": ...}.
 
-    Candidates are the targets of the dataset's other queries and hard negatives of all of them. No two queries show
-    the same; queries, targets and negatives are the same in every validation, whatever the training.
+    Candidates are the targets of the dataset's queries and hard negatives of all of them. Each query shows another
+    identity; queries, targets and negatives are the same in every validation.
 
     Args:
         queries: most queries of a dataset. hard: most hard negatives of a query. chunk: items embedded at once.
-        processes: share out the datasets; each has all rates in the end.
+        processes: they share the datasets, and all get all rates.
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     pools = prepared.data.pools
@@ -152,29 +145,28 @@ def _rate(
     _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
     chosen = order[np.sort(first)][:queries]
     targets = pool.draw_targets(chosen, rng)
-    pairs = [prepared.wording.pair(int(pool.queries[i]), int(t), k) for k, (i, t) in
-             enumerate(zip(chosen, targets, strict=True))]  # fmt: skip
+    pairs = prepared.wording.pairs(pool.queries[chosen], targets)
     shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
-    near = {int(h) for i in chosen for h in prepared.data.designated(int(pool.rows[i]))[:hard]}
+    near = {h for row in pool.rows[chosen].tolist() for h in prepared.data.designated(row)[:hard].tolist()}
     others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
     query = _embed(model, pictures, [q for q, _ in pairs], chunk)
     found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
     equal = np.array([[_same_text(a, b) for b in pairs] for a in pairs])
     np.fill_diagonal(equal, False)
-    found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # the same text is no mistake
+    found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # to find the same text is correct
     best = found.diagonal().clone()
     found.fill_diagonal_(-torch.inf)
     return float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0
 
 
 def _same_text(a: tuple[Item, Item], b: tuple[Item, Item]) -> bool:
-    """Whether two samples look for the same text, or by the same text alone."""
+    """Whether two samples search for the same text, or have the same text alone as their query."""
     return any(x.row is None and x == y for x, y in zip(a, b, strict=True))
 
 
 @torch.no_grad()
 def _embed(model: VisIDEmbed, pictures: Pictures, items: Sequence[Item], chunk: int) -> Tensor:
-    """Embeddings of items on the CPU, (N, D); images are read by four threads."""
+    """Embeddings of items on the CPU, (N, D); four threads read the images."""
     parts = []
     with ThreadPoolExecutor(4) as pool:
         for k in range(0, len(items), chunk):

@@ -1,9 +1,10 @@
-"""What a batch of VisME is drawn from, and what it must keep: plan, sub-datasets, batches (VisME, section 4.2.1)."""
+"""Plan, sub-datasets and batches of a schedule, and the check of a batch (VisME, section 4.2.1)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ Rows = NDArray[np.int64]
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be made, or a file that is none, or is one of other data."""
+    """A schedule that cannot be drawn, or a file that is not a schedule of this data."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Plan:
         hard: most hard negatives of a sample, k (section 5.1).
         sampling: "identity" for identity-aware sampling; "naive" for Table 2's baseline, which draws a block's
             instances evenly, whatever they show.
-        hard_as: what becomes of hard negatives. "candidates": they join the batch as candidates that no query looks
-            for. "samples": they are queries with targets of their own, and count among the block's M. The paper's
-            "sample k of its designated hard negatives into the same mini-batch" can be read either way.
+        hard_as: use of hard negatives. "candidates": they join the batch as candidates without a query. "samples":
+            they are queries with their own targets, and count among the block's M. The paper's "sample k of its
+            designated hard negatives into the same mini-batch" can be read either way.
         mixing: how often a dataset gives a block: by its "size" in instances, or all "equal". The paper is silent.
-        small_datasets: those with fewer than M identities: "stop" with an error, or "skip" them.
+        small_datasets: "stop" with an error at datasets of fewer than M identities, or "skip" them.
     """
 
     steps: int = 3000
@@ -47,18 +48,16 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "samples"):
-            if getattr(self, name) < 1:
-                raise ScheduleError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in {"steps": 1, "batch_size": 1, "samples": 1, "hard": 0, "seed": 0}.items():
+            if getattr(self, name) < least:
+                raise ScheduleError(f"{name} = {getattr(self, name)}: it must be {least} or more")
         if self.batch_size % self.samples:
             raise ScheduleError(
-                f"batch_size {self.batch_size} is no multiple of samples {self.samples} (K blocks of M samples)"
+                f"batch_size {self.batch_size} is not a multiple of samples {self.samples} (K blocks of M samples)"
             )
-        if self.hard < 0 or self.seed < 0:
-            raise ScheduleError(f"hard and seed must not be negative, got {self.hard} and {self.seed}")
-        allowed = {"sampling": ("identity", "naive"), "hard_as": ("candidates", "samples"),
-                   "mixing": ("size", "equal"), "small_datasets": ("stop", "skip")}  # fmt: skip
-        for name, values in allowed.items():
+        hints = typing.get_type_hints(Plan)
+        for name in ("sampling", "hard_as", "mixing", "small_datasets"):
+            values = typing.get_args(hints[name])
             if getattr(self, name) not in values:
                 raise ScheduleError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(values)}")
 
@@ -74,12 +73,12 @@ class Pool:
 
     Args:
         name: of the dataset.
-        rows: row (n,) that an instance stands for; hard negatives are designated for it.
+        rows: the row (n,) of each instance; its hard negatives are those of this row.
         queries: row (n,) of its query.
-        targets: rows, flat: instance i draws its target from targets[start[i]:stop[i]], but never its own query where
+        targets: rows, flat: instance i draws its target from targets[start[i]:stop[i]], but never its own query if
             there is another.
-        start, stop: (n,). own: where in targets the query stands (n,), -1 where it doesn't.
-        same: whether targets always show what their query shows.
+        start, stop: (n,). own: place of the query in targets (n,), -1 if it is not there.
+        same: whether targets always show the identity of their query.
     """
 
     name: str
@@ -95,7 +94,7 @@ class Pool:
         return len(self.queries)
 
     def draw_targets(self, chosen: Rows, rng: np.random.Generator) -> Rows:
-        """A target row for each of these instances, evenly among those it may have."""
+        """A target row for each of these instances, drawn evenly from its targets."""
         start, own = self.start[chosen], self.own[chosen]
         count = self.stop[chosen] - start
         skips = (own >= 0) & (count > 1)
@@ -104,19 +103,19 @@ class Pool:
 
     @cached_property
     def instance_of(self) -> Mapping[int, int]:
-        """Row -> the instance that stands for it."""
+        """Row -> its instance."""
         return {row: i for i, row in enumerate(self.rows.tolist())}
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a schedule is drawn from.
+    """The data from which a schedule is drawn.
 
     Args:
         pools: the sub-datasets.
-        shown: number (N,) of what each row of the manifest shows: equal for one identity, whatever the dataset.
-        hard: rows, flat: those designated as hard negatives of row r are hard[hard_start[r]:hard_start[r + 1]].
-        content: digest of what the manifest's rows are, since a schedule holds their numbers alone.
+        shown: number (N,) of the identity that each row of the manifest shows, whatever the dataset.
+        hard: rows, flat: the designated hard negatives of row r are hard[hard_start[r]:hard_start[r + 1]].
+        content: digest of the manifest's rows, because a schedule only holds their numbers.
     """
 
     pools: tuple[Pool, ...]
@@ -131,20 +130,22 @@ class Data:
 
     @cached_property
     def identities(self) -> tuple[int, ...]:
-        """How many different things each pool's queries show."""
+        """Number of different identities that each pool's queries show."""
         return tuple(len(np.unique(self.shown[p.queries])) for p in self.pools)
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of everything that a schedule depends on."""
-        digest = hashlib.sha256(self.content.encode())
-        for pool in self.pools:
-            digest.update(json.dumps([pool.name, len(pool), pool.same]).encode())
-            for array in (pool.rows, pool.queries, pool.targets, pool.start, pool.stop, pool.own):
-                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
         start = np.zeros(0, np.int64) if self.hard_start is None else self.hard_start
-        for array in (self.shown, self.hard, start):
-            digest.update(np.ascontiguousarray(array, np.int64).tobytes())
+        parts = [
+            (json.dumps([p.name, len(p), p.same]).encode(), (p.rows, p.queries, p.targets, p.start, p.stop, p.own))
+            for p in self.pools
+        ]
+        digest = hashlib.sha256(self.content.encode())
+        for text, arrays in [*parts, (b"", (self.shown, self.hard, start))]:
+            digest.update(text)
+            for array in arrays:
+                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -164,7 +165,7 @@ class Batch:
 
 
 def broken(batch: Batch, shown: Rows, plan: Plan) -> str:
-    """What a batch lacks of its plan's promises, in words; empty if nothing."""
+    """The first fault of a batch by its plan, in words; empty if there is none."""
     if len(batch.query) != plan.batch_size or len(batch.target) != plan.batch_size:
         return f"{len(batch.query)} samples, where the plan has {plan.batch_size}"
     extra = list(batch.hard) if plan.hard_as == "candidates" else []
@@ -178,7 +179,7 @@ def broken(batch: Batch, shown: Rows, plan: Plan) -> str:
         others = batch.hard[place].tolist() if extra else []
         for what in [*{int(shown[query]), int(shown[target])}, *(int(shown[r]) for r in others)]:
             if what in seen:
-                return f"place {place}: what it shows is at place {seen[what]} already"
+                return f"place {place}: its identity is at place {seen[what]} already"
             seen[what] = place
     return ""
 
@@ -190,10 +191,10 @@ def usable(data: Data, plan: Plan) -> Data:
     """The data without datasets that cannot give M samples.
 
     Raises:
-        ScheduleError: naming them, unless the plan skips them; or if too little is left for a batch.
+        ScheduleError: naming them, unless the plan skips them; or if the others cannot fill a batch.
     """
-    counts = _rooms(data, plan)
-    few = [(p.name, n) for p, n in zip(data.pools, counts, strict=True) if n < plan.samples]
+    counted = list(zip(data.pools, _rooms(data, plan), strict=True))
+    few = [(pool.name, n) for pool, n in counted if n < plan.samples]
     what = "identities" if plan.sampling == "identity" else "samples"
     if few and plan.small_datasets == "stop":
         listed = "; ".join(f"dataset {name!r} has {n}" for name, n in few[:10])
@@ -203,13 +204,13 @@ def usable(data: Data, plan: Plan) -> Data:
             f"{max(1, min(n for _, n in few))}, leave these out (small_datasets=skip), or give them one "
             "name in column dataset"
         )
-    kept = tuple(p for p, n in zip(data.pools, counts, strict=True) if n >= plan.samples)
+    kept = [(pool, n) for pool, n in counted if n >= plan.samples]
     if not kept:
         raise ScheduleError(f"no dataset has {plan.samples} {what} that have a target: lower samples")
-    data = replace(data, pools=kept)
+    data = replace(data, pools=tuple(pool for pool, _ in kept))
     room = int(sum(_most_blocks(data, plan)))
     if room < plan.blocks:
-        names = ", ".join(f"{p.name!r} ({n})" for p, n in zip(kept, _rooms(data, plan), strict=True))
+        names = ", ".join(f"{pool.name!r} ({n})" for pool, n in kept)
         raise ScheduleError(
             f"a batch of {plan.batch_size} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' "
             f"{what} fill {room}: {names}. Lower batch_size to {room * plan.samples}, or samples"
@@ -222,7 +223,7 @@ def _rooms(data: Data, plan: Plan) -> tuple[int, ...]:
 
 
 def _most_blocks(data: Data, plan: Plan) -> Rows:
-    """Most blocks of a batch that each dataset gives: one, where there are enough datasets; else what it can fill."""
+    """Most blocks of a batch that each dataset gives: one if there are enough datasets, else as many as it can fill."""
     most = np.array(_rooms(data, plan), dtype=np.int64) // plan.samples
     return np.minimum(most, 1) if len(data.pools) >= plan.blocks else most
 
@@ -233,13 +234,11 @@ def expected_blocks(data: Data, plan: Plan) -> NDArray[np.float64]:
     most = _most_blocks(data, plan).astype(np.float64)
     share = np.zeros(len(weight))
     free = np.ones(len(weight), dtype=bool)
-    for _ in weight:  # what exceeds a limit goes to the others
+    while free.any():  # the excess over a limit goes to the other datasets
         share[free] = weight[free] / weight[free].sum() * (plan.blocks - most[~free].sum())
         over = free & (share > most)
         if not over.any():
             break
         share[over] = most[over]
         free &= ~over
-        if not free.any():
-            break
     return share

@@ -1,14 +1,14 @@
 """VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
 
-Qwen2.5-VL or Qwen2-VL with LoRA learns to embed images and texts so that a query finds its target: one contrastive loss
-for identities and for general (semantic) data, over batches that are drawn before training, in which no identity occurs
-twice (section 4.2).
+Qwen2.5-VL or Qwen2-VL with LoRA learns embeddings of images and texts in which a query finds its target. One loss
+serves identities and general (semantic) data; batches are drawn before training, and no identity occurs twice in a
+batch (section 4.2).
 
     idmetric train visme --data mveb.parquet --out run/
     VisIDEmbed("run/")
 
-Paper: 3,000 steps of 1,024 samples on 8 A800 GPUs (section 5.1); Table 2 tells what each part of the sampling gives:
-`--sampling naive --hard 0`, `--hard 0`, and the defaults are its three rows.
+Paper: 3,000 steps of 1,024 samples on 8 A800 GPUs (section 5.1). The three rows of Table 2 compare ways of sampling:
+`--sampling naive --hard 0`, `--hard 0`, and the defaults.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from idmetric.train import lora
 from idmetric.train.batches import Pictures, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import Recipe, evaluating
 from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.state import TrainError
 from idmetric.train.validate import measurable, sample, validation
@@ -45,6 +46,7 @@ from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.items import Loader, Sizes, precision_at_1
 from idmetric.train.visme.plan import Data, ScheduleError, expected_blocks, usable
 from idmetric.train.visme.schedule import Schedule, check, write
+from idmetric.train.visme.wording import Wording
 
 SCHEDULE = "schedule.parquet"
 
@@ -66,8 +68,8 @@ def smoke_data(folder: Path) -> Manifest:
     return merge([found, Manifest.from_rows(captioned, found.root)])
 
 
-class VisME:
-    """The recipe; see `idmetric.train.loop.Recipe`."""
+class VisME(Recipe):
+    """The recipe of VisME."""
 
     name = "visme"
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
@@ -83,16 +85,15 @@ class VisME:
         self.best = "p@1" if validation else ""
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("schedule", "chunk", "checkpointing")  # change nothing but where and how fast
-        values = {k: v for k, v in asdict(config).items() if k not in free}
+        free = ("schedule", "chunk", "checkpointing")  # they change only places and speed
         self.settings: dict[str, Any] = {
-            **values, "weights": model.revision, "data": data.fingerprint,
-            "schedule": revision_of(schedule.path) if schedule else "drawn",
-            "datasets": {d.pop("dataset"): d for d in pools.describe(data)},
+            **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
+            "data": data.fingerprint, "schedule": revision_of(schedule.path) if schedule else "drawn",
+            "datasets": pools.describe(data),
         }  # fmt: skip
 
     def prepare(self, out: Path) -> None:
-        """Write the run's schedule, unless one was given or is there from before."""
+        """Write the run's schedule, unless one is given or the folder has it already."""
         if self.schedule is None:
             try:
                 self.processes.on_main(lambda: self._draw_all(out / SCHEDULE))
@@ -109,7 +110,7 @@ class VisME:
         write(path, self.data, self.config.plan)
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """See `Recipe`."""
+        """The model and the temperature."""
         return {"model": self.model, "temperature": self.temperature}
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -124,10 +125,10 @@ class VisME:
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's batch; see `Loader.load`."""
-        if self.schedule is not None:
-            batch = self.schedule[step]
-        else:  # the same
+        if self.schedule is None:  # the same batch is drawn here
             batch = draw(self.data, self.config.plan, step, self.share_of_blocks)
+        else:
+            batch = self.schedule[step]
         return self.loader.load(batch, step, self.rank, self.count)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
@@ -143,10 +144,8 @@ class VisME:
 
     def _loss(self, embedded: Tensor, batch: Any) -> dict[str, Tensor]:
         own = self.config.batch_size // self.count
-        parts = embedded.view(self.count, -1, embedded.shape[-1])
-        query, target, negative = (
-            x.flatten(0, 1) for x in (parts[:, :own], parts[:, own : 2 * own], parts[:, 2 * own :])
-        )
+        parts = embedded.view(self.count, -1, embedded.shape[-1]).tensor_split((own, 2 * own), 1)
+        query, target, negative = (part.flatten(0, 1) for part in parts)
         codes = {name: batch[name].to(embedded.device) for name in ("identity", "negative_identity", "negative_valid")}
         loss = query_target_info_nce(
             query, target, negative if len(negative) else None, temperature=self.temperature(),
@@ -158,41 +157,39 @@ class VisME:
         return {"loss": loss, "accuracy": right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:
-        """P@1 of each validation dataset, and their mean (section 5.1); of some identities mAP, SSR and PA as well."""
+        """P@1 of each validation dataset, and their mean (section 5.1); for some identities also mAP, SSR and PA."""
         if self.validation is None:
             return {}
-        training = self.model.training
-        self.model.eval()
-        found = precision_at_1(
-            self.model, self.loader.pictures, self.validation,
-            queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
-        )  # fmt: skip
-        self.model.train(training)
+        with evaluating(self.model):
+            found = precision_at_1(
+                self.model, self.loader.pictures, self.validation,
+                queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
+            )  # fmt: skip
         if self.views is not None:
             found |= validation(self.model, self.views, batch_size=self.config.chunk, processes=self.processes)
         return found
 
     def save(self, folder: Path) -> None:
-        """LoRA is folded into the weights: the result opens without peft."""
+        """Write the model with LoRA folded into its weights: the result opens without peft."""
         with lora.folded(self.model.backbone):
-            self.model.save_pretrained(folder)
+            super().save(folder)
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> VisME:
-    """Samples, schedule and model with LoRA; nothing is trained yet.
+    """Prepare samples, schedule and model with LoRA for training.
 
     Raises:
         ValueError: if max_length tokens do not hold an image of max_pixels.
         ScheduleError: if the datasets cannot fill the batches, naming them; if config.schedule is of other data or
             settings.
-        ManifestError: if there are no samples, or an identity, or an image of one, is both trained and validated on.
+        ManifestError: if there are no samples, or training and validation share an identity or an image of one.
     """
     settings = VisIDConfig(
         prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
         min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
     )  # fmt: skip
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
-    known = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
+    known = np.flatnonzero([name is not None for name in data.column("identity")])  # other rows may share pictures
     trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
     check_held_out(data, trained, held_out)
 
@@ -207,43 +204,37 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     used = usable(found.data, config.plan)
     schedule = _given(config, used) if config.schedule else None
     model = _model(config, settings, processes)
-    wanted = len(rows_in(data, VALIDATION)) > 0
     model.check_limits()
-    _check_words(data, model, config)
-    loader = Loader(
-        Pictures(data, Sizes(settings), model.interpolation, model.background),
-        found.wording,
-        used,
-        config.plan,
-        config.same,
-    )
-    held = prepared(splits=VALIDATION) if wanted else None
+    _check_words(data, found.wording, model, config)
+    pictures = Pictures(data, Sizes(settings), model.interpolation, model.background)
+    loader = Loader(pictures, found.wording, used, config.plan, config.same)
+    held = prepared(splits=VALIDATION) if len(rows_in(data, VALIDATION)) else None
     views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
     if views is not None and not measurable(views):
         views = None
     return VisME(config, used, loader, held, views, model, processes, schedule)
 
 
-def _check_words(data: Manifest, model: VisIDEmbed, config: Config) -> None:
-    """Refuse what only a later step would: texts that hold the model's control tokens."""
+def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:
+    """Check before the first step that no text holds the model's control tokens."""
     for words in config.instructions:
         model.check_words(words)
-    for column in ("text", "x_target"):
-        for row, words in enumerate(data.column(column) if column in data.table.column_names else []):
+    for column, texts in {"text": wording.text, "x_target": wording.answer}.items():
+        for row, text in enumerate(texts):
             try:
-                model.check_words(words or "")
+                model.check_words(text or "")
             except ValueError as error:
                 raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
 
 
 def _given(config: Config, data: Data) -> Schedule:
-    """The schedule that the user names, once it fits."""
+    """The schedule that the user names, after a check that it fits."""
     found = Schedule(config.schedule)
     ours, theirs = asdict(config.plan), asdict(found.plan)
     differ = [n for n in ours if n not in ("seed", "steps", "small_datasets") and ours[n] != theirs[n]]
     if differ:
-        told = " ".join(f"--{n.replace('_', '-')} {theirs[n]}" for n in differ)
-        raise ScheduleError(f"{found.path}: drawn with other settings: train with {told}, or without --schedule")
+        given = " ".join(f"--{n.replace('_', '-')} {theirs[n]}" for n in differ)
+        raise ScheduleError(f"{found.path}: drawn with other settings: train with {given}, or without --schedule")
     if len(found) < config.steps:
         raise ScheduleError(f"{found.path}: {len(found)} batches for {config.steps} steps: --steps {len(found)}")
     check(found, data)
@@ -259,15 +250,11 @@ def _model(config: Config, settings: VisIDConfig, processes: Processes) -> VisID
             source = folder
         model = VisIDEmbed(source, config=settings, revision=config.revision, device=processes.device)
         model.name = config.model
-    lora.attach(
-        model.backbone, rank=config.rank, alpha=config.alpha, dropout=config.dropout, targets=config.targets,
-        seed=config.seed,
-    )  # fmt: skip
+    lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
     if config.checkpointing:
         backbone: Any = model.backbone
-        name = "activation_checkpointing_enable"
-        if not hasattr(backbone, name):  # before transformers 5
-            name = "gradient_checkpointing_enable"
-        getattr(backbone, name)({"use_reentrant": False})
+        before_5 = "gradient_checkpointing_enable"  # its name before transformers 5
+        enable = getattr(backbone, "activation_checkpointing_enable", None) or getattr(backbone, before_5)
+        enable({"use_reentrant": False})
     model.train()
     return model

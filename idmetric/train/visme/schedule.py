@@ -1,7 +1,7 @@
-"""Which samples meet in which batch, drawn before training and kept in a file (VisME, section 4.2.1).
+"""The batches of a run, drawn before training and kept in a file (VisME, section 4.2.1).
 
 A batch joins K blocks of M samples, each block from one sub-dataset (Eq. 1). With identity-aware sampling no identity
-is in a batch twice, in whatever dataset, and an identity is drawn in proportion to its instances. A step's batch
+occurs twice in a batch, even across datasets, and an identity is drawn in proportion to its instances. A step's batch
 follows from (seed, step) alone.
 
     write("run/schedule.parquet", data, Plan(seed=1))
@@ -33,7 +33,7 @@ def write(
     plan: Plan,
     progress: Callable[[Iterable[int]], Iterable[int]] | None = None,
 ) -> None:
-    """Draw all batches and write them to a Parquet file, whole or not at all; one batch is in memory at a time.
+    """Draw all batches and write them atomically to a Parquet file; one batch is in memory at a time.
 
     Columns: step, place (of the sample in its batch), dataset, query, target and hard, the last three as row numbers of
     the manifest from 0. The file's metadata hold the plan and the data's fingerprint.
@@ -50,23 +50,17 @@ def write(
     data = usable(data, plan)
     share = expected_blocks(data, plan)
     names = pa.array([p.name for p in data.pools])
-    schema = _schema().with_metadata(
-        {"idmetric.schedule": json.dumps({"plan": asdict(plan), "data": data.fingerprint}, sort_keys=True)}
-    )
+    row, note = pa.int64(), json.dumps({"plan": asdict(plan), "data": data.fingerprint}, sort_keys=True)
+    schema = pa.schema(
+        {"step": pa.int32(), "place": pa.int32(), "dataset": pa.dictionary(pa.int32(), pa.string()),
+         "query": row, "target": row, "hard": pa.list_(row)}, {"idmetric.schedule": note},
+    )  # fmt: skip
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = range(plan.steps)
     with replacing(path) as part, pq.ParquetWriter(part, schema) as file:
         for step in progress(steps) if progress else steps:
             file.write_table(_table(draw(data, plan, step, share), step, names, schema))
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    row = pa.int64()
-    return pa.schema({"step": pa.int32(), "place": pa.int32(), "dataset": pa.dictionary(pa.int32(), pa.string()),
-                      "query": row, "target": row, "hard": pa.list_(row)})  # fmt: skip
 
 
 def _table(batch: Batch, step: int, names: Any, schema: Any) -> Any:
@@ -83,10 +77,10 @@ def _table(batch: Batch, step: int, names: Any, schema: Any) -> Any:
 
 
 class Schedule:
-    """A schedule's file; `schedule[step]` reads one batch. Can be sent to other processes.
+    """A schedule's file; `schedule[step]` reads one batch. It can be pickled for other processes.
 
     Raises:
-        ScheduleError: if the file is no schedule.
+        ScheduleError: if the file is not a schedule.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -102,13 +96,11 @@ class Schedule:
             raise ScheduleError(f"{self.path}: not readable as Parquet: {error}") from error
         noted = (found.metadata or {}).get(b"idmetric.schedule")
         if noted is None:
-            raise ScheduleError(f"{self.path}: no schedule: it was not written by idmetric train visme")
+            raise ScheduleError(f"{self.path} is not a schedule: it was not written by idmetric train visme")
         try:
             record = json_file.parse(noted)
-            self.plan, self.data = (
-                Plan(**{current(name): value for name, value in record["plan"].items()}),
-                str(record["data"]),
-            )
+            self.plan = Plan(**{current(name): value for name, value in record["plan"].items()})
+            self.data = str(record["data"])
         except (TypeError, KeyError, ValueError) as error:
             raise ScheduleError(f"{self.path}: written by another version of this package ({error})") from error
         if found.num_row_groups != self.plan.steps:
@@ -137,7 +129,7 @@ class Schedule:
 
 
 def check(schedule: Schedule, data: Data) -> None:
-    """Check that a file's schedule is of this data, and that its batches keep what their plan promises.
+    """Check that a schedule belongs to this data, and that its batches follow its plan.
 
     Raises:
         ScheduleError: naming the step and place of the first fault.
@@ -145,23 +137,22 @@ def check(schedule: Schedule, data: Data) -> None:
     plan, path, data = schedule.plan, schedule.path, usable(data, schedule.plan)
     if schedule.data != data.fingerprint:
         raise ScheduleError(
-            f"{path}: drawn from other data (or from other rows of it): leave --schedule out to draw anew"
+            f"{path}: drawn from other data (or from other rows of it): leave --schedule out to draw it again"
         )
     for step in range(len(schedule)):
-        fault = broken(schedule[step], data.shown, plan)
-        if fault:
+        if fault := broken(schedule[step], data.shown, plan):
             raise ScheduleError(f"{path}: step {step}, {fault}")
 
 
 def summary(schedule: Schedule) -> list[dict[str, Any]]:
-    """Of each dataset: blocks, samples, different queries, and hard negatives of a sample on average."""
+    """For each dataset the blocks, samples, different queries, and mean number of hard negatives of a sample."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(schedule.path, columns=["dataset", "query", "hard"])
-    table = table.set_column(2, "hard", pc.list_value_length(table["hard"])).set_column(
-        0, "dataset", table["dataset"].cast("string")
-    )
+    table = pa.table({"dataset": table["dataset"].cast("string"), "query": table["query"],
+                      "hard": pc.list_value_length(table["hard"])})  # fmt: skip
     counts = table.group_by("dataset").aggregate(
         [("query", "count"), ("query", "count_distinct"), ("hard", "mean")]
     ).sort_by("dataset")  # fmt: skip

@@ -22,11 +22,11 @@ def write(
     width: int = 32,
     seed: int = 0,
 ) -> None:
-    """Write it into a folder as transformers would, so that `VisIDEmbed(folder)` opens it. Needs no network.
+    """Write the model into a folder in the format of transformers, for `VisIDEmbed(folder)`. Needs no network.
 
     Args:
         width: hidden size, a multiple of 32.
-        seed: of the weights; torch's own random numbers are left as they are.
+        seed: of the weights; torch's global random state does not change.
     """
     try:
         import transformers
@@ -36,18 +36,14 @@ def write(
     tokenizer = _tokenizer(transformers)
     tokenizer.save_pretrained(target)
     config = _config(transformers, tokenizer, kind, width)
-    state = torch.get_rng_state()
-    try:
-        torch.manual_seed(seed)
-        name = "Qwen2_5_VLForConditionalGeneration" if kind == "qwen2_5_vl" else "Qwen2VLForConditionalGeneration"
+    name = "Qwen2_5_VLForConditionalGeneration" if kind == "qwen2_5_vl" else "Qwen2VLForConditionalGeneration"
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
         model = getattr(transformers, name)(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    parameter.normal_(std=parameter[0].numel() ** -0.5)
-    finally:
-        torch.set_rng_state(state)
-    # model.save_pretrained writes in the first of several processes alone, and each has a folder of its own
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+    # model.save_pretrained writes only in the first of several processes, but each has its own folder
     state_dict = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
     save_file(state_dict, target / "model.safetensors", {"format": "pt"})
     model.config.save_pretrained(target)

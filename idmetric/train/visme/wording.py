@@ -1,4 +1,4 @@
-"""What queries and candidates say: instructions, texts, or both (VisME, section 3)."""
+"""The words of queries and candidates: instructions, texts, or both (VisME, section 3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ILLUSTRATION = "Find the image that this caption describes:"
 
 
 class Kind(IntEnum):
-    """What a sample is, by its target's row; see `idmetric.train.visme.data`."""
+    """The kind of a sample, by its target's row; see `idmetric.train.visme.data`."""
 
     IDENTITY = 0
     EDIT = 1
@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """What the model embeds: the image of a row, or none, and words."""
+    """An input of the model: the image of a row, or none, and words."""
 
     row: int | None
     words: str
@@ -38,13 +38,13 @@ class Wording:
     """The words of queries and candidates.
 
     Args:
-        settings: the model's, whose joiner stands between an instruction and a text.
-        kind: of the sample whose target (or whose only row) is this row, (N,).
+        settings: of the model; its joiner stands between an instruction and a text.
+        kind: of the sample with this row as its target (or its only row), (N,).
         text, answer: columns text and x_target. role: column role.
-        parent: row of the image that a row was edited from, -1 for none.
-        query: rows that are queries of groups, whose text is the instruction.
-        asks: the instruction (N,) of queries that have none of their own.
-        captions: which side the image of a caption is on; "both" takes turns.
+        parent: row of the image that a row was edited from, -1 if there is none.
+        query: rows that are queries of groups; their text is the instruction.
+        asks: the instruction (N,) of queries without their own.
+        captions: the side of a caption's image; "both" alternates.
     """
 
     settings: VisIDConfig
@@ -57,29 +57,32 @@ class Wording:
     asks: Sequence[str]
     captions: Captions = "image-to-text"
 
+    def pairs(self, query: Rows, target: Rows, first: int = 0) -> list[tuple[Item, Item]]:
+        """Queries and targets of samples, which take turns from `first` on."""
+        rows = zip(query.tolist(), target.tolist(), strict=True)
+        return [self.pair(q, t, turn) for turn, (q, t) in enumerate(rows, first)]
+
     def pair(self, query: int, target: int, turn: int = 0) -> tuple[Item, Item]:
         """Query and target of a sample; `turn` is any number that alternates."""
         kind, text = int(self.kind[target]), self.text[query] or ""
         if query == target and kind == Kind.CAPTION:
-            swapped = self.captions == "text-to-image" or (self.captions == "both" and turn % 2 == 1)
-            caption, image = Item(None, self._alone(text)), Item(query, CAPTION)
-            if swapped:
+            if self.captions == "text-to-image" or (self.captions == "both" and turn % 2 == 1):
                 return Item(None, self._join(ILLUSTRATION, text)), Item(query, self.settings.instruction)
-            return image, caption
+            return Item(query, CAPTION), self._alone(text)
         if query == target and kind == Kind.ANSWER:
-            return Item(query, text), Item(None, self._alone(self.answer[query] or ""))
+            return Item(query, text), self._alone(self.answer[query] or "")
         if kind == Kind.EDIT and self.parent[target] == query:
             return Item(query, self._join(TASKS["editing"], self.text[target] or "")), self.candidate(target)
         own = text if query in self.query or self.role[query] == "real" else ""
         return Item(query, own or self.asks[query]), self.candidate(target)
 
     def candidate(self, row: int) -> Item:
-        """An image to be found; the text of a group's positive or candidate goes with it."""
+        """A candidate image, with the text of a group's positive or candidate."""
         words = (self.text[row] or "") if self.kind[row] == Kind.QUERY and row not in self.query else ""
         return Item(row, words or self.settings.instruction)
 
     def _join(self, *parts: str) -> str:
         return self.settings.joiner.join(p for p in parts if p)
 
-    def _alone(self, text: str) -> str:
-        return self._join(self.settings.text_instruction, text)
+    def _alone(self, text: str) -> Item:
+        return Item(None, self._join(self.settings.text_instruction, text))
