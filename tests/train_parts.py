@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -271,6 +272,28 @@ def launched(rank: int, port: str) -> None:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
     }  # fmt: skip
     torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def killed_at(step: int, kind: type) -> Iterator[None]:
+    """Within the block recipes of this class end before this step, counted from 0, as a killed process does."""
+    plain = kind.lr_factor
+
+    def lr_factor(self: Any, at: int) -> float:
+        if at == step:
+            raise KeyboardInterrupt
+        return float(plain(self, at))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patch.setattr(kind, "lr_factor", lr_factor)
+        yield
+
+
+def same_results(one: Path, two: Path, *files: str) -> bool:
+    """Whether two runs wrote the same model, checkpoint of their last step, and other files, bit for bit."""
+    last = max((one / "checkpoints").iterdir()).name
+    names = ("model.safetensors", f"checkpoints/{last}/state.safetensors", *files)
+    return all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
 def free_port() -> str:

@@ -27,7 +27,7 @@ from idmetric.train.batches import Pictures
 from idmetric.train.validate import validation
 from idmetric.train.visme import data as pools
 from idmetric.train.visme import recipe as visme
-from idmetric.train.visme.items import Sizes, precision_at_1
+from idmetric.train.visme.items import precision_at_1
 
 UNSEEN = "fashion"  # domain that is only tested
 OOD, KINDS = "ood", "kinds"  # data sets of that domain, and of pictures with the name of their kind
@@ -196,7 +196,7 @@ def scores(model: VisIDEmbed, learnt: Manifest, tested: Manifest) -> dict[str, f
 def precision(model: VisIDEmbed, data: Manifest) -> dict[str, float]:
     """P@1: a query of each object among the targets and edits of all objects of its gallery (section 5.1)."""
     prepared = pools.prepare(data, model.settings, instructions=asks(data))
-    sight = Pictures(data, Sizes(model.settings), model.interpolation, model.background)
+    sight = Pictures(data, model.settings.size_for, model.interpolation, model.background)
     found = precision_at_1(model, sight, prepared, queries=len(data), chunk=64)
     galleries = [rate for name, rate in found.items() if name.startswith("p@1/ind-")]
     return {"ind": fmean(galleries), "ood": found[f"p@1/{OOD}"], "general": found[f"p@1/{KINDS}"]}

@@ -184,7 +184,7 @@ def _readable(
 
     shown = partial(progress, quiet=args.quiet)
     decode = args.check == "full"
-    return check(data, None, args.on_error, masks=masks, decode=decode, most_ratio=most_ratio, progress=shown)
+    return check(data, args.on_error, masks=masks, decode=decode, most_ratio=most_ratio, progress=shown)
 
 
 def _claim(args: argparse.Namespace) -> None:

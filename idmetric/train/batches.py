@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, cast
@@ -149,7 +149,6 @@ class Pictures:
         key: Sequence[int | str] = (),
         *,
         places: Sequence[int] | None = None,
-        foreground: Sequence[bool] | None = None,
         noise: Sequence[float] | None = None,
     ) -> Tensor:
         """The pixels (B, 3, H, W) of some rows.
@@ -157,15 +156,13 @@ class Pictures:
         Args:
             key: seed, step and the like; each picture draws from `generator(*key, place)`.
             places: of the rows in the global batch, if they are a process's share; default 0, 1, ...
-            foreground, noise: of each row, see `read`.
+            noise: of each row, see `read`.
         """
-        count = len(rows)
-        places = range(count) if places is None else places
-        foreground = [False] * count if foreground is None else foreground
-        noise = [0.0] * count if noise is None else noise
+        places = range(len(rows)) if places is None else places
+        noise = [0.0] * len(rows) if noise is None else noise
         return torch.stack([
-            self.read(int(row), generator(*key, place), foreground=cut, noise=strength)
-            for row, place, cut, strength in zip(rows, places, foreground, noise, strict=True)
+            self.read(int(row), generator(*key, place), noise=strength)
+            for row, place, strength in zip(rows, places, noise, strict=True)
         ])  # fmt: skip
 
     def _read(
@@ -209,42 +206,37 @@ class Pictures:
 
 def check(
     data: Manifest,
-    rows: Rows | None = None,
     on_error: Literal["fail", "skip"] = "fail",
     *,
     masks: bool = False,
     decode: bool = True,
     most_ratio: float | None = None,
-    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """The manifest, after a check that its images can be read.
 
     Args:
-        rows: numbers of the rows that training will use; default all.
         on_error: "fail", or "skip": leave out rows with unreadable images, and rows that depend on them
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: also check that the masks in the manifest exist and select something.
         decode: decode the images; False only looks for the files, which is quicker.
-        most_ratio, workers, progress: see `idmetric.data.manifest.check.faults`.
+        most_ratio, progress: see `idmetric.data.manifest.check.faults`.
 
     Raises:
         ManifestError: listing the rows that cannot be read, or if no row can.
     """
     on_error = fail_or_skip(on_error)
-    numbers = np.arange(len(data)) if rows is None else np.unique(np.asarray(rows, dtype=np.int64))
     unused = ("part_mask", "part_mask_bytes", *(() if masks else ("mask", "mask_bytes")))
-    used = data.take(numbers).replace(**dict.fromkeys(unused))
-    found = faults(used, decode=decode, most_ratio=most_ratio, workers=workers, progress=progress)
-    if not found:
+    used = data.replace(**dict.fromkeys(unused))
+    bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
+    if not bad:
         return data
-    bad = [replace(fault, row=int(numbers[fault.row])) for fault in found]
     listed = "".join(f"\n  {fault}" for fault in bad[:_SHOWN])
     if len(bad) > _SHOWN:
         listed += f"\n  and {len(bad) - _SHOWN} more"
     lost = {fault.row for fault in bad}
     if on_error == "fail":
-        raise ManifestError(f"{len(lost)} of {len(numbers)} rows cannot be used:{listed}\n"
+        raise ManifestError(f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"
                             "fix or remove them, or train without them by --on-error skip")  # fmt: skip
     kept = without(data, lost)
     if not len(kept):

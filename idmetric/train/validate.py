@@ -6,11 +6,10 @@ validation(model, data.filter(split="val"))  # {"map": 0.81, "auc": 0.97, "ssr":
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,25 +31,19 @@ from idmetric.train.recipe import evaluating
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-_CHUNK = 256  # queries whose similarities are in memory at once
+_CHUNK = 256  # queries at once in the ranking
+_THREADS = 4  # for reading images
 
 
 def validation(
-    model: Embedder,
-    data: Manifest,
-    *,
-    batch_size: int = 32,
-    workers: int = 4,
-    progress: Callable[[int, int], None] | None = None,
-    processes: Processes | None = None,
+    model: Embedder, data: Manifest, *, batch_size: int = 32, processes: Processes | None = None
 ) -> dict[str, float]:
     """Measures of a model on rows; correlations lie in -1..1, the others in 0..1; higher = better.
 
     The model is in eval mode during the validation. No random numbers are drawn.
 
     Args:
-        batch_size: images per pass. workers: threads that read images.
-        progress: called with (images done, images in all).
+        batch_size: images per pass.
         processes: of a training run; all of them call this, share the embedding, and get the same numbers.
 
     Returns:
@@ -75,10 +68,9 @@ def validation(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
         )
-    options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "progress": progress}
     if processes is None:
-        return _measure(embed_rows(model, data, rows.images, **options), rows)
-    vectors = embed_shared(model, data, rows.images, processes, **options)
+        return _measure(embed_rows(model, data, rows.images, batch_size), rows)
+    vectors = embed_shared(model, data, rows.images, processes, batch_size)
     return processes.on_main(lambda: _measure(vectors, rows))
 
 
@@ -125,13 +117,7 @@ def _cheap(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 
 def embed_rows(
-    model: Embedder,
-    data: Manifest,
-    rows: Sequence[int] | NDArray[np.integer],
-    *,
-    batch_size: int = 32,
-    workers: int = 4,
-    progress: Callable[[int, int], None] | None = None,
+    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int = 32
 ) -> Array:
     """Unit-length global features (N, D) of rows, as `model.embed` makes them in eval mode; threads read the images.
 
@@ -142,45 +128,33 @@ def embed_rows(
     pictures = Pictures(data, model.size_for, model.interpolation, model.background)
     parts: list[Tensor] = []
     # the next batch is read while this one is embedded
-    images = in_order(pictures.read, map(int, rows), threads=max(1, workers), waiting=batch_size)
+    images = in_order(pictures.read, map(int, rows), threads=_THREADS, waiting=batch_size)
     with evaluating(model), closing(images):
-        for start in range(0, len(rows), batch_size):
-            pixels = list(islice(images, batch_size))
+        while pixels := list(islice(images, batch_size)):
             try:
                 parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
             except NonFiniteError as error:
                 raise ValueError(
                     "the model's features are not finite: training has diverged (lower the learning rate)"
                 ) from error
-            if progress is not None:
-                progress(min(start + batch_size, len(rows)), len(rows))
     vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
     return vectors
 
 
 def embed_shared(
-    model: Embedder,
-    data: Manifest,
-    rows: Sequence[int] | NDArray[np.integer],
-    processes: Processes,
-    *,
-    batch_size: int = 32,
-    **options: Any,
+    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], processes: Processes, batch_size: int
 ) -> Array:
     """`embed_rows` by all processes of a training run: each embeds some of the batches, and all get all features.
-
-    Args:
-        options: `workers` and `progress` (of this process's share), see `embed_rows`.
 
     Raises:
         ImageReadError, ValueError: as `embed_rows`, in the process that fails; OtherFailed in the others.
     """
     if processes.count == 1:
-        return embed_rows(model, data, rows, batch_size=batch_size, **options)
+        return embed_rows(model, data, rows, batch_size)
     each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
     start = processes.rank * each
     own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
-    found = processes.together(lambda: embed_rows(model, data, own, batch_size=batch_size, **options))
+    found = processes.together(lambda: embed_rows(model, data, own, batch_size))
     share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
     share[: len(found)] = torch.from_numpy(found)
     vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
@@ -267,7 +241,7 @@ def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 
 def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
-    slots: dict[Any, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    slots: dict[object, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in np.flatnonzero(np.isin(rows.slot.astype(str), ("anchor", "positive", "negative"))):
         slots[rows.group[row]][rows.slot[row]].append(int(row))
     wins = [

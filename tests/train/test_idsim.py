@@ -36,7 +36,7 @@ from idmetric.train.processes import Processes
 from idmetric.train.splits import TRAINING, VALIDATION
 from tests.reference.losses_loop import cos, mean, one_of, softplus
 from tests.reference.sinkhorn_loop import sinkhorn
-from tests.train_parts import a_minute_offline, in_two_processes, kept, launched
+from tests.train_parts import a_minute_offline, in_two_processes, kept, killed_at, launched, same_results
 
 SIDE = 48  # pixels: 9 patches
 CONFIG = Config(
@@ -99,11 +99,6 @@ def shake(found: IDSimRecipe) -> None:
                 p.copy_(torch.rand(p.shape, generator=chance) + 0.5)
             elif "lora_B" in name or name.endswith(("fc1.weight", "fc2.weight")):
                 p.copy_(0.2 * torch.randn(p.shape, generator=chance))
-
-
-def weights(out: Path) -> dict[str, Tensor]:
-    found = state.folders(out)
-    return load_file(found[max(found)] / "state.safetensors")
 
 
 def values(found: IDSimRecipe, step: int = 0) -> dict[str, float]:
@@ -608,38 +603,17 @@ def test_without_rows_of_val_nothing_is_validated(tmp_path: Path) -> None:
 # The run
 
 
-class Stopped(Exception):
-    """Instead of a kill."""
+def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Path) -> None:
+    def train(name: str, workers: int = 0) -> None:
+        found = recipe(replace(CONFIG, epochs=5), data)
+        fit(found, tmp_path / name, replace(SETTINGS, workers=workers), found.processes)
 
-
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(CONFIG, epochs=5)
-    whole = recipe(config, data)
-    fit(whole, tmp_path / "whole", replace(SETTINGS, workers=2), whole.processes)
-    with monkeypatch.context() as patch:
-        plain = IDSimRecipe.step
-        taken: list[int] = []
-
-        def step(self: IDSimRecipe, batch: Any) -> Any:
-            taken.append(1)
-            if len(taken) == 4:
-                raise Stopped
-            return plain(self, batch)
-
-        patch.setattr(IDSimRecipe, "step", step)
-        found = recipe(config, data)
-        with pytest.raises(Stopped):
-            fit(found, tmp_path / "run", SETTINGS, found.processes)
+    train("whole", workers=2)
+    with killed_at(3, IDSimRecipe):
+        train("run")
     assert max(state.folders(tmp_path / "run")) == 2
-    again = recipe(config, data)
-    fit(again, tmp_path / "run", SETTINGS, again.processes)
-    one, two = weights(tmp_path / "whole"), weights(tmp_path / "run")
-    assert one.keys() == two.keys()
-    assert all(one[name].equal(two[name]) for name in one)
-    files = [load_file(tmp_path / x / "model.safetensors") for x in ("whole", "run")]
-    assert all(files[0][name].equal(files[1][name]) for name in files[0])
+    train("run")
+    assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
 def test_other_data_are_no_same_run(data: Manifest) -> None:

@@ -33,7 +33,15 @@ from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
-from tests.train_parts import a_minute_offline, check_commands, in_two_processes, kept, launched
+from tests.train_parts import (
+    a_minute_offline,
+    check_commands,
+    in_two_processes,
+    kept,
+    killed_at,
+    launched,
+    same_results,
+)  # fmt: skip
 
 LOSSES = tuple(PAPER)
 RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
@@ -429,29 +437,15 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_killed_run_resumes_to_the_same_weights(
-    data: Manifest, tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path, loss: str) -> None:
     options = {"loss": loss, "epochs": 3 if loss == "softmax-margin" else 2, "mine_every": 3}
     settings = {"validate_every": 3}
-    whole = trained(data, tmp_path / "whole", settings, **options)
-    step = ILGen.step
-
-    def killed(self: ILGen, batch: Any) -> Any:
-        if batch["drawn"].step == 5:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ILGen, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trained(data, tmp_path / "run", settings, **options)
+    trained(data, tmp_path / "whole", settings, **options)
+    with killed_at(5, ILGen):
+        trained(data, tmp_path / "run", settings, **options)
     assert max(state.folders(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", {**settings, "workers": 2}, **options)
-    for part in ("model.safetensors", f"checkpoints/step-{whole.steps:06}/state.safetensors"):
-        a, b = (load_file(tmp_path / name / part) for name in ("whole", "run"))
-        assert a.keys() == b.keys()
-        assert all(a[k].equal(b[k]) for k in a)
+    assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_run_resumes_with_another_chunk_but_not_on_other_data(data: Manifest) -> None:

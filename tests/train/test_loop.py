@@ -28,7 +28,7 @@ from idmetric.train.log import Log, curves, truncate
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import NotFinite, Recipe, Settings, Stopped, TrainError, fit
 from idmetric.train.processes import MainFailed, Processes
-from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, start
+from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, start
 
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
 
@@ -60,25 +60,9 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(a[k].equal(b[k]) for k in a)
 
 
-class Interrupted(PairRecipe):
-    """Ends as a killed process does, between two steps: nothing is saved."""
-
-    stop_at = 6
-
-    def step(self, batch: Any) -> Any:
-        if batch.step == self.stop_at:
-            raise KeyboardInterrupt
-        return super().step(batch)
-
-    def load(self, step: int) -> Any:
-        batch = super().load(step)
-        batch.step = step
-        return batch
-
-
 def interrupt(out: Path, precision: Any = "no", **settings: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(out, precision=precision, kind=Interrupted, **settings)
+    with killed_at(6, PairRecipe):
+        train(out, precision=precision, **settings)
 
 
 # Processes that are really ended: started from a server that has loaded torch, and never trained

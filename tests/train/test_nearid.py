@@ -34,7 +34,7 @@ from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
 from idmetric.train.nearid.recipe import Recipe, build
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as slow
-from tests.train_parts import a_minute_offline, in_two_processes, kept, launched, picture
+from tests.train_parts import a_minute_offline, in_two_processes, kept, killed_at, launched, picture, same_results
 
 MODEL = {name: SMOKE[name] for name in ("backbone", "backbone_weights", "backbone_args", "image_size")}
 SMALL: dict[str, Any] = {**MODEL, "precision": "no", "batch_size": 4, "lr": 1e-3}
@@ -450,30 +450,19 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 # Runs
 
 
-class Killed(Recipe):
-    """Ends as a killed process does."""
-
-    def lr_factor(self, step: int) -> float:
-        if step == 5:
-            raise KeyboardInterrupt
-        return super().lr_factor(step)
-
-
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     data = write(tmp_path / "data", things=4, splits=(None, None, "val", "val"))
     settings = Settings(save_every=2, validate_every=3, log_every=1, workers=0, max_grad_norm=1.0)
 
-    def train(name: str, kind: type[Recipe] = Recipe, **config: Any) -> None:
+    def train(name: str, **config: Any) -> None:
         run = recipe(data, augment=True, steps=8, batch_size=3, **config)
-        run.__class__ = kind
         fit(run, tmp_path / name, settings, run.processes)
 
     train("whole")
-    with pytest.raises(KeyboardInterrupt):
-        train("resumed", Killed)
+    with killed_at(5, Recipe):
+        train("resumed")
     train("resumed")
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
-    assert all(one[name].equal(two[name]) for name in one)
+    assert same_results(tmp_path / "whole", tmp_path / "resumed")
     logs = [read_log(tmp_path / name / "log.jsonl") for name in ("whole", "resumed")]
     assert logs[0]["loss"] == logs[1]["loss"]
     assert {"validation/ssr", "validation/pa"} <= logs[0].keys()

@@ -36,7 +36,7 @@ from idmetric.train.visme.plan import Batch, ScheduleError
 from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.schedule import Schedule, write
 from idmetric.train.visme.wording import Item
-from tests.train_parts import a_minute_offline, check_commands, free_port, kept
+from tests.train_parts import a_minute_offline, check_commands, free_port, kept, killed_at, same_results
 
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
@@ -207,26 +207,14 @@ def test_training_lets_queries_find_their_targets(data: Manifest, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_weights(
-    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path) -> None:
     options: dict[str, Any] = {"dropout": 0.2, "steps": 6}
     trained(data, tmp_path / "whole", **options)
-    step = VisME.step
-
-    def stop_at_4(self: VisME, batch: Any) -> Any:
-        if batch["rows"] == self.load(4)["rows"]:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VisME, "step", stop_at_4)
-        with pytest.raises(KeyboardInterrupt):
-            trained(data, tmp_path / "run", **options)
+    with killed_at(4, VisME):
+        trained(data, tmp_path / "run", **options)
     assert max(state.folders(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", **options)
-    for name in ("model.safetensors", "schedule.parquet"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes
     each = -(-count // processes.count)
     own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is padded
     with processes.autocast():
-        vectors = embed_shared(model, data, classes.flat, processes, batch_size=batch_size)
+        vectors = embed_shared(model, data, classes.flat, processes, batch_size)
     x = torch.from_numpy(vectors).float().to(processes.device)
     label = torch.arange(count, device=x.device) // classes.images
     found = hardest_negatives(x[own], x, label[own], label)

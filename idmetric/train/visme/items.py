@@ -11,22 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.models.visid import VisIDConfig, VisIDEmbed
+from idmetric.models.visid import VisIDEmbed
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
 from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows
 from idmetric.train.visme.wording import Item, Wording
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """`VisIDEmbed.size_for` without the model."""
-
-    settings: VisIDConfig
-
-    def __call__(self, height: int, width: int) -> tuple[int, int]:
-        return self.settings.size_for(height, width)
 
 
 class Packed(NamedTuple):

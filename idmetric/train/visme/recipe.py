@@ -43,7 +43,7 @@ from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.config import RANDOM, Config
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.data import Prepared
-from idmetric.train.visme.items import Loader, Sizes, precision_at_1
+from idmetric.train.visme.items import Loader, precision_at_1
 from idmetric.train.visme.plan import Data, ScheduleError, expected_blocks, usable
 from idmetric.train.visme.schedule import Schedule, check, write
 from idmetric.train.visme.wording import Wording
@@ -206,7 +206,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     model = _model(config, settings, processes)
     model.check_limits()
     _check_words(data, found.wording, model, config)
-    pictures = Pictures(data, Sizes(settings), model.interpolation, model.background)
+    pictures = Pictures(data, settings.size_for, model.interpolation, model.background)
     loader = Loader(pictures, found.wording, used, config.plan, config.same)
     held = prepared(splits=VALIDATION) if len(rows_in(data, VALIDATION)) else None
     views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
