@@ -35,7 +35,7 @@ class View(NamedTuple):
     mask: Image.Image | None = None
 
     def both(self, move: Callable[[Image.Image], Image.Image]) -> View:
-        """The view with the image and the mask moved alike."""
+        """The view with the image and the mask moved in the same way."""
         return View(move(self.image), None if self.mask is None else move(self.mask))
 
 

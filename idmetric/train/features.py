@@ -1,4 +1,4 @@
-"""Features of a frozen trunk, kept on disk, so that each picture passes the trunk once for all epochs and runs.
+"""Features of a frozen trunk, kept on disk: each picture passes the trunk once for all epochs and runs.
 
     cache = FeatureCache(folder, trunk_id(model, "bf16"), limit=100 * 10**9)
     cache.fill(wanted, compute, processes, each)  # once, by all processes together

@@ -230,7 +230,7 @@ class _Run:
     def _validate(self, log: Log | Silence) -> bool:
         """Log the scores of the model; return whether it is the best one so far."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
-        self._share_buffers()  # so that the validated model is the saved one
+        self._share_buffers()  # the validated model is the saved one
         with evaluating(*self.modules.values()):
             values = self._scores()
         best = self.recipe.best

@@ -58,7 +58,7 @@ class Recipe(Protocol):
     best: str
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """What is checkpointed: {"model": ..., "loss": ...}; only trained parameters and buffers are stored."""
+        """Modules to checkpoint: {"model": ..., "loss": ...}; only trained parameters and buffers are stored."""
         return {"model": self.model}
 
     def optimizer(self) -> torch.optim.Optimizer:

@@ -168,7 +168,7 @@ class _Rows:
     Attributes:
         images: first row of each different image, (M,). image: place in `images` of each row's image, (N,).
         identity: its number, -1 where unknown. family: see `lineages`. parent: row, or -1.
-        role, engine, group, slot: as in the manifest. oracle: NaN where there is none.
+        role, engine, group, slot: as in the manifest. oracle: NaN if there is none.
     """
 
     images: Rows

@@ -206,7 +206,7 @@ def smoke_data(folder: Path) -> Manifest:
     world = write_world(folder / "world", plan, 6)
     number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in world.column("identity")]
     world = world.replace(split=["val" if n >= 4 else "train" for n in number])
-    # nearest by colours, in place of a model's features
+    # nearest by colors instead of a model's features
     looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
     mined = hard_negatives(world, looks).manifest
     parts = [

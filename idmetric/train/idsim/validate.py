@@ -34,7 +34,7 @@ def scores(
     selection is their mean ("we use them jointly", B.1), or "triplet" if there are no edits of identity for "auc".
 
     Args:
-        patches: triplets whose patches are compared, see `patch_accuracy`; 0 = none.
+        patches: number of triplets to compare by patches, see `patch_accuracy`; 0 = none.
         by_patches: select by "triplet_patch" alone, for a model without trained class features.
         batch_size: triplets embedded at once.
     """

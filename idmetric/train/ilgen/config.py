@@ -20,7 +20,7 @@ PAPER: Mapping[str, Mapping[str, Any]] = {
     "contrastive": {"lr": 1e-7, "epochs": 1, "batch_size": 8, **_SMALL},
     "softmax-margin": {"lr": 1e-6, "epochs": 3, "batch_size": 16, **_SMALL},
 }
-CLASS_BATCHES = ("recall@k", "infonce")  # losses whose batches are whole classes
+CLASS_BATCHES = ("recall@k", "infonce")  # losses on batches of whole classes
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Config:
     )
     backbone_weights: str = option("", pretrained.HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
-    pool: Pool = option("auto", "descriptor: class token, or timm's own pooling where there is none (section 4.1)")
+    pool: Pool = option("auto", "descriptor: class token, or timm's pooling without one (section 4.1)")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     # the batches
     loss: Literal["recall@k", "infonce", "contrastive", "softmax-margin"] = option("recall@k", "objective (Table 6)")

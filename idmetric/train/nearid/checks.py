@@ -16,7 +16,7 @@ def check(identities: Sequence[Identity], notes: Sequence[str], *, distractors: 
     """Check that there are identities to compare, and distractors where the loss needs some.
 
     Args:
-        notes: what was left out, for the message.
+        notes: about rows that are left out, for the message.
 
     Raises:
         ManifestError: naming the missing views or distractors.

@@ -32,7 +32,7 @@ class Config:
     distractors: int = option(3, "distractors in a tuple, K (not stated; released code: 3)")
     near: Literal["anchor", "views"] = option("anchor", "whose distractors to use (section 3.1; released code: views)")
     engines: tuple[str, ...] = option(
-        (), "generators whose distractors are used, none = all; the paper's: Flux Flux_1024 Qwen Qwen_1328 (Table 5)"
+        (), "generators of distractors, none = all; the paper's: Flux Flux_1024 Qwen Qwen_1328 (Table 5)"
     )
     repeat: int = option(4, "times per epoch of identities with only part-edits, as MTG's (section 3.3; code: 1)")
     # the pictures (section 4.1)

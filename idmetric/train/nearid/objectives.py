@@ -50,7 +50,7 @@ def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) 
 
 
 def ordered(tuples: Tuples) -> Tensor:
-    """Share of anchors nearer to all their positives than to all their distractors, of those that have both."""
+    """Share of anchors nearer to all their positives than to all their distractors, among anchors with both."""
     assert tuples.positive_valid is not None
     assert tuples.distractor_valid is not None
     with torch.no_grad():

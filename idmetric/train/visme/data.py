@@ -81,7 +81,7 @@ def prepare(
 
 
 class _Table:
-    """The manifest's columns that matter, with copies resolved to what they are copies of."""
+    """The manifest's relevant columns, with copies resolved to their originals."""
 
     def __init__(self, manifest: Manifest, splits: frozenset[str | None]) -> None:
         self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
@@ -194,7 +194,7 @@ class _Samples:
     def _rows(self, in_groups: set[int], edits: bool) -> None:
         """Add the rows that are samples on their own."""
         table = self.table
-        seen: dict[tuple[str, str, str], int] = {}  # images of identities: the same image is no further view
+        seen: dict[tuple[str, str, str], int] = {}  # different images of identities
         for i, identity in enumerate(table.identity):
             if not table.usable[i] or i in in_groups or table.origin[i] != i:
                 continue
