@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -722,29 +722,39 @@ def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
 # Wrong data
 
 
-def test_missing_masks_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
-    with pytest.raises(ManifestError, match=r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0"):
-        recipe(data.replace(mask=None))
+WRONG: dict[str, tuple[Callable[[Manifest], Manifest], dict[str, Any]]] = {
+    r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0": (lambda data: data.replace(mask=None), {}),
+    "no view has a distractor.*idmetric data generate --task distractor": (lambda data: data.filter(role="real"), {}),
+    "only one identity has two views.*idmetric data world --views 3": (
+        lambda data: data.filter(lambda row: row.id.startswith("t0")), {}
+    ),
+    "no identity has two views.*8 identities with a single view": (
+        lambda data: data.filter(lambda row: "v0" in row.id), {}
+    ),
+    "14 items do not fill a batch of 128": (lambda data: data, {"batch_size": 128}),
+    r"38 distractors have the identity of the view.*row 2 \(t0v0e0\)": (
+        lambda data: data.replace(identity=[name.split("v")[0] for name in data.column("id")]), {}
+    ),
+    "--engines Dall-E.*there are Flux, Qwen": (lambda data: data, {"engines": ("Dall-E",)}),
+    "oracle.*import mtg": (lambda data: data.replace(oracle=None), {"objective": "oracle"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest, text: str) -> None:
+    changed, config = WRONG[text]
+    with pytest.raises(ValueError, match=text):
+        recipe(changed(data), **config)
+
+
+def test_without_black_backgrounds_no_masks_are_needed_and_edits_have_their_parents(data: Manifest) -> None:
     assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pixels"] is not None
-    # the masks of the views are enough: edits have their parent's
     views = [m if r == "real" else None for m, r in zip(data.column("mask"), data.column("role"), strict=True)]
     assert recipe(data.replace(mask=views)).load(0)["pixels"].equal(recipe(data).load(0)["pixels"])
 
 
-def test_missing_distractors_are_named_with_the_commands_that_make_them(data: Manifest) -> None:
-    alone = data.filter(role="real")
-    with pytest.raises(ManifestError, match=r"no view has a distractor.*idmetric data generate --task distractor"):
-        recipe(alone)
-    assert loss(recipe(alone, objective="info-nce")) > 0
-
-
-def test_a_single_identity_or_single_views_are_refused(data: Manifest) -> None:
-    with pytest.raises(ManifestError, match=r"only one identity has two views.*idmetric data world --views 3"):
-        recipe(data.filter(lambda row: row.id.startswith("t0")))
-    with pytest.raises(ManifestError, match=r"no identity has two views.*8 identities with a single view"):
-        recipe(data.filter(lambda row: "v0" in row.id))
-    with pytest.raises(ValueError, match="14 items do not fill a batch of 128"):
-        recipe(data, batch_size=128)
+def test_info_nce_needs_no_distractors(data: Manifest) -> None:
+    assert loss(recipe(data.filter(role="real"), objective="info-nce")) > 0
 
 
 def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
@@ -784,14 +794,7 @@ def test_pixels_travel_in_8_bits_without_loss(data: Manifest) -> None:
     assert kept(batch)["batch.pixels"].equal(batch["pixels"])
 
 
-def test_wrong_columns_are_refused(data: Manifest) -> None:
-    same = data.replace(identity=[name.split("v")[0] for name in data.column("id")])
-    with pytest.raises(ManifestError, match=r"38 distractors have the identity of the view.*row 2 \(t0v0e0\)"):
-        recipe(same)
-    with pytest.raises(ManifestError, match=r"--engines Dall-E.*there are Flux, Qwen"):
-        recipe(data, engines=("Dall-E",))
-    with pytest.raises(ManifestError, match=r"oracle.*import mtg"):
-        recipe(data.replace(oracle=None), objective="oracle")
+def test_oracle_scores_must_differ_within_a_tuple(data: Manifest) -> None:
     one = data.filter(lambda row: row.role != "part-edit" or row.id.endswith("e0"))
     scores = [o if r == "part-edit" else None for o, r in zip(one.column("oracle"), one.column("role"), strict=True)]
     with pytest.raises(ManifestError, match="--near views"):
