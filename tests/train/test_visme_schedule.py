@@ -257,9 +257,7 @@ def test_datasets_that_cannot_fill_a_block_are_named_or_skipped() -> None:
 
 def test_impossible_neighbours_are_named() -> None:
     data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch_size=4, samples=2)
-    with pytest.raises(
-        ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*of them as well \('d\d'\)"
-    ):
+    with pytest.raises(ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*them as well \('d\d'\)"):
         draw(data, plan, 5)
 
 
