@@ -33,8 +33,8 @@ from idmetric.evaluate.ranking import roc_auc
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.train.batches import generator
+from idmetric.train.embed import embed_rows
 from idmetric.train.idsim import recipe as idsim
-from idmetric.train.validate import embed_rows
 
 Pairs = NDArray[np.int64]  # rows: (N, 2), triplets (N, 3)
 

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.finite import NonFiniteError
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
-from idmetric.io.prefetch import in_order
 from idmetric.models.embedder import Embedder
-from idmetric.train.batches import Pictures, generator
+from idmetric.train.batches import generator
+from idmetric.train.embed import Array, embed_rows, embed_shared
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import evaluating
 
-Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 _CHUNK = 256  # queries at once in the ranking
-_THREADS = 4  # for reading images
 
 
 def validation(
@@ -114,51 +106,6 @@ def _cheap(vectors: Array, rows: _Rows) -> dict[str, float]:
         | _margins(vectors, rows, ("part-edit",), "part_")
         | _oracle(vectors, rows)
     )
-
-
-def embed_rows(
-    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int = 32
-) -> Array:
-    """Unit-length global features (N, D) of rows, as `model.embed` makes them in eval mode; threads read the images.
-
-    Raises:
-        ImageReadError: naming an image that cannot be read.
-        ValueError: if a feature is not finite.
-    """
-    pictures = Pictures(data, model.size_for, model.interpolation, model.background)
-    parts: list[Tensor] = []
-    # the next batch is read while this one is embedded
-    images = in_order(pictures.read, map(int, rows), threads=_THREADS, waiting=batch_size)
-    with evaluating(model), closing(images):
-        while pixels := list(islice(images, batch_size)):
-            try:
-                parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
-            except NonFiniteError as error:
-                raise ValueError(
-                    "the model's features are not finite: training has diverged (lower the learning rate)"
-                ) from error
-    vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
-    return vectors
-
-
-def embed_shared(
-    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], processes: Processes, batch_size: int
-) -> Array:
-    """`embed_rows` by all processes of a training run: each embeds some of the batches, and all get all features.
-
-    Raises:
-        ImageReadError, ValueError: as `embed_rows`, in the process that fails; OtherFailed in the others.
-    """
-    if processes.count == 1:
-        return embed_rows(model, data, rows, batch_size)
-    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
-    start = processes.rank * each
-    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
-    found = processes.together(lambda: embed_rows(model, data, own, batch_size))
-    share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
-    share[: len(found)] = torch.from_numpy(found)
-    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
-    return vectors
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from idmetric import IDSim, ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.embedder import Embedder
+from idmetric.train.embed import embed_rows
 from idmetric.train.processes import OtherFailed, Processes
-from idmetric.train.validate import embed_rows, measurable, validation
+from idmetric.train.validate import measurable, validation
 from tests.train_parts import in_two_processes, launched
 
 Colour = tuple[int, int, int]
