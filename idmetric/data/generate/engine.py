@@ -21,7 +21,7 @@ import numpy as np
 
 from idmetric.data.generate.errors import Flat, GenerateError
 from idmetric.data.generate.settings import typed
-from idmetric.data.generate.weights import AUTO, Place, Weights, version
+from idmetric.data.generate.weights import AUTO, Place, Weights, load_pipeline, version
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -69,13 +69,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Engine:
-    """Base of all engines. A subclass adds its settings and weights as fields, and defines `edit`."""
+    """Base of all engines. A subclass adds its settings and weights as fields, and defines `options` or `edit`."""
 
     place: Place = AUTO
 
     name: ClassVar[str] = ""
     native: ClassVar[int] = 1024  # side of the square whose area it works best at
     multiple: ClassVar[int] = 16  # sides must be divisible by it
+    pipeline: ClassVar[str] = ""  # diffusers' class
+    parts: ClassVar[Mapping[str, Any]] = {}  # components and options of the pipeline that differ from the weights'
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,9 +100,13 @@ class Engine:
         """Commit or fingerprint of its weights by field, available once they are loaded."""
         return {name: version(w) for name, w in self.weights.items()}
 
-    @property
+    @cached_property
     def pipe(self) -> Any:
         """Its pipeline, loaded at the first use."""
+        return self.place.settle(load_pipeline(self.pipeline, self.weights["base"], self.place, **self.parts))
+
+    def options(self, request: Request) -> dict[str, Any]:
+        """The pipeline's arguments except the prompt and the generator."""
         raise NotImplementedError
 
     def load(self) -> None:
@@ -115,7 +121,27 @@ class Engine:
             GenerateError: if the device's memory is too small.
             Flat: if the result is of one color.
         """
-        raise NotImplementedError
+        options = self.options(request)
+        pipe = self.pipe
+        with drawing(request, self.place) as generator:
+            made = pipe(prompt=request.prompt, generator=generator, **options).images[0]
+        return checked(made, request, self.name)
+
+
+class Inpainter(Engine):
+    """Base of engines that repaint the masked part of an image."""
+
+    steps: int
+    guidance: float
+    strength: float
+
+    def options(self, request: Request) -> dict[str, Any]:
+        image, mask = image_and_mask(request, self.name)
+        return {
+            "image": image, "mask_image": mask, "width": image.width, "height": image.height,
+            "num_inference_steps": self.steps, "guidance_scale": given(request.guidance, self.guidance),
+            "strength": given(request.strength, self.strength),
+        }  # fmt: skip
 
 
 def engine_class(name: str) -> type[Engine]:
@@ -198,7 +224,7 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
     """The image as RGB of the size that the request wants.
 
     Raises:
-        Flat: if it shows one flat colour.
+        Flat: if all pixels are equal.
     """
     from PIL import Image as PillowImage
 
@@ -211,12 +237,16 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
 
 
 def given(value: float | None, own: float) -> float:
-    """The request's value, or where it has none the engine's own."""
+    """The request's value if it has one, else the engine's."""
     return own if value is None else value
 
 
-def required(image: Image.Image | None, what: str, name: str) -> Image.Image:
-    """The image or mask that an engine cannot do without."""
-    if image is None:
-        raise GenerateError(f"{name} needs {what}")
-    return image
+def image_and_mask(request: Request, name: str) -> tuple[Image.Image, Image.Image]:
+    """Image and mask of a request.
+
+    Raises:
+        GenerateError: if one of them is missing.
+    """
+    if request.image is None or request.mask is None:
+        raise GenerateError(f"{name} needs {'an image' if request.image is None else 'a mask'}")
+    return request.image, request.mask

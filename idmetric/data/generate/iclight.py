@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, image_and_mask
 from idmetric.data.generate.weights import Weights, WeightsError, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
@@ -75,7 +75,7 @@ class ICLight(Engine):
         _ = self.pipes
 
     def edit(self, request: Request) -> Image.Image:
-        image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
+        image, mask = image_and_mask(request, self.name)
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
         front, guidance = on_gray(image, mask), given(request.guidance, self.guidance)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from idmetric.data.generate import lightning
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
+from idmetric.data.generate.engine import Engine, Request, given
+from idmetric.data.generate.errors import GenerateError
 from idmetric.data.generate.weights import Weights, load_pipeline
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 BASE = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
 LORA = Weights(
@@ -37,7 +35,6 @@ class QwenEdit(Engine):
     guidance: float = 1.0
 
     name: ClassVar[str] = "qwen_edit"
-    native: ClassVar[int] = 1024
     multiple: ClassVar[int] = 1
 
     @property
@@ -50,15 +47,13 @@ class QwenEdit(Engine):
         place_image_tokens(pipe.text_encoder)
         return self.place.settle(lightning.fuse(pipe, self.lora))
 
-    def edit(self, request: Request) -> Image.Image:
-        image = required(request.image, "an image", self.name)
-        pipe = self.pipe
-        with drawing(request, self.place) as generator:
-            made = pipe(
-                image=image, prompt=request.prompt, num_inference_steps=self.steps,
-                true_cfg_scale=given(request.guidance, self.guidance), generator=generator,
-            ).images[0]  # fmt: skip
-        return checked(made, request, self.name)
+    def options(self, request: Request) -> dict[str, Any]:
+        if request.image is None:
+            raise GenerateError(f"{self.name} needs an image")
+        return {
+            "image": request.image, "num_inference_steps": self.steps,
+            "true_cfg_scale": given(request.guidance, self.guidance),
+        }  # fmt: skip
 
 
 def place_image_tokens(encoder: Any) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from idmetric.data.generate import lightning
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, required
+from idmetric.data.generate.engine import Engine, Request, given, image_and_mask
 from idmetric.data.generate.weights import Weights, load_model, load_pipeline
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 BASE = Weights("Qwen/Qwen-Image", "apache-2.0")
 CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
@@ -34,7 +31,6 @@ class QwenInpaint(Engine):
 
     name: ClassVar[str] = "qwen_inpaint"
     native: ClassVar[int] = 1328  # of the published distractors
-    multiple: ClassVar[int] = 16
 
     @cached_property
     def pipe(self) -> Any:
@@ -45,13 +41,10 @@ class QwenInpaint(Engine):
         )  # fmt: skip
         return self.place.settle(lightning.fuse(pipe, self.lora))
 
-    def edit(self, request: Request) -> Image.Image:
-        image, mask = required(request.image, "an image", self.name), required(request.mask, "a mask", self.name)
-        pipe = self.pipe
-        with drawing(request, self.place) as generator:
-            made = pipe(
-                prompt=request.prompt, control_image=image, control_mask=mask, width=image.width, height=image.height,
-                num_inference_steps=self.steps, true_cfg_scale=given(request.guidance, self.guidance),
-                controlnet_conditioning_scale=self.scale, generator=generator,
-            ).images[0]  # fmt: skip
-        return checked(made, request, self.name)
+    def options(self, request: Request) -> dict[str, Any]:
+        image, mask = image_and_mask(request, self.name)
+        return {
+            "control_image": image, "control_mask": mask, "width": image.width, "height": image.height,
+            "num_inference_steps": self.steps, "true_cfg_scale": given(request.guidance, self.guidance),
+            "controlnet_conditioning_scale": self.scale,
+        }  # fmt: skip

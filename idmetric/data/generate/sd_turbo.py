@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given
+from idmetric.data.generate.engine import Engine, Request, given
 from idmetric.data.generate.errors import GenerateError
-from idmetric.data.generate.weights import Weights, load_pipeline
-
-if TYPE_CHECKING:
-    from PIL import Image
+from idmetric.data.generate.weights import Weights
 
 BASE = Weights("stabilityai/sd-turbo", "stability-ai-community")
 
@@ -28,22 +25,16 @@ class SDTurbo(Engine):
     name: ClassVar[str] = "sd_turbo"
     native: ClassVar[int] = 512
     multiple: ClassVar[int] = 8
+    pipeline: ClassVar[str] = "StableDiffusionPipeline"
+    # no safety checker: it would add black images to the data
+    parts: ClassVar[Mapping[str, Any]] = {"safety_checker": None, "requires_safety_checker": False}
 
     def __post_init__(self) -> None:
         if self.side % self.multiple:
             raise GenerateError(f"sd_turbo.side must be divisible by {self.multiple}, got {self.side}")
 
-    @cached_property
-    def pipe(self) -> Any:
-        # no safety checker: it would add black images to the data
-        parts = {"safety_checker": None, "requires_safety_checker": False}
-        return self.place.settle(load_pipeline("StableDiffusionPipeline", self.base, self.place, **parts))
-
-    def edit(self, request: Request) -> Image.Image:
-        pipe = self.pipe
-        with drawing(request, self.place) as generator:
-            made = pipe(
-                prompt=request.prompt, width=self.side, height=self.side, num_inference_steps=self.steps,
-                guidance_scale=given(request.guidance, self.guidance), generator=generator,
-            ).images[0]  # fmt: skip
-        return checked(made, request, self.name)
+    def options(self, request: Request) -> dict[str, Any]:
+        return {
+            "width": self.side, "height": self.side, "num_inference_steps": self.steps,
+            "guidance_scale": given(request.guidance, self.guidance),
+        }  # fmt: skip
