@@ -1,11 +1,11 @@
-"""Embed the images of a manifest by one or several models; each image is read once and shown to all of them.
+"""Embed the images of a manifest with one or several models; each image is read once for all of them.
 
     stored = embed(manifest, {"tiny": EmbedderModel(tiny)}, store=Path("results/embeddings"))
     stored["tiny"].vectors([0, 5, 7])  # global features of rows 0, 5 and 7
 
-Embeddings are kept in a `store.Store` for each model and way of looking, by the content of the image, of its mask, and
-of the words beside it. So a changed file, another model or other weights never meet an old embedding, and a run after
-a kill embeds only the images that are missing.
+A `store.Store` for each model and `Look` keeps the embeddings, under a hash of the image, its mask and its text. A
+changed file, another model or other weights therefore never get an old embedding, and a stopped run resumes with the
+images that are missing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _SHOWN = 20  # unreadable images that an error lists
 
 
 class VectorModel(Protocol):
-    """A model of this package (`EmbedderModel`), or another that gives vectors."""
+    """A model that embeds images: an `EmbedderModel`, or a baseline."""
 
     background: tuple[int, int, int]  # behind transparent images
-    reads_words: bool  # whether words beside the image change its embedding
+    reads_words: bool  # whether text changes an image's embedding
 
     def signature(self) -> dict[str, str]:
         """Everything that its embeddings depend on."""
@@ -81,7 +81,7 @@ class EmbedderModel:
         """See `VectorModel`."""
         pixels, covers, words = zip(*prepared, strict=True)
         masks = None if all(c is None for c in covers) else list(covers)
-        # load_image has painted what is outside
+        # load_image has already replaced the pixels outside the mask
         options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
         if self.reads_words and any(w is not None for w in words):
             default = self.metric.config()["instruction"]
@@ -94,7 +94,7 @@ class Look:
     """Which part of each image the models see.
 
     Attributes:
-        masked: only the subject, by the manifest's masks; rows without a mask are refused.
+        masked: show the models only the subject that the manifest's masks select; each row needs a mask.
         outside: how pixels outside the mask are replaced, see `Embedder.embed`.
         mask_id: the subject's label, if the masks hold several.
     """
@@ -108,7 +108,7 @@ class Look:
         return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
 
     def folder(self, model: Any) -> str:
-        """The folder of a model's embeddings: its name, and a digest of all that they depend on."""
+        """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
         facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
         if self.masked:
             facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
@@ -127,14 +127,14 @@ class UnreadableError(ValueError):
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         listed = "\n  ".join([*lines[:_SHOWN], *more])
         super().__init__(
-            f"{len(lines)} images cannot be used; mend them, or leave them out (--on-error skip):\n  {listed}"
+            f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
         )
         self.problems = dict(problems)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The embeddings of a manifest's images by one model. Rows are the manifest's."""
+    """The embeddings of a manifest's images by one model; rows are numbered as in the manifest."""
 
     store: Store
     keys: Mapping[int, str]
@@ -145,7 +145,7 @@ class Stored:
         return self.store.vectors([self.keys[int(row)] for row in rows])
 
     def embedding(self, rows: Rows) -> Embedding:
-        """Embeddings of rows, with patches if they were asked for."""
+        """Embeddings of rows, with patches if `embed` kept them."""
         return self.store.embedding([self.keys[int(row)] for row in rows])
 
 
@@ -162,21 +162,30 @@ def embed(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Stored]:
-    """Embed rows (default all) with each model, except images that the store holds already.
+    """Embed rows (default: all) with each model, except images that the store already holds.
 
     Args:
         store: folder that keeps the embeddings; None: a temporary one.
-        patches: keep patch tokens too; they stay on disk, and are read on demand.
-        words: row -> all text beside its image, instruction included, for models that read; rows without an entry get
-            the model's default.
+        patches: keep patch tokens too; they stay on disk and are read on demand.
+        words: row -> the text of its image, including the instruction, for models that read text; other rows get the
+            model's default.
         batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
         progress: called with (images done, images to do), counting images that some model has not embedded yet.
 
     Raises:
         UnreadableError: naming all images that are missing (before anything is embedded), or that cannot be read or
-            embedded (all others are kept).
+            embedded (the store keeps the embeddings of the rest).
         ValueError: if `store` is a file.
     """
+    stored, _ = _embed(manifest, models, rows, store, patches, look, words or {}, batch_size, workers, progress, False)
+    return stored
+
+
+def _embed(
+    manifest: Manifest, models: Mapping[str, VectorModel], rows: Rows | None, store: Path | None, patches: bool,
+    look: Look, words: Mapping[int, str], batch_size: int, workers: int | None, progress: Progress | None, skip: bool,
+) -> tuple[dict[str, Stored], dict[int, str]]:  # fmt: skip
+    """The embeddings by each model, and row -> reason of the images that cannot be used, which need `skip`."""
     if store is not None and store.is_file():
         raise ValueError(f"{store} is a file, and embeddings are kept in a folder: name another place, or delete it")
     chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
@@ -185,11 +194,17 @@ def embed(
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
 
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        content = content_keys(manifest, chosen, look, pool)
-        keys = {name: _with_words(content, words if model.reads_words else None) for name, model in models.items()}
-        work = _Work(manifest, models, stores, content, keys, look, words or {}, patches, batch_size)
+        content, problems = _content(manifest, chosen, look, pool)
+        if problems and not skip:
+            raise UnreadableError(manifest, problems)
+        keys = {name: _with_words(content, words if model.reads_words else {}) for name, model in models.items()}
+        work = _Work(manifest, models, stores, content, keys, look, words, patches, batch_size)
         work.run(pool, progress)
-    return {name: Stored(stores[name], keys[name], temporary) for name in models}
+
+    found = work.problems_of_rows()
+    if found and not skip:
+        raise UnreadableError(manifest, found)
+    return {name: Stored(stores[name], keys[name], temporary) for name in models}, problems | found
 
 
 @dataclass(frozen=True)
@@ -197,8 +212,8 @@ class Embedded:
     """Global features of a manifest's images.
 
     Attributes:
-        vectors: (N, D), float32; NaN in rows that were not asked for or cannot be used.
-        problems: row -> why it cannot be used.
+        vectors: (N, D), float32; NaN in rows that were not requested or cannot be used.
+        problems: row -> the reason why it cannot be used.
     """
 
     vectors: NDArray[np.float32]
@@ -214,21 +229,12 @@ def embed_rows(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Embedded:
-    """Embed rows (default all) with one model, leaving out images that cannot be used; arguments as for `embed`."""
-    wanted = list(range(len(manifest))) if rows is None else [int(row) for row in rows]
-    problems: dict[int, str] = {}
-
-    with tempfile.TemporaryDirectory(prefix="idmetric-") as temporary:
-        while True:
-            try:
-                stored = embed(manifest, {model.label: EmbedderModel(model)}, wanted, store=store or Path(temporary),
-                               batch_size=batch_size, progress=progress)[model.label]  # fmt: skip
-                break
-            except UnreadableError as error:
-                problems |= error.problems
-                wanted = [row for row in wanted if row not in problems]
-        found = stored.vectors(wanted)
-
+    """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as for `embed`."""
+    models = {model.label: EmbedderModel(model)}
+    stored, problems = _embed(manifest, models, rows, store, False, _WHOLE, {}, batch_size, None, progress, True)
+    given = range(len(manifest)) if rows is None else map(int, rows)
+    wanted = [row for row in given if row not in problems]
+    found = stored[model.label].vectors(wanted)
     vectors = np.full((len(manifest), found.shape[1]), np.nan, dtype=np.float32)
     vectors[wanted] = found
     return Embedded(vectors, dict(sorted(problems.items())))
@@ -238,34 +244,42 @@ def embed_rows(
 
 
 def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
-    """Return a key of each row, equal for rows with the same bytes of image (and mask).
+    """A key of each row, equal for rows with the same bytes of image (and mask).
 
     Raises:
         UnreadableError: naming all files that are missing.
     """
+    keys, problems = _content(manifest, rows, look, pool)
+    if problems:
+        raise UnreadableError(manifest, problems)
+    return keys
+
+
+def _content(
+    manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor
+) -> tuple[dict[int, str], dict[int, str]]:
+    """The keys of the rows, and row -> reason of the rows without one."""
     sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
     different = list(dict.fromkeys(sources.values()))
     found = dict(zip(different, pool.map(lambda pair: _key(pair, look.masked), different), strict=True))
-    problems = {row: str(found[pair]) for row, pair in sources.items() if isinstance(found[pair], Exception)}
-    if problems:
-        raise UnreadableError(manifest, problems)
-    return {row: str(found[pair]) for row, pair in sources.items()}
+    keys, problems = {}, {}
+    for row, pair in sources.items():
+        (problems if isinstance(found[pair], Exception) else keys)[row] = str(found[pair])
+    return keys, problems
 
 
 def _key(pair: tuple[str | bytes | None, str | bytes | None], masked: bool) -> str | Exception:
-    """Return the key of an image and its mask, or the reason why there is none."""
+    """The key of an image and its mask, or the error that prevents it."""
     image, mask = pair
     if masked and mask is None:
-        return ValueError(f"{describe(image)}: it has no mask in the manifest, and the subject alone is to be seen")
+        return ValueError(f"{describe(image)}: it has no mask in the manifest, but only the subject may be embedded")
     try:
         return key_of(image or b"", mask)
     except OSError as error:
         return ValueError(f"{error.filename or describe(image)}: {error.strerror or error}")
 
 
-def _with_words(keys: Mapping[int, str], words: Mapping[int, str] | None) -> dict[int, str]:
-    if not words:
-        return dict(keys)
+def _with_words(keys: Mapping[int, str], words: Mapping[int, str]) -> dict[int, str]:
     return {
         row: f"{key}-{settings_digest({'words': words[row]})}" if row in words else key for row, key in keys.items()
     }
@@ -297,11 +311,9 @@ class _Work:
                     self._embed(name, model, batch)
                 if progress is not None:
                     progress(done, len(todo))
-        finally:  # also where the run is stopped
+        finally:  # also if the run is stopped
             for store in self.stores.values():
                 store.save()
-        if self.problems:
-            raise UnreadableError(self.manifest, self._of_all_rows())
 
     def _missing(self) -> dict[int, list[str]]:
         """Row -> the models that have not embedded its image; one row for each different image."""
@@ -318,7 +330,7 @@ class _Work:
     def _batches(
         self, rows: Sequence[int], wanted: Mapping[int, list[str]], pool: ThreadPoolExecutor
     ) -> Iterator[tuple[int, dict[int, dict[str, Any]]]]:
-        """Images done and what was prepared of a batch; the next batch is read while one is embedded."""
+        """Number of images done, and row -> model -> input of a batch; a pool reads the next batch meanwhile."""
 
         def start(at: int) -> dict[int, Future[dict[str, Any]]]:
             return {row: pool.submit(self._read, row, wanted[row]) for row in rows[at : at + self.batch_size]}
@@ -335,7 +347,7 @@ class _Work:
             yield min(at + self.batch_size, len(rows)), batch
 
     def _read(self, row: int, names: Sequence[str]) -> dict[str, Any]:
-        """Return the image as each model takes it."""
+        """The row's image as the input of each of these models."""
         source, mask = self.manifest.source(row), self.look.mask_of(self.manifest, row)
         decoded: dict[Any, Image.Image] = {}
         found = {}
@@ -348,13 +360,13 @@ class _Work:
                 found[name] = self.models[name].prepare(
                     decoded[color, reading], mask, self.look.outside, self.words.get(row)
                 )
-            except ImageReadError as error:  # of the decoded image it knows no name
+            except ImageReadError as error:  # a decoded image has no name
                 named = describe(source) if error.source.startswith("<PIL") else error.source
                 raise ImageReadError(named, error.reason) from error
 
         mask_source = self.manifest.source(row, "mask") if self.look.masked else None
         if key_of(source or b"", mask_source) != self.content[row]:
-            raise ValueError(f"{describe(source)}: it changed while it was read: run again")
+            raise ValueError(f"{describe(source)}: the file changed while it was read: run again")
         return found
 
     def _embed(self, name: str, model: VectorModel, batch: Mapping[int, Mapping[str, Any]]) -> None:
@@ -377,8 +389,8 @@ class _Work:
         if len(good):
             self.stores[name].add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])
 
-    def _of_all_rows(self) -> dict[int, str]:
-        """Problems of all rows that show an image that has one."""
+    def problems_of_rows(self) -> dict[int, str]:
+        """Row -> reason, for all rows of the images that cannot be used."""
         bad = {keys[row]: reason for keys in self.keys.values() for row, reason in self.problems.items()}
         found = {row: bad[key] for keys in self.keys.values() for row, key in keys.items() if key in bad}
         return dict(sorted(found.items()))

@@ -20,6 +20,7 @@ from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.models.idsim import IDSim
 from idmetric.store import nearest as neighbours
+from idmetric.store.fingerprint import key_of
 from idmetric.store.nearest import Index, nearest_other
 from idmetric.store.store import Store
 from tests.conftest import random_model
@@ -378,10 +379,20 @@ def test_no_image_is_embedded_twice(pictures: Manifest, metric: IDSim, tmp_path:
     assert differs.tolist() == [k == 2 for k in range(9)]
 
 
-def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
+def test_unreadable_images_are_listed_and_the_others_kept(
+    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "1.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
+    hashed: Counter[Any] = Counter()
+
+    def counted(image: Any, mask: Any) -> str:
+        hashed[image] += 1
+        return key_of(image, mask)
+
+    monkeypatch.setattr("idmetric.data.embed.key_of", counted)
     found = embed_rows(pictures, metric, store=tmp_path / "kept", batch_size=2)
+    assert max(hashed.values()) == 2  # before and after it is read
     assert list(found.problems) == [1, 4]
     assert "1.png" in found.problems[1]
     assert "4.png" in found.problems[4]
