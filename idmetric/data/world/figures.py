@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from idmetric.data.world.meshes import place
-from idmetric.data.world.solids import Rng, Solid, ball, block, rounded, sweep, tube
+from idmetric.data.world.solids import Rng, Solid, ball, block, piece, rounded, sweep, tube
 
 
 def animal(rng: Rng) -> list[Solid]:
@@ -13,7 +12,7 @@ def animal(rng: Rng) -> list[Solid]:
     length, girth, leg = rng.uniform(0.8, 1.2), rng.uniform(0.3, 0.55), rng.uniform(0.3, 0.8)
     lift = leg + girth / 2
     solid = ball()
-    parts = [Solid("body", "main", place(solid, (length, girth, girth * rng.uniform(0.7, 1.0)), (0, lift, 0)))]
+    parts = [piece("body", "main", solid, (length, girth, girth * rng.uniform(0.7, 1.0)), (0, lift, 0))]
     thin = rng.uniform(0.04, 0.08)
 
     for x in (-0.32, 0.32):
@@ -27,17 +26,15 @@ def animal(rng: Rng) -> list[Solid]:
     neck = np.array([[reach * 0.6, lift, 0], [reach * 0.85, lift + rise / 2, 0], [reach + head * 0.2, lift + rise, 0]])
     parts.append(Solid("neck", "main", sweep(neck, [girth * 0.4, girth * 0.28, head * 0.4])))
     muzzle = rng.uniform(1, 1.8)
-    parts.append(
-        Solid("head", "main", place(solid, (head * muzzle, head, head * 0.8), (reach + head / 3, lift + rise, 0)))
-    )
+    parts.append(piece("head", "main", solid, (head * muzzle, head, head * 0.8), (reach + head / 3, lift + rise, 0)))
     nose = (reach + head / 3 + head * muzzle * 0.48, lift + rise, 0)
-    parts.append(Solid("nose", "dark", place(solid, head * 0.22, nose)))
+    parts.append(piece("nose", "dark", solid, head * 0.22, nose))
     for z in (-0.3, 0.3):
         eye = (reach + head * 0.55, lift + rise + head * 0.22, z * head)
-        parts.append(Solid("eyes", "dark", place(solid, head * 0.16, eye)))
+        parts.append(piece("eyes", "dark", solid, head * 0.16, eye))
     ear, flop = rng.uniform(0.08, 0.22), rng.uniform(0.05, 0.12)
     for z in (-head / 3, head / 3):
-        parts.append(Solid("ears", "second", place(solid, (0.06, ear, flop), (reach, lift + rise + head / 2, z))))
+        parts.append(piece("ears", "second", solid, (0.06, ear, flop), (reach, lift + rise + head / 2, z)))
     tail = rng.uniform(0.2, 0.6)
     path = np.array(
         [
@@ -61,30 +58,22 @@ def bear(rng: Rng) -> list[Solid]:
     solid = ball()
     top = fat * 0.95 + head * 0.35
     parts = [
-        Solid("body", "main", place(solid, (fat, fat * 1.15, fat * 0.9), (0, fat * 0.5, 0))),
-        Solid("head", "main", place(solid, (head, head * 0.92, head * 0.9), (0, top, 0))),
-        Solid("belly", "second", place(solid, (fat * 0.6, fat * 0.7, 0.1), (0, fat * 0.48, fat * 0.42))),
-        Solid(
-            "muzzle", "second", place(solid, (head * 0.45, head * 0.35, head * 0.3), (0, top - head * 0.1, head * 0.4))
-        ),
-        Solid("nose", "dark", place(solid, head * 0.13, (0, top - head * 0.03, head * 0.56))),
+        piece("body", "main", solid, (fat, fat * 1.15, fat * 0.9), (0, fat * 0.5, 0)),
+        piece("head", "main", solid, (head, head * 0.92, head * 0.9), (0, top, 0)),
+        piece("belly", "second", solid, (fat * 0.6, fat * 0.7, 0.1), (0, fat * 0.48, fat * 0.42)),
+        piece("muzzle", "second", solid, (head * 0.45, head * 0.35, head * 0.3), (0, top - head * 0.1, head * 0.4)),
+        piece("nose", "dark", solid, head * 0.13, (0, top - head * 0.03, head * 0.56)),
     ]
     tall = rng.uniform(0.8, 2.2)
 
     for s in (-1, 1):
-        parts.append(Solid("eyes", "dark", place(solid, head * 0.1, (s * head * 0.2, top + head * 0.1, head * 0.4))))
+        parts.append(piece("eyes", "dark", solid, head * 0.1, (s * head * 0.2, top + head * 0.1, head * 0.4)))
         parts.append(
-            Solid("ears", "second", place(solid, (ear, ear * tall, ear * 0.5), (s * head * 0.38, top + head * 0.42, 0)))
+            piece("ears", "second", solid, (ear, ear * tall, ear * 0.5), (s * head * 0.38, top + head * 0.42, 0))
         )
+        parts.append(piece("arms", "main", solid, (limb, limb * long, limb), (s * fat * 0.55, fat * 0.6, fat * 0.15)))
         parts.append(
-            Solid("arms", "main", place(solid, (limb, limb * long, limb), (s * fat * 0.55, fat * 0.6, fat * 0.15)))
-        )
-        parts.append(
-            Solid(
-                "feet",
-                "main",
-                place(solid, (limb * 1.1, limb * 1.1, limb * long), (s * fat * 0.32, limb * 0.5, fat * 0.5)),
-            )
+            piece("feet", "main", solid, (limb * 1.1, limb * 1.1, limb * long), (s * fat * 0.32, limb * 0.5, fat * 0.5))
         )
 
     return parts
@@ -97,24 +86,20 @@ def robot(rng: Rng) -> list[Solid]:
     solid, round_ = block(1, 1, 1), ball()
     top = leg + h + head / 2 + 0.03
     parts = [
-        Solid("body", "main", place(solid, (w, h, d), (0, leg + h / 2, 0))),
-        Solid("head", "second", place(round_ if rng.random() < 0.4 else solid, (head * 1.2, head, head), (0, top, 0))),
-        Solid("panel", "accent", place(solid, (w * 0.6, h * 0.4, 0.02), (0, leg + h * 0.55, d / 2))),
+        piece("body", "main", solid, (w, h, d), (0, leg + h / 2, 0)),
+        piece("head", "second", round_ if rng.random() < 0.4 else solid, (head * 1.2, head, head), (0, top, 0)),
+        piece("panel", "accent", solid, (w * 0.6, h * 0.4, 0.02), (0, leg + h * 0.55, d / 2)),
     ]
 
     for s in (-1, 1):
-        parts.append(Solid("eyes", "pale", place(round_, head * 0.25, (s * head * 0.28, top, head * 0.5))))
-        parts.append(
-            Solid("arms", "second", place(tube(), (0.1, arm, 0.1), (s * (w / 2 + 0.07), leg + h - arm / 2, 0)))
-        )
-        parts.append(Solid("legs", "second", place(tube(), (0.13, leg, 0.13), (s * w * 0.28, leg / 2, 0))))
+        parts.append(piece("eyes", "pale", round_, head * 0.25, (s * head * 0.28, top, head * 0.5)))
+        parts.append(piece("arms", "second", tube(), (0.1, arm, 0.1), (s * (w / 2 + 0.07), leg + h - arm / 2, 0)))
+        parts.append(piece("legs", "second", tube(), (0.13, leg, 0.13), (s * w * 0.28, leg / 2, 0)))
 
     height = rng.uniform(0.1, 0.2)
     if rng.random() < 0.5:
-        parts.append(
-            Solid("antenna", "metal", place(tube(), (0.02, height, 0.02), (0, top + head / 2 + height / 2, 0)))
-        )
-        parts.append(Solid("antenna", "accent", place(round_, 0.07, (0, top + head / 2 + height, 0))))
+        parts.append(piece("antenna", "metal", tube(), (0.02, height, 0.02), (0, top + head / 2 + height / 2, 0)))
+        parts.append(piece("antenna", "accent", round_, 0.07, (0, top + head / 2 + height, 0)))
 
     return parts
 
@@ -126,25 +111,27 @@ def car(rng: Rng) -> list[Solid]:
     soft, cabin, at = rng.uniform(0.25, 0.6), rng.uniform(0.4, 0.75), rng.uniform(-0.2, 0.1)
     base = 0.12
     parts = [
-        Solid("body", "main", place(rounded(soft, 0.3), (length, low * 1.4, width), (0, base + low * 0.6, 0))),
-        Solid(
+        piece("body", "main", rounded(soft, 0.3), (length, low * 1.4, width), (0, base + low * 0.6, 0)),
+        piece(
             "cabin",
             "main" if rng.random() < 0.6 else "second",
-            place(rounded(0.4, 0.35), (length * cabin, high * 1.7, width * 0.88), (at, base + low + high * 0.35, 0)),
+            rounded(0.4, 0.35),
+            (length * cabin, high * 1.7, width * 0.88),
+            (at, base + low + high * 0.35, 0),
         ),
-        Solid(
+        piece(
             "windows",
             "glass",
-            place(
-                rounded(0.25, 0.2), (length * cabin * 0.82, high * 0.7, width * 0.9), (at, base + low + high * 0.6, 0)
-            ),
+            rounded(0.25, 0.2),
+            (length * cabin * 0.82, high * 0.7, width * 0.9),
+            (at, base + low + high * 0.6, 0),
         ),
-        Solid(
+        piece(
             "windows",
             "glass",
-            place(
-                rounded(0.25, 0.2), (length * cabin * 0.99, high * 0.6, width * 0.7), (at, base + low + high * 0.55, 0)
-            ),
+            rounded(0.25, 0.2),
+            (length * cabin * 0.99, high * 0.6, width * 0.7),
+            (at, base + low + high * 0.55, 0),
         ),
     ]
     wheel, axle = rng.uniform(0.2, 0.3), rng.uniform(0.3, 0.36) * length
@@ -153,17 +140,11 @@ def car(rng: Rng) -> list[Solid]:
     for x in (-axle, axle):
         for s in (-1, 1):
             z = s * width / 2
+            parts.append(piece("wheels", "dark", tube(around=20), (wheel, 0.09, wheel), (x, wheel / 2, z), turned))
             parts.append(
-                Solid("wheels", "dark", place(tube(around=20), (wheel, 0.09, wheel), (x, wheel / 2, z), turned))
-            )
-            parts.append(
-                Solid(
-                    "hubs",
-                    "metal",
-                    place(tube(around=14), (wheel * 0.55, 0.1, wheel * 0.55), (x, wheel / 2, z), turned),
-                )
+                piece("hubs", "metal", tube(around=14), (wheel * 0.55, 0.1, wheel * 0.55), (x, wheel / 2, z), turned)
             )
 
     for s in (-1, 1):
-        parts.append(Solid("lights", "pale", place(ball(), 0.07, (length * 0.47, base + low * 0.75, s * width * 0.35))))
+        parts.append(piece("lights", "pale", ball(), 0.07, (length * 0.47, base + low * 0.75, s * width * 0.35)))
     return parts

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from idmetric.data.world.meshes import Mesh, place
-from idmetric.data.world.solids import Array, Rng, Solid, ball, grid, raw, sweep
+from idmetric.data.world.meshes import Mesh
+from idmetric.data.world.solids import Array, Rng, Solid, ball, grid, piece, raw, sweep
 
 _Sheet = tuple[Array, Array, NDArray[np.int64]]  # vertices (V, 2), texture coordinates (V, 2), faces
 
@@ -216,18 +216,16 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
     """Head, hair and limbs of the figure, and its own clothes; slots are skin, hair, other and dark."""
     solid = ball()
     neck = np.array([[0, 0.5, 0], [0, NECK, 0], [0, HEAD - 0.05, 0.01]])
-    parts = [Solid("figure", "skin", place(solid, (0.15, 0.21, 0.18), (0, HEAD, 0.01))),
+    parts = [piece("figure", "skin", solid, (0.15, 0.21, 0.18), (0, HEAD, 0.01)),
              Solid("figure", "skin", sweep(neck, 0.05)),
-             Solid("figure", "hair", place(solid, (0.17, 0.2, 0.18), (0, HEAD + 0.035, -0.025)))]  # fmt: skip
+             piece("figure", "hair", solid, (0.17, 0.2, 0.18), (0, HEAD + 0.035, -0.025))]  # fmt: skip
 
     if pose.random() < 0.5:  # long hair
-        parts.append(
-            Solid("figure", "hair", place(solid, (0.18, pose.uniform(0.25, 0.45), 0.1), (0, HEAD - 0.08, -0.07)))
-        )
+        parts.append(piece("figure", "hair", solid, (0.18, pose.uniform(0.25, 0.45), 0.1), (0, HEAD - 0.08, -0.07)))
 
     for path in arms:
         parts.append(Solid("figure", "skin", sweep(path, np.linspace(0.048, 0.033, len(path)))))
-        parts.append(Solid("figure", "skin", place(solid, (0.07, 0.09, 0.06), path[-1])))
+        parts.append(piece("figure", "skin", solid, (0.07, 0.09, 0.06), path[-1]))
     dressed = pose.random() < 0.7
     body = Cut("top", 0.4, 0.0, 1.0, 0.0, 0.3, False)
     trunk = _around(np.linspace(-0.06, 0.572, 14), body)
@@ -236,7 +234,7 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
         parts.append(Solid("figure", "other", trunk))
     else:
         parts.append(Solid("figure", "other", _around(np.linspace(-0.08, 0.12, 6), body)))
-        parts.append(Solid("figure", "skin", place(trunk, 0.97)))
+        parts.append(piece("figure", "skin", trunk, 0.97))
 
     covered = c.kind == "top" or (c.kind != "trousers" and not dressed)
     for path in legs:
@@ -245,6 +243,6 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
                 "figure", "other" if covered and dressed else "skin", sweep(path, np.linspace(0.082, 0.045, len(path)))
             )
         )
-        parts.append(Solid("figure", "dark", place(solid, (0.09, 0.07, 0.2), path[-1] + [0, -0.01, 0.05])))
+        parts.append(piece("figure", "dark", solid, (0.09, 0.07, 0.2), path[-1] + [0, -0.01, 0.05]))
 
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from idmetric.data.world.meshes import place
-from idmetric.data.world.solids import Rng, Solid, block, cushion, lathe, sweep, tube
+from idmetric.data.world.solids import Rng, Solid, block, cushion, lathe, piece, sweep, tube
 
 
 def box(rng: Rng) -> list[Solid]:
@@ -16,11 +16,11 @@ def box(rng: Rng) -> list[Solid]:
 def carton(rng: Rng) -> list[Solid]:
     """A milk carton, with or without a screw cap."""
     w, h, d, gable = rng.uniform(0.4, 0.6), rng.uniform(0.8, 1.1), rng.uniform(0.4, 0.6), rng.uniform(0.15, 0.3)
-    parts = [Solid("body", "main", place(block(w, h, d, gable), max(w, h + gable, d)))]
+    parts = [piece("body", "main", block(w, h, d, gable), max(w, h + gable, d))]
     if rng.random() < 0.5:
         size = rng.uniform(0.12, 0.2)
         parts.append(
-            Solid("cap", "second", place(tube(), (size, size * 0.5, size), (0, (h + gable) / 2 - gable * 0.3, d * 0.3)))
+            piece("cap", "second", tube(), (size, size * 0.5, size), (0, (h + gable) / 2 - gable * 0.3, d * 0.3))
         )
     return parts
 
@@ -47,7 +47,7 @@ def can(rng: Rng) -> list[Solid]:
     rim = lathe([r * 0.94, r * 1.02, r * 1.02, r * 0.94], np.array([0, 0.1, 0.9, 1.0]) * 0.06, 1.0)
     extent = max(h, 2 * r)
     ends = [place(rim, 2 * r * 1.02, (0, y, 0)) for y in (h / 2, -h / 2)]
-    return [Solid("body", "main", place(body, extent)), *(Solid("rim", "metal", e) for e in ends)]
+    return [piece("body", "main", body, extent), *(Solid("rim", "metal", e) for e in ends)]
 
 
 def bottle(rng: Rng) -> list[Solid]:
@@ -57,10 +57,10 @@ def bottle(rng: Rng) -> list[Solid]:
     drop = 1 / (1 + np.exp(-(y - shoulder) * rng.uniform(15, 40)))
     waist = 1 - rng.uniform(0, 0.25) * np.exp(-(((y - rng.uniform(0.2, 0.5)) / 0.15) ** 2))
     r = rng.uniform(0.16, 0.34) * waist * (1 - drop * (1 - neck))
-    parts = [Solid("body", "main", place(lathe(r, y, rng.choice([1.0, 2.0])), 1.0, (0, 0.5, 0)))]
+    parts = [piece("body", "main", lathe(r, y, rng.choice([1.0, 2.0])), 1.0, (0, 0.5, 0))]
     high, wide = rng.uniform(0.05, 0.16), 2 * float(np.atleast_1d(r)[-1]) * rng.uniform(1.0, 1.25)
     if rng.random() < 0.75:
-        parts.append(Solid("cap", "second", place(tube(), (wide, high, wide), (0, 1 + high / 2 - 0.02, 0))))
+        parts.append(piece("cap", "second", tube(), (wide, high, wide), (0, 1 + high / 2 - 0.02, 0)))
     return parts
 
 
@@ -76,7 +76,7 @@ def fruit(rng: Rng) -> list[Solid]:
     y = -np.cos(t) * rng.uniform(0.7, 1.6)
     y = y - rng.uniform(0, 0.35) * np.exp(-(((t - np.pi) / 0.4) ** 2))  # a dent at the stalk
     extent = max(float(np.ptp(y)), 2 * float(r.max()))
-    parts = [Solid("body", "main", place(lathe(r, y, rng.choice([1.0, 2.0])), extent))]
+    parts = [piece("body", "main", lathe(r, y, rng.choice([1.0, 2.0])), extent)]
     top, lean = float(np.ptp(y)) / 2 - 0.1, rng.uniform(-0.15, 0.15)
     stalk, leaf = rng.uniform(0.15, 0.4), rng.uniform(0.3, 0.6)
 
@@ -84,9 +84,7 @@ def fruit(rng: Rng) -> list[Solid]:
         path = np.array([[0, top - 0.15, 0], [lean / 2, top + stalk / 2, 0], [lean, top + stalk, 0]])
         parts.append(Solid("stalk", "dark", sweep(path, 0.035)))
         if rng.random() < 0.5:
-            parts.append(
-                Solid("leaf", "green", place(cushion(1.0, 0.45, 0.05, 2), leaf, (leaf / 2, top + stalk / 2, 0)))
-            )
+            parts.append(piece("leaf", "green", cushion(1.0, 0.45, 0.05, 2), leaf, (leaf / 2, top + stalk / 2, 0)))
 
     return parts
 

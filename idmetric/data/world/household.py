@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from idmetric.data.world.meshes import place
-from idmetric.data.world.solids import Rng, Solid, arc, ball, block, lathe, rounded, sweep, tube
+from idmetric.data.world.solids import Rng, Solid, arc, ball, block, lathe, piece, rounded, sweep, tube
 
 
 def vase(rng: Rng) -> list[Solid]:
@@ -14,7 +14,7 @@ def vase(rng: Rng) -> list[Solid]:
     r = 0.25 + 0.12 * np.sin(y * np.pi * rng.uniform(0.6, 1.8) + rng.uniform(0, 2)) + rng.uniform(-0.08, 0.12) * y
     inner = r[::-1] * 0.9
     body = lathe(np.r_[r, inner], np.r_[y, y[::-1] * 0.98 + 0.01], rng.choice([1.0, 2.0]))
-    parts = [Solid("body", "main", place(body, max(1.0, 2 * float(r.max())), (0, 0.5, 0)))]
+    parts = [piece("body", "main", body, max(1.0, 2 * float(r.max())), (0, 0.5, 0))]
     size, at = rng.uniform(0.12, 0.2), rng.uniform(0.5, 0.8)
     if rng.random() < 0.4:
         edge = float(np.interp(at, y, r))
@@ -33,7 +33,7 @@ def cup(rng: Rng) -> list[Solid]:
     ring, thick, stretch = rng.uniform(0.18, 0.28), rng.uniform(0.03, 0.06), rng.uniform(0.8, 1.3)
     path = arc(((top + bottom) / 2 * 0.96, 0.0, 0.0), ring, -np.pi / 2 * 1.05, np.pi / 2 * 1.05, stretch)
     return [
-        Solid("body", "main", place(body, max(h, 2 * max(top, bottom)))),
+        piece("body", "main", body, max(h, 2 * max(top, bottom))),
         Solid("handle", "second", sweep(path, thick)),
     ]
 
@@ -43,11 +43,11 @@ def teapot(rng: Rng) -> list[Solid]:
     t = np.linspace(0.25, np.pi - 0.35, 16)
     r = np.sin(t) ** rng.uniform(0.6, 1.3) * 0.5
     y = -np.cos(t) * rng.uniform(0.35, 0.6)
-    parts = [Solid("body", "main", place(lathe(r, y, 2.0), max(float(np.ptp(y)), 2 * float(r.max()))))]
+    parts = [piece("body", "main", lathe(r, y, 2.0), max(float(np.ptp(y)), 2 * float(r.max())))]
     top, rim = float(np.ptp(y)) / 2, float(r[-1])
     flat, knob = rng.uniform(0.15, 0.35), rng.uniform(0.06, 0.12)
-    parts.append(Solid("lid", "second", place(ball(), (2.2 * rim, flat, 2.2 * rim), (0, top, 0))))
-    parts.append(Solid("lid", "second", place(ball(), knob * 2, (0, top + flat / 2 + knob * 0.6, 0))))
+    parts.append(piece("lid", "second", ball(), (2.2 * rim, flat, 2.2 * rim), (0, top, 0)))
+    parts.append(piece("lid", "second", ball(), knob * 2, (0, top + flat / 2 + knob * 0.6, 0)))
     reach, lift = rng.uniform(0.25, 0.4), rng.uniform(0.1, 0.4)
     spout = np.array([[0.4, -0.1, 0], [0.4 + reach * 0.6, 0, 0], [0.4 + reach, lift, 0]])
     parts.append(Solid("spout", "main", sweep(spout, [0.12, 0.08, 0.05], uv=(0, 0.4, 0.3, 0.6))))
@@ -63,7 +63,7 @@ def pan(rng: Rng) -> list[Solid]:
     bowl = lathe([r * 0.8, r, r * 0.95, r * 0.75], np.array([0, 1, 1, 0.15]) * depth)
     path = np.array([[r * 0.9, depth * 0.3, 0], [r + length / 2, depth * 0.5, 0], [r + length, depth * 0.6, 0]])
     return [
-        Solid("bowl", "main", place(bowl, max(2 * r, depth))),
+        piece("bowl", "main", bowl, max(2 * r, depth)),
         Solid("handle", "second", sweep(path, [0.03, 0.045, 0.05])),
     ]
 
@@ -77,9 +77,9 @@ def lamp(rng: Rng) -> list[Solid]:
     shade = tube(rng.uniform(0.15, 0.4), 0.5, 24)
     wide = rng.uniform(0.5, 0.8)
     return [
-        Solid("foot", "second", place(tube(0.4, 0.5, 24), (2 * foot, 0.06, 2 * foot), (0, 0, 0))),
-        Solid("stem", "second", place(column, max(stem, 2 * bulge + 0.05), (0, stem / 2, 0))),
-        Solid("shade", "main", place(shade, (wide, h, wide), (0, stem + h / 2 - 0.05, 0))),
+        piece("foot", "second", tube(0.4, 0.5, 24), (2 * foot, 0.06, 2 * foot), (0, 0, 0)),
+        piece("stem", "second", column, max(stem, 2 * bulge + 0.05), (0, stem / 2, 0)),
+        piece("shade", "main", shade, (wide, h, wide), (0, stem + h / 2 - 0.05, 0)),
     ]
 
 
@@ -87,7 +87,7 @@ def chair(rng: Rng) -> list[Solid]:
     """A chair or stool: legs, seat, and mostly a back."""
     w, d, high, thick = rng.uniform(0.45, 0.7), rng.uniform(0.45, 0.65), rng.uniform(0.3, 0.6), rng.uniform(0.05, 0.14)
     slim, splay = rng.uniform(0.03, 0.08), rng.uniform(0.0, 0.08)
-    parts = [Solid("seat", "main", place(block(w, thick, d), max(w, d, thick), (0, high, 0)))]
+    parts = [piece("seat", "main", block(w, thick, d), max(w, d, thick), (0, high, 0))]
     for x in (-1, 1):
         for z in (-1, 1):
             foot = np.array([x * (w / 2 - slim + splay), 0, z * (d / 2 - slim + splay)])
@@ -103,7 +103,7 @@ def chair(rng: Rng) -> list[Solid]:
 def soap(rng: Rng) -> list[Solid]:
     """Something between a box, a cylinder and a ball."""
     shape = rounded(*(float(x) for x in rng.uniform(0.2, 1.6, 2)))
-    return [Solid("body", "main", place(shape, rng.uniform(0.4, 1.0, 3)))]
+    return [piece("body", "main", shape, rng.uniform(0.4, 1.0, 3))]
 
 
 def compound(rng: Rng) -> list[Solid]:
@@ -116,5 +116,5 @@ def compound(rng: Rng) -> list[Solid]:
         a, b = rng.uniform(0.2, 1.4, 2)
         mesh = (block(1, 1, 1), tube(), ball(), rounded(float(a), float(b)), tube(0.1, 0.5))[kind]
         slot = "main" if k == 0 or rng.random() < 0.5 else "second"
-        parts.append(Solid(names[k], slot, place(mesh, rng.uniform(0.3, 1.0, 3), rng.uniform(-0.4, 0.4, 3))))
+        parts.append(piece(names[k], slot, mesh, rng.uniform(0.3, 1.0, 3), rng.uniform(-0.4, 0.4, 3)))
     return parts

@@ -10,28 +10,8 @@ from idmetric.data.world.household import chair, compound, cup, lamp, pan, soap,
 from idmetric.data.world.solids import Rng, Solid
 from idmetric.data.world.wear import bag, hat, shoe
 
-SHAPES: dict[str, Callable[[Rng], list[Solid]]] = {
-    "box": box,
-    "carton": carton,
-    "book": book,
-    "can": can,
-    "bottle": bottle,
-    "vase": vase,
-    "pouch": pouch,
-    "fruit": fruit,
-    "bananas": bananas,
-    "cup": cup,
-    "teapot": teapot,
-    "pan": pan,
-    "lamp": lamp,
-    "chair": chair,
-    "bag": bag,
-    "soap": soap,
-    "animal": animal,
-    "bear": bear,
-    "robot": robot,
-    "car": car,
-    "shoe": shoe,
-    "hat": hat,
-    "compound": compound,
-}
+_KINDS = (
+    box, carton, book, can, bottle, vase, pouch, fruit, bananas, cup, teapot, pan, lamp, chair, bag, soap, animal, bear,
+    robot, car, shoe, hat, compound,
+)  # fmt: skip
+SHAPES: dict[str, Callable[[Rng], list[Solid]]] = {draw.__name__: draw for draw in _KINDS}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.data.world.meshes import Mesh, make_mesh, place
+from idmetric.data.world.meshes import Floats, Mesh, make_mesh, place
 
 Array = NDArray[np.float64]
 Rng = Any  # numpy.random.Generator or idmetric.data.world.dice.Blend
@@ -19,6 +19,13 @@ class Solid(NamedTuple):
     name: str
     slot: str
     mesh: Mesh
+
+
+def piece(
+    name: str, slot: str, mesh: Mesh, scale: ArrayLike = 1.0, shift: ArrayLike = 0.0, turn: Floats | None = None
+) -> Solid:
+    """A piece of a shape from a mesh that is scaled, turned and moved as by `place`."""
+    return Solid(name, slot, place(mesh, scale, shift, turn))
 
 
 def grid(rows: int, columns: int) -> NDArray[np.int64]:
