@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.errors import GenerateError
 from idmetric.io import json_file, text_file
 from idmetric.io.output import replacing
 
-# ILGen, table 1: number of categories C, and K objects of each
-COUNTS = {"generic": (2000, 10), "art": (200, 15), "landmark": (50, 80), "product": (200, 15)}
+COUNTS = {domain: (counts.categories, counts.per_category) for domain, counts in ILGEN.items()}
 _MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines are no names

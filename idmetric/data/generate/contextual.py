@@ -22,7 +22,7 @@ from idmetric.data.generate.job import (
     read_source,
     require,
     text_seed,
-)
+)  # fmt: skip
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def contextual_task(
             jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, settings, False))
 
     def make(job: Job) -> Made:
-        assert job.source is not None
-        image, mask = read_source(manifest, job.source)
+        image, mask = read_source(manifest, job)
         canvas = contextual_canvas(image, mask, np.random.default_rng(job.seed), job.settings["mode"])
         made = engine.edit(Request(job.prompt, GENERATOR_SEED, canvas.image, canvas.mask))
         return Made(made, canvas.mask, parameters={"canvas": canvas.parameters, **provenance(engine)})

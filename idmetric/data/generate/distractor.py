@@ -13,13 +13,11 @@ from idmetric.data.generate.job import (
     Job,
     Made,
     Task,
-    check_seeds,
-    frame_seed,
-    job_from,
+    edit_jobs,
     paste,
     provenance,
     read_source,
-    require,
+    require_edited,
     scaled_mask,
 )  # fmt: skip
 from idmetric.data.generate.wording import Wording
@@ -50,24 +48,14 @@ def distractor_task(
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    check_seeds(seed, len(manifest), copies)
-    require(manifest, "mask", "a distractor replaces what the mask selects; add masks or filter these rows out")
-    require(manifest, class_column, "the prompt of distractors names it; fill it in or filter these rows out")
+    require_edited(manifest, class_column, "a distractor replaces what the mask selects")
     side = engine.native if side is None else side
     negative = words.negative.get(engine.name)
     settings = {"task": "distractor", "side": side, "out_side": out_side, "negative": negative}
-    jobs = [
-        job_from(
-            row, index, "distractor", engine, words.prompt("distractor", **{"class": str(getattr(row, class_column))}),
-            frame_seed(seed, index, copy), settings, True,
-        )
-        for index, row in enumerate(manifest)
-        for copy in range(copies)
-    ]  # fmt: skip
+    jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, class_column, settings)
 
     def make(job: Job) -> Made:
-        assert job.source is not None
-        image, mask = reduced(*read_source(manifest, job.source), out_side)
+        image, mask = reduced(*read_source(manifest, job), out_side)
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
         made = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))

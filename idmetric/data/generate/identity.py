@@ -13,13 +13,11 @@ from idmetric.data.generate.job import (
     Made,
     Task,
     area,
-    check_seeds,
-    frame_seed,
-    job_from,
+    edit_jobs,
     paste,
     provenance,
     read_source,
-    require,
+    require_edited,
 )  # fmt: skip
 from idmetric.data.generate.wording import Wording
 
@@ -50,9 +48,7 @@ def identity_task(
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    check_seeds(seed, len(manifest), copies)
-    require(manifest, "mask", "an identity edit repaints a part of it; add masks or filter these rows out")
-    require(manifest, class_column, "the prompt of identity edits names it; fill it in or filter these rows out")
+    require_edited(manifest, class_column, "an identity edit repaints a part of it")
     settings = {
         "task": "identity",
         "strength": list(STRENGTH),
@@ -60,18 +56,10 @@ def identity_task(
         "generator_seed": GENERATOR_SEED,
         "guidance": float(guidance),
     }
-    jobs = [
-        job_from(
-            row, index, "identity-edit", engine, words.prompt("identity", **{"class": str(getattr(row, class_column))}),
-            frame_seed(seed, index, copy), settings, True,
-        )
-        for index, row in enumerate(manifest)
-        for copy in range(copies)
-    ]  # fmt: skip
+    jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, class_column, settings)
 
     def make(job: Job) -> Made:
-        assert job.source is not None
-        image, mask = read_source(manifest, job.source)
+        image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
         strength = float(rng.uniform(*STRENGTH))
         part, cut = partial_mask(mask, rng)

@@ -26,11 +26,11 @@ from idmetric.data.generate.job import (
     job_from,
     provenance,
     read_source,
-    require,
+    require_edited,
     scaled_mask,
     short_hash,
     text_seed,
-)
+)  # fmt: skip
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def relight_task(
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    require(manifest, "mask", "relighting keeps what the mask selects; add masks or filter these rows out")
-    require(manifest, class_column, "the prompt of relighting names it; fill it in or filter these rows out")
+    require_edited(manifest, class_column, "relighting keeps what the mask selects")
     settings = {"task": "relight", "padding": padding}
     jobs = []
 
@@ -108,8 +107,7 @@ def relight_task(
             jobs.append(job if blocks is None else replace(job, block=blocks[index]))
 
     def make(job: Job) -> Made:
-        assert job.source is not None
-        image, mask = read_source(manifest, job.source)
+        image, mask = read_source(manifest, job)
         padded = pad_randomly(image, mask, np.random.default_rng(job.seed), padding)
         size = working_size(image.size, engine.native, engine.multiple)
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge

@@ -19,6 +19,7 @@ from idmetric.data.generate.errors import GenerateError
 from idmetric.images.masks import read_mask
 
 if TYPE_CHECKING:
+    from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest, Row
 
 _SHOWN = 10  # rows that an error lists
@@ -104,14 +105,15 @@ def text_seed(seed: int, *names: object) -> int:
     return int(_hash([seed, *names])[:8], 16)
 
 
-def read_source(manifest: Manifest, index: int) -> tuple[Image.Image, Image.Image]:
-    """Image (RGB) and mask ("L", 0 or 255) of a row.
+def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]:
+    """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from.
 
     Raises:
         ImageReadError: if one of them cannot be read.
         ComposeError: if their sizes differ, or the mask selects nothing or everything.
     """
-    path, mask = (cast("str | bytes", manifest.source(index, column)) for column in ("path", "mask"))
+    assert job.source is not None
+    path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
     image, bits = read_pair(path, mask)
     return image, mask_image(bits)
 
@@ -169,6 +171,36 @@ def job_from(
     settings = {**engine.settings, **settings}
     job = Job(engine.name, prompt, seed, settings, parent.id, {}, parent.id, index)
     return replace(job, row=child(parent, role, job, own))
+
+
+def require_edited(manifest: Manifest, class_column: str, why: str) -> None:
+    """Check that every row has a mask and a class.
+
+    Raises:
+        GenerateError: listing rows that lack one; `why` says what the mask is for.
+    """
+    require(manifest, "mask", f"{why}; add masks or filter these rows out")
+    require(manifest, class_column, "the prompt names it; fill it in or filter these rows out")
+
+
+def edit_jobs(
+    manifest: Manifest, engine: Engine, words: Wording, role: str, seed: int, copies: int, class_column: str,
+    settings: Mapping[str, Any],
+) -> list[Job]:  # fmt: skip
+    """`copies` jobs for each row, which make new identities by a prompt with the row's class.
+
+    Args:
+        settings: of the task; their `task` names the prompt.
+    """
+    check_seeds(seed, len(manifest), copies)
+    return [
+        job_from(
+            row, index, role, engine, words.prompt(settings["task"], **{"class": str(getattr(row, class_column))}),
+            frame_seed(seed, index, copy), settings, True,
+        )
+        for index, row in enumerate(manifest)
+        for copy in range(copies)
+    ]  # fmt: skip
 
 
 def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:

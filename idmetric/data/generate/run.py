@@ -256,9 +256,9 @@ def unusable_sources(task: Task, jobs: Sequence[Job], progress: Progress) -> Rea
     if task.sources is None:
         return problems
     sources = {job.source: job for job in jobs if job.source is not None}
-    for index, job in progress(sources.items(), len(sources), "check"):
+    for job in progress(sources.values(), len(sources), "check"):
         try:
-            read_source(task.sources, index)
+            read_source(task.sources, job)
         except (ImageReadError, ComposeError) as error:
             problems.append((_who(job), str(error)))
     return problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -129,36 +129,27 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
     """
     need("diffusers")
     need("transformers")
-    import diffusers
-
-    dtype = place.torch_dtype() if dtype is None else dtype
     folder = _pipeline_folder(weights, parts)
     if reason := refused(folder):
         raise WeightsError(f"cannot load {weights} as {kind}: {reason}")
-    try:
-        return getattr(diffusers, kind).from_pretrained(folder, **_dtype(dtype), use_safetensors=True, **parts)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
+    return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
 
 
-def _dtype(dtype: Any) -> dict[str, Any]:
-    """The dtype argument, under its name in the installed version of diffusers."""
+def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any) -> Any:
     import diffusers
 
     new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
-    return {"dtype" if new else "torch_dtype": dtype}
+    options = {"dtype" if new else "torch_dtype": dtype, "use_safetensors": True, **parts}
+    try:
+        return getattr(diffusers, kind).from_pretrained(folder, **options)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
     need("diffusers")
-    import diffusers
-
-    folder = _folder(weights)
-    try:
-        return getattr(diffusers, kind).from_pretrained(folder, **_dtype(place.torch_dtype()), use_safetensors=True)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
+    return _loaded(kind, weights, _folder(weights), place.torch_dtype())
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
@@ -197,10 +188,8 @@ def _pipeline_folder(weights: Weights, parts: Mapping[str, Any]) -> Path:
     from diffusers import DiffusionPipeline
 
     options = {**parts, "revision": weights.revision, "use_safetensors": True}
-    try:  # downloads only the components that the index names and that `parts` do not replace
-        return Path(DiffusionPipeline.download(weights.repo, **options))
-    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
-        raise WeightsError(_no_fetch(weights, error)) from error
+    # downloads only the components that the index names and that `parts` do not replace
+    return _fetched(weights, lambda: DiffusionPipeline.download(weights.repo, **options))
 
 
 def _folder(weights: Weights) -> Path:
@@ -209,11 +198,8 @@ def _folder(weights: Weights) -> Path:
     import huggingface_hub
 
     patterns = ["*.json", "*.txt", "*.safetensors"]
-    try:
-        found = huggingface_hub.snapshot_download(weights.repo, revision=weights.revision, allow_patterns=patterns)
-    except Exception as error:
-        raise WeightsError(_no_fetch(weights, error)) from error
-    return Path(found)
+    options = {"revision": weights.revision, "allow_patterns": patterns}
+    return _fetched(weights, lambda: huggingface_hub.snapshot_download(weights.repo, **options))
 
 
 def _file(weights: Weights) -> Path:
@@ -226,18 +212,19 @@ def _file(weights: Weights) -> Path:
         return path
     import huggingface_hub
 
+    name, revision = weights.file, weights.revision
+    return _fetched(weights, lambda: huggingface_hub.hf_hub_download(weights.repo, name, revision=revision))
+
+
+def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
     try:
-        return Path(huggingface_hub.hf_hub_download(weights.repo, weights.file, revision=weights.revision))
-    except Exception as error:
-        raise WeightsError(_no_fetch(weights, error)) from error
-
-
-def _no_fetch(weights: Weights, error: Exception) -> str:
-    page = f"https://huggingface.co/{weights.repo}"
-    return (
-        f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its licence at {page} and run "
-        "`hf auth login`; without a network, give a local folder: --weights NAME=FOLDER"
-    )
+        return Path(download())
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        page = f"https://huggingface.co/{weights.repo}"
+        raise WeightsError(
+            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its licence at {page} and "
+            "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER"
+        ) from error
 
 
 def _line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from idmetric.data.importers.folders import Picture, pictures
+from idmetric.data.importers.folders import Picture, pictures_of
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
@@ -25,9 +25,8 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     for source in job.sources:
         root = job.folder(source)
-        found = pictures(root)[: job.limit]
         depth = int(job.number("depth", 0))
-        for picture in job.progress(found, len(found), root.name):
+        for picture in pictures_of(job, root):
             yield _row(job, root, picture, depth or _depth(root, picture))
 
 
@@ -39,12 +38,11 @@ def _row(job: Job, root: Path, picture: Picture, depth: int) -> Row:
     return Row(
         identity="/".join((job.name, *subject)),
         id=f"{job.name}/{picture.path}",
-        path=str((root / picture.path).absolute()),
-        mask=None if picture.mask is None else str((root / picture.mask).absolute()),
         dataset=job.name,
         domain="objects",
         category=subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0],
         background="/".join(scene) or None,
+        **picture.files(root),
     )
 
 

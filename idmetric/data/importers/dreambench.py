@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.folders import pictures_of
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import SourceError
+from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_hidden, is_image
-from idmetric.io import json_file, text_file
+from idmetric.io import text_file
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
@@ -51,9 +51,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
     folder = root / "images"
     if not folder.is_dir():
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
-    found = pictures(folder)[: job.limit]
-
-    for picture in job.progress(found, len(found), root.name):
+    for picture in pictures_of(job, folder, root.name):
         kind = picture.path.parts[-2] if len(picture.path.parts) > 1 else ""
         stem = picture.path.stem
         if not kind or not stem.isdigit():
@@ -64,7 +62,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         yield Row(
             identity=f"{job.name}/{collection}",
             id=f"{job.name}/{collection}",
-            path=str((folder / picture.path).absolute()),
+            path=picture.files(folder)["path"],
             dataset=job.name,
             split="test",
             domain=kind,
@@ -172,16 +170,12 @@ def read_ratings(folder: Path) -> Ratings:
 
 
 def _read_method(path: Path) -> dict[tuple[str, int], float]:
-    try:
-        values = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: not readable as JSON: {error}") from error
-
+    values = read_json(path)
     if not isinstance(values, dict):
         raise SourceError(f"{path}: not an object of ratings")
     found: dict[tuple[str, int], float] = {}
     for name, value in values.items():
-        if value is None or value != value:  # the rater gave no answer that could be read
+        if value is None or value != value:  # the rater's answer was not readable
             continue
         match = _KEY.fullmatch(name)
         if match is None or isinstance(value, bool) or not isinstance(value, int | float):

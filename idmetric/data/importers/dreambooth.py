@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.folders import pictures_of
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
@@ -21,9 +21,7 @@ def rows(job: Job) -> Iterator[Row]:
         root = job.folder(source)
         root = root / "dataset" if (root / "dataset").is_dir() else root
         classes = read_classes(root / _CLASSES)
-        found = pictures(root)[: job.limit]
-
-        for picture in job.progress(found, len(found), root.name):
+        for picture in pictures_of(job, root):
             if len(picture.path.parts) != 2:
                 raise SourceError(f"{root / picture.path}: expected dataset/NAME/NN.jpg")
             subject = picture.path.parts[0]
@@ -31,11 +29,10 @@ def rows(job: Job) -> Iterator[Row]:
             yield Row(
                 identity=f"{job.name}/{subject}",
                 id=f"{job.name}/{picture.path}",
-                path=str((root / picture.path).absolute()),
-                mask=None if picture.mask is None else str((root / picture.mask).absolute()),
                 dataset=job.name,
                 domain=None if kind is None else "animals" if kind in _LIVE else "objects",
                 category=kind,
+                **picture.files(root),
             )
 
 

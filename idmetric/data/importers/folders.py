@@ -30,6 +30,13 @@ class Picture:
     path: PurePosixPath
     mask: PurePosixPath | None
 
+    def files(self, root: Path) -> dict[str, str | None]:
+        """The columns path and mask of its row."""
+        return {
+            "path": str((root / self.path).absolute()),
+            "mask": None if self.mask is None else str((root / self.mask).absolute()),
+        }
+
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
@@ -53,12 +60,17 @@ def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
     return Row(
         identity="/".join((job.name, *folders)),
         id=f"{job.name}/{picture.path}",
-        path=str((root / picture.path).absolute()),
-        mask=None if picture.mask is None else str((root / picture.mask).absolute()),
         dataset=job.name,
         split=None if split is None else SPLITS[split],
         category=folders[0] if len(folders) > 1 else None,
+        **picture.files(root),
     )
+
+
+def pictures_of(job: Job, root: Path, name: str | None = None) -> Iterable[Picture]:
+    """The images of a folder up to the job's limit, with progress shown under the folder's name or another."""
+    found = pictures(root)[: job.limit]
+    return job.progress(found, len(found), name or root.name)
 
 
 def pictures(root: Path) -> list[Picture]:

@@ -44,8 +44,8 @@ def rows(job: Job) -> Iterator[Row]:
         source = job.open(given)
         found = discover(source.columns, job)
         for number, shard, values in job.rows(source):
-            cells = {meaning: values.get(_back(job, column)) for meaning, column in found.items()}
-            extra = scalars(values, *(_back(job, column) for column in found.values()))
+            cells = {meaning: values.get(job.expected(column)) for meaning, column in found.items()}
+            extra = scalars(values, *map(job.expected, found.values()))
             if "query" in found:
                 yield from _group(job, source, shard, number, cells, extra)
             else:
@@ -75,11 +75,6 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
         "perhaps negative, instruction, query_text, target_text), or an image and its identity (--map image=NAME "
         "--map identity=NAME)"
     )
-
-
-def _back(job: Job, column: str) -> str:
-    """The key under which `Job.rows` gives a column."""
-    return next((meaning for meaning, name in job.columns.items() if name == column), column)
 
 
 def _group(

@@ -23,9 +23,8 @@ from typing import Any
 
 from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, scalars, where
-from idmetric.data.importers.source import Shard, Source, SourceError
+from idmetric.data.importers.source import Shard, Source, SourceError, read_json
 from idmetric.data.manifest.table import Row
-from idmetric.io import json_file
 
 VIEWS = (1, 2, 3)
 _POSITIVES = ("images", "img")
@@ -74,7 +73,7 @@ def _check_ids(job: Job, sources: Sequence[Source]) -> None:
 def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     prefix = _positive_column(job, source)
     read = [c for c in source.columns if not c.startswith("nimg")]
-    for number, shard, identity, split, values in _numbered(job, source, [_expected(job, c) for c in read]):
+    for number, shard, identity, split, values in _numbered(job, source, [job.expected(c) for c in read]):
         if identity in seen:
             raise SourceError(f"{where(source, shard, number)}, column 'id': {values.get('id')} occurs twice")
         seen[identity] = Positive(split)
@@ -163,10 +162,6 @@ def _positive_column(job: Job, source: Source) -> str | None:
     return next((prefix for prefix in _POSITIVES if job.has(source, f"{prefix}1")), None)
 
 
-def _expected(job: Job, column: str) -> str:
-    return next((expected for expected, name in job.columns.items() if name == column), column)
-
-
 def _engine(name: str) -> str:
     """NearID-Flux_1024 -> Flux_1024."""
     return re.sub(r"^NearID[-_]", "", name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
@@ -196,10 +191,7 @@ def _positions(job: Job, source: Source) -> dict[int, str]:
 
 
 def _list(path: Path) -> list[Any]:
-    try:
-        found = json_file.read(path)
-    except ValueError as error:
-        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+    found = read_json(path)
     if not isinstance(found, list):
         raise SourceError(f"{path}: not a list of positions")
     return found

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.folders import pictures_of
 from idmetric.data.importers.run import Job, scalars
-from idmetric.data.importers.source import SourceError
+from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
-from idmetric.io import json_file
 
 PARTS = ("train", "test", "test_dense")
 _INFO = "pods_info.json"
@@ -50,15 +49,12 @@ def _table(job: Job, given: str) -> Iterator[Row]:
 
 def _folders(job: Job, root: Path) -> Iterator[Row]:
     about = _info(root)
-    found = pictures(root)[: job.limit]
-    for picture in job.progress(found, len(found), root.name):
+    for picture in pictures_of(job, root):
         part, *folders = picture.path.parts[:-1]
         if part not in PARTS or len(folders) != 1:
             raise SourceError(f"{root / picture.path}: expected {'/, '.join(PARTS)}/ and one folder for each object")
-        files = {"path": str((root / picture.path).absolute())}
-        if picture.mask is not None:
-            files["mask"] = str((root / picture.mask).absolute())
-        yield _row(job, f"{job.name}/{picture.path}", folders[0], about, {"x_part": part}, files)
+        name = f"{job.name}/{picture.path}"
+        yield _row(job, name, folders[0], about, {"x_part": part}, picture.files(root))
 
 
 def _row(
@@ -81,10 +77,7 @@ def _info(root: Path) -> dict[str, Any]:
     path = root / _INFO
     if not path.is_file():
         return {}
-    try:
-        value = json_file.read(path)
-    except ValueError as error:
-        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+    value = read_json(path)
     if not isinstance(value, dict):
         raise SourceError(f"{path}: not an object")
     return value

@@ -94,6 +94,10 @@ class Job:
         """The source's name of a column."""
         return self.columns.get(expected, expected)
 
+    def expected(self, column: str) -> str:
+        """The expected name of a source's column, under which `rows` gives its values."""
+        return next((expected for expected, name in self.columns.items() if name == column), column)
+
     def need(self, source: Source, *expected: str) -> None:
         """Check that a table has these columns.
 

@@ -216,6 +216,18 @@ def _split_of(name: Path) -> str | None:
     return parent if parent.split("_")[0] in _SPLITS else None
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file that comes with a dataset.
+
+    Raises:
+        SourceError: naming the file, if it cannot be read.
+    """
+    try:
+        return json_file.read(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json_file.read(path)
