@@ -49,8 +49,8 @@ class HubServer:
                 asked = self.headers.get("Range", "")
                 outer.requests.append((self.command, self.path, asked))
                 parts = self.path.partition("?")[0].strip("/").split("/")
-                api = parts[:2] == ["api", "models"]
-                parts = parts[2:] if api else parts
+                api = parts[0] == "api"
+                parts = parts[2 if api else 1 if parts[0] == "datasets" else 0 :]
                 owner, name, kind, revision, *rest = [*parts, "revision", "main"] if len(parts) == 2 else parts
                 repo, filename = f"{owner}/{name}", "/".join(rest)
                 if repo not in outer.repos:
@@ -64,7 +64,8 @@ class HubServer:
                     root = outer.repos[repo]
                     sizes = {x.relative_to(root).as_posix(): x.stat().st_size for x in root.rglob("*") if x.is_file()}
                     tree = [{"type": "file", "path": x, "size": sizes[x], "oid": "0" * 40} for x in sorted(sizes)]
-                    info = {"id": repo, "sha": commit, "siblings": [{"rfilename": x} for x in sorted(sizes)]}
+                    siblings = [{"rfilename": x, "size": sizes[x]} for x in sorted(sizes)]
+                    info = {"id": repo, "sha": commit, "siblings": siblings}
                     found = json.dumps(tree if kind == "tree" else info).encode()
                     self.send_response(200)
                     self.send_header("Content-Type", "application/json")

@@ -5,10 +5,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +27,18 @@ from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.images.masks import read_mask
 from idmetric.images.read import read_image
+from tests.hub_server import COMMIT, HubServer
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
 
 
 def png(value: int, size: tuple[int, int] = (6, 4), kind: str = "PNG") -> bytes:
-    """An image of one colour, which says which it is."""
-    file = io.BytesIO()
-    Image.new("RGB", size, (value % 256, value // 256, 7)).save(file, kind)
-    return file.getvalue()
+    """An image of one color, which encodes its number."""
+    return encoded(Image.new("RGB", size, (value % 256, value // 256, 7)), kind)
 
 
 def value_of(manifest: Manifest, row: int) -> int:
@@ -50,9 +50,7 @@ def box(share: float, side: int = 10) -> bytes:
     """A mask whose first rows are white."""
     pixels = np.zeros((side, side), np.uint8)
     pixels[: round(share * side)] = 255
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels))
 
 
 def put(path: Path, data: bytes) -> Path:
@@ -458,9 +456,7 @@ def composite(side: int, padding: int) -> bytes:
     whole = Image.new("RGB", (2 * side + 3 * padding, side + 2 * padding), "white")
     whole.paste((200, 0, 0), (padding, padding, padding + side, padding + side))
     whole.paste((0, 0, 200), (2 * padding + side, padding, 2 * padding + 2 * side, padding + side))
-    file = io.BytesIO()
-    whole.save(file, "PNG")
-    return file.getvalue()
+    return encoded(whole)
 
 
 @pytest.mark.parametrize(("side", "padding"), [(512, 16), (1024, 16), (40, 16), (40, 8), (40, 0)])
@@ -476,9 +472,7 @@ def test_composites_whose_squares_have_frames_of_their_own_lose_them() -> None:
     whole = Image.new("RGB", (2 * 48, 48), "white")
     for left, colour in ((8, (200, 0, 0)), (56, (0, 0, 200))):
         whole.paste(colour, (left, 8, left + 32, 40))
-    file = io.BytesIO()
-    whole.save(file, "PNG")
-    for data, colour in zip(split_composite(file.getvalue()), ((200, 0, 0), (0, 0, 200)), strict=True):
+    for data, colour in zip(split_composite(encoded(whole)), ((200, 0, 0), (0, 0, 200)), strict=True):
         assert read_image(data).getcolors() == [(32 * 32, colour)]
     with pytest.raises(SourceError, match="100 x 90 pixels are not two squares"):
         split_composite(png(1, (100, 90)))
@@ -1004,76 +998,26 @@ def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
 # The Hub
 
 
-@dataclass
-class Hub:
-    """Serves one dataset repository, as the Hub's client asks for it."""
-
-    folder: Path
-    endpoint: str = ""
-
-    def answer(self, request: BaseHTTPRequestHandler, body: bool) -> None:
-        parts = request.path.partition("?")[0].strip("/").split("/")
-        if parts[:4] == ["api", "datasets", "owner", "set"]:
-            if len(parts) > 5 and parts[5] not in ("main", COMMIT):
-                return self.send(request, 404, b"", {"X-Error-Code": "RevisionNotFound"}, body)
-            files = [p for p in sorted(self.folder.rglob("*")) if p.is_file()]
-            listed = [
-                {"type": "file", "oid": "0" * 40, "size": p.stat().st_size, name: p.relative_to(self.folder).as_posix()}
-                for p in files
-                for name in ["path" if "tree" in parts else "rfilename"]
-            ]
-            answer: Any = listed if "tree" in parts else {"id": "owner/set", "sha": COMMIT, "siblings": listed}
-            return self.send(request, 200, json.dumps(answer).encode(), {}, body)
-        if parts[:4] == ["datasets", "owner", "set", "resolve"]:
-            data = (self.folder / "/".join(parts[5:])).read_bytes()
-            return self.send(request, 200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{len(data):040x}"'}, body)
-        return self.send(request, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
-
-    def send(
-        self, request: BaseHTTPRequestHandler, status: int, data: bytes, headers: dict[str, str], body: bool
-    ) -> None:
-        request.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            request.send_header(name, value)
-        request.end_headers()
-        if body:
-            request.wfile.write(data)
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the dataset owner/set on a server that the Hub's client asks."""
     from huggingface_hub import constants
 
-    served = Hub(tmp_path / "served")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            served.answer(self, body=False)
-
-        def do_GET(self) -> None:
-            served.answer(self, body=True)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    served.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setattr(constants, "ENDPOINT", served.endpoint)
-    template = served.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    yield served
-    server.shutdown()
-    server.server_close()
+    served = tmp_path / "served"
+    with HubServer({"owner/set": served}) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        template = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield served
 
 
-def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Hub, tmp_path: Path) -> None:
-    nearid().save_to_disk(hub.folder / "train", num_shards=2)  # as NearID-PowerPaint is stored
-    put(hub.folder / "README.md", b"---\ndataset_info: broken: [\n---\n")
+def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Path, tmp_path: Path) -> None:
+    nearid().save_to_disk(hub / "train", num_shards=2)  # as NearID-PowerPaint is stored
+    put(hub / "README.md", b"---\ndataset_info: broken: [\n---\n")
     source = open_source("owner/set")
     assert source.revision == COMMIT
     assert source.count == 3
@@ -1084,12 +1028,12 @@ def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Hub, tm
 
 
 @pytest.mark.parametrize("kind", ["table", "pods", "mtg", "subjects200k"])
-def test_tables_of_the_hub_name_no_files_outside(hub: Hub, kind: str) -> None:
+def test_tables_of_the_hub_name_no_files_outside(hub: Path, kind: str) -> None:
     columns: dict[str, list[Any]] = {"image": ["../../secret.png"], "identity": ["a"], "label": ["a"]}
     for view in (1, 2):
         parts = ("original", "inpainted", "object_mask", "part_mask")
         columns |= {f"image_{view}_{part}": ["../../secret.png"] for part in parts}
-    write_table(columns, hub.folder / "train.parquet")
+    write_table(columns, hub / "train.parquet")
     with pytest.raises(SourceError, match=r"owner/set: '\.\./\.\./secret\.png' is outside the dataset's folder"):
         import_dataset(kind, "owner/set", options={"min_quality": "0"} if kind == "subjects200k" else None)
 
@@ -1105,31 +1049,31 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
         assert online.locate(path) == tmp_path / path
 
 
-def test_tables_of_the_hub_name_files_within(hub: Hub) -> None:
-    write_table({"image": ["pics/./1.png"], "identity": ["a"]}, hub.folder / "data.parquet")
+def test_tables_of_the_hub_name_files_within(hub: Path) -> None:
+    write_table({"image": ["pics/./1.png"], "identity": ["a"]}, hub / "data.parquet")
     source = open_source("owner/set")
     assert source.locate("pics/./1.png") == source.root / "pics/1.png"
     assert len(import_dataset("table", "owner/set")) == 1
 
 
-MISSING: dict[str, Callable[[Hub], str]] = {
+MISSING: dict[str, Callable[[Path], str]] = {
     "neither a local path nor a dataset": lambda hub: "owner/none",
-    "no .parquet": lambda hub: str(put(hub.folder / "data.zip", b"zip")) and "owner/set",
+    "no .parquet": lambda hub: str(put(hub / "data.zip", b"zip")) and "owner/set",
 }
 
 
 @pytest.mark.parametrize("message", MISSING)
-def test_errors_of_the_hub_say_what_to_do(hub: Hub, message: str) -> None:
+def test_errors_of_the_hub_say_what_to_do(hub: Path, message: str) -> None:
     with pytest.raises(SourceError) as caught:
         open_source(MISSING[message](hub))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_revision_and_an_absent_hub_are_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_revision_and_an_absent_hub_are_named(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    put(hub.folder / "a.parquet", b"")
+    put(hub / "a.parquet", b"")
     with pytest.raises(SourceError, match="doesn't have this revision"):
         open_source("owner/set", revision="v9")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -1137,12 +1081,12 @@ def test_an_unknown_revision_and_an_absent_hub_are_named(hub: Hub, monkeypatch: 
         open_source("owner/set")
 
 
-def test_a_dry_run_says_what_it_would_download(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_it_would_download(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from idmetric.cli.data import main
 
-    put(hub.folder / "data" / "train.parquet", bytes(3_000_000))
-    put(hub.folder / "data" / "test.parquet", bytes(20_000_000))
-    put(hub.folder / "video.mp4", b"x")
+    put(hub / "data" / "train.parquet", bytes(3_000_000))
+    put(hub / "data" / "test.parquet", bytes(20_000_000))
+    put(hub / "video.mp4", b"x")
     arguments = ["import", "nearid", "owner/set", "-o", str(tmp_path / "m.csv"), "--dry-run"]
     assert main(arguments) == 0
     assert f"would download 2 files of owner/set@{COMMIT}, 0.02 GB" in capsys.readouterr().out
