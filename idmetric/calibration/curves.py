@@ -26,7 +26,7 @@ class Platt:
             raise ValueError(f"the slope must be above 0 and finite, got {self.slope} and {self.intercept}")
 
     def log_odds(self, scores: ArrayLike) -> Array:
-        """Of the same identity, for scores of any shape; higher = more surely."""
+        """Return the log-odds of the same identity for scores of any shape; higher = more likely."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
 
 
@@ -50,7 +50,7 @@ class Isotonic:
             raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
 
     def log_odds(self, scores: ArrayLike) -> Array:
-        """Of the same identity, for scores of any shape; higher = more surely."""
+        """Return the log-odds of the same identity for scores of any shape; higher = more likely."""
         return log_odds(np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.probabilities))
 
 

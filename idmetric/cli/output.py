@@ -1,4 +1,4 @@
-"""Where a command writes: stdout or a file, checked before the work."""
+"""Output of commands: stdout or a file, checked before the work."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def percentiles(found: ArrayLike, samples: int, level: float = 0.95) -> tuple[fl
 
 
 def draw(count: int, seed: int, sample: int) -> Rows:
-    """How often each of so many identities is drawn in a sample: (count,), its sum is count."""
+    """Draw identities with replacement; returns how often each is drawn in a sample: (count,), the sum is count."""
     chosen = np.random.default_rng((seed, sample)).integers(count, size=count)
     return np.bincount(chosen, minlength=count)
 

@@ -40,7 +40,7 @@ class OracleAgreement:
         whole: M-O, mean over all sets of pairs; None where no view has a similarity to another view's edit.
         pair: M-O-pair, mean over the sets of a view with its own edit.
         correlations: (view, view of the edit) -> Pearson's correlation over samples.
-        pairs: so many similarities were used, in `whole` and in `pair`.
+        pairs: numbers of similarities used, in `whole` and in `pair`.
     """
 
     whole: float | None

@@ -303,7 +303,7 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
 
 
 def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many of the scores are above each of `of`, and how many are not below it."""
+    """Count the scores above each of `of`, and the scores that are not below it."""
     ordered = np.sort(scores)
     return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
 

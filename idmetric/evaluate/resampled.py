@@ -67,7 +67,7 @@ def resampled_auc(
 
 
 class _Weights:
-    """How often pairs of identities (P, 2) are in a sample: the product of both, or of one identity its own."""
+    """Multiplicities of pairs of identities (P, 2) in a sample: the product of both, or that of a single identity."""
 
     def __init__(self, ends: NDArray[np.int64]) -> None:
         self.first, self.second = (np.ascontiguousarray(side) for side in ends.T)
@@ -81,7 +81,7 @@ class _Weights:
 
 @lru_cache(maxsize=4)
 def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
-    """How often each identity is in each sample of `bootstrap`: (samples, identities), not to be written to."""
+    """Return how often each identity is in each sample of `bootstrap`: (samples, identities), read-only."""
     times = np.stack([draw(identities, seed, k) for k in range(samples)])
     times.flags.writeable = False
     return times

@@ -95,7 +95,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
     group.add_argument("--merge", action="store_true", help="make no images; write the manifest of all shards")
-    group.add_argument("--limit", type=int, help="use only the first so many rows, or categories")
+    group.add_argument("--limit", type=int, help="use only the first rows, or categories")
     text = "compare all finished files with their SHA-256, not only files with another size or time of change"
     group.add_argument("--verify", action="store_true", help=text)
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
