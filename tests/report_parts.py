@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -48,6 +48,15 @@ def make_folder(root: Path) -> Path:
     (root / "gen" / "<b>broken<b>.png").write_bytes(b"no picture")
     (root / "gen" / "cut.png").write_bytes((root / "ref0.png").read_bytes()[:60])
     return root
+
+
+def make_photos(root: Path, names: Sequence[str]) -> Path:
+    """A folder of three photos for each name, to evaluate models on."""
+    for k, name in enumerate(names):
+        (root / "photos" / name).mkdir(parents=True)
+        for n in range(3):
+            picture(20 * k + n).save(root / "photos" / name / f"{n}.png")
+    return root / "photos"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Pages as people use them: in Chromium, without a window.
 
-IDMETRIC_SCREENSHOTS=docs/images pytest tests/report/test_browser.py -k screenshots   # makes those of the docs anew
+IDMETRIC_SCREENSHOTS=docs/images pytest tests/report/test_browser.py -k screenshots   # renews those of the docs
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image
 
 from idmetric.cli import eval as eval_cli
 from idmetric.cli.score import main
-from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, picture, score
+from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")
 playwright = pytest.importorskip(
@@ -81,15 +81,24 @@ def report(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder / "page.html", json.loads(out)
 
 
+@pytest.fixture
+def page(visit: Open, report: tuple[Path, dict[str, Any]]) -> Any:
+    """The page of scores, opened."""
+    return visit(report[0])
+
+
+@pytest.fixture
+def found(report: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
+    """The scores of the page, as the command printed them."""
+    return report[1]
+
+
 @pytest.fixture(scope="module")
 def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("matplotlib")
     root = tmp_path_factory.mktemp("evaluation")
-    for k, name in enumerate(("mug", "vase", "lamp")):
-        (root / "photos" / name).mkdir(parents=True)
-        for n in range(3):
-            picture(20 * k + n).save(root / "photos" / name / f"{n}.png")
-    given = ["folder", "--data", str(root / "photos"), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    photos = make_photos(root, ("mug", "vase", "lamp"))
+    given = ["folder", "--data", str(photos), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
     assert eval_cli.main([*given, "--device", "cpu", "--html", str(root / "page.html")]) == 0
     return root / "page.html"
 
@@ -146,9 +155,7 @@ def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dic
     assert shown(page) != by["distance"]
 
 
-def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page = visit(path)
+def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
     distances = [row["distance"] for row in found["rows"]]
 
     def check(limit: float, word: str = "pass") -> None:
@@ -180,8 +187,7 @@ def test_the_threshold_counts_passes(visit: Open, report: tuple[Path, dict[str, 
     assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
 
 
-def test_the_farthest_of_three_references_is_no_verdict(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    page = visit(report[0])
+def test_the_farthest_of_three_references_is_no_verdict(page: Any) -> None:
 
     def colours(selector: str) -> set[str]:
         return set(page.eval_on_selector_all(selector, "all => all.map(e => getComputedStyle(e).backgroundColor)"))
@@ -239,9 +245,7 @@ def test_pictures_of_any_shape_keep_to_their_frames(visit: Open, tmp_path: Path,
         page.keyboard.press("Escape")
 
 
-def test_images_are_filtered_by_text_and_status(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page = visit(path)
+def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]) -> None:
     page.fill("#filter", "SAMPLE")
     assert {Path(p).stem for p in shown(page)} == {"sample2", "sample10"}
     assert page.inner_text("#shown") == "2 shown"
@@ -266,9 +270,7 @@ def test_images_are_filtered_by_text_and_status(visit: Open, report: tuple[Path,
 # Side by side
 
 
-def test_a_click_opens_and_every_way_closes(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page = visit(path)
+def test_a_click_opens_and_every_way_closes(page: Any, found: dict[str, Any]) -> None:
     for close in (
         lambda: page.click("#close"),
         lambda: page.keyboard.press("Escape"),
@@ -288,9 +290,7 @@ def test_a_click_opens_and_every_way_closes(visit: Open, report: tuple[Path, dic
     assert page.inner_text("#at-image + figcaption bdi") == found["rows"][2]["image"]
 
 
-def test_the_keyboard_alone_is_enough(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page = visit(path)
+def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.classList.contains('open')"):
@@ -321,8 +321,7 @@ def test_the_keyboard_alone_is_enough(visit: Open, report: tuple[Path, dict[str,
     page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=5000)
 
 
-def test_heatmap_and_matches_lie_over_both_pictures(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    page = visit(report[0])
+def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:
     page.locator(".open").nth(3).click()
     page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
     for side in ("reference", "image"):
@@ -440,8 +439,7 @@ def test_without_scripts_images_and_numbers_are_there(visit: Open, report: tuple
     assert "need JavaScript" in page.inner_text("noscript")
 
 
-def test_pictures_are_all_drawn(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    page = visit(report[0])
+def test_pictures_are_all_drawn(page: Any) -> None:
     assert page.evaluate(DRAWN) == 3 + 2 * (len(NAMES) + 1)  # with the reference in each card's corner
 
 

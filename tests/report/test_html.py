@@ -33,7 +33,7 @@ from idmetric.report.matches import NOBODY, matches_of, tokens_of
 from idmetric.report.pictures import compressed, room
 from idmetric.scoring.heatmaps import coverage
 from idmetric.scoring.scores import Scores, columns_of
-from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, picture, score
+from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")
 
@@ -456,12 +456,7 @@ def test_rows_of_others_are_refused(metric: IDSim) -> None:
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each of three identities, one with a difficult name."""
-    root = tmp_path_factory.mktemp("eval")
-    for k, name in enumerate(("mug", "<b>vase<b>", "lamp")):
-        (root / "photos" / name).mkdir(parents=True)
-        for n in range(3):
-            picture(20 * k + n).save(root / "photos" / name / f"{n}.png")
-    return root
+    return make_photos(tmp_path_factory.mktemp("eval"), ("mug", "<b>vase<b>", "lamp")).parent
 
 
 def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
