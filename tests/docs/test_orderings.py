@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/orderings run, and count seeds as they should; what they claim is not tested here."""
+"""The scripts of benchmarks/orderings run and count seeds correctly; their claims are not tested here."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_table_shows_mean_and_deviation_beside_the_papers_value(common: Modu
     assert lines[2:] == ["| low | 20.0 ± 14.1 | 30.0 |", "| high | 50.0 ± 0.0 | 60.0 |"]
 
 
-def test_what_is_measured_is_kept_and_other_settings_are_measured_anew(common: ModuleType, tmp_path: Path) -> None:
+def test_scores_are_kept_and_other_settings_are_measured_again(common: ModuleType, tmp_path: Path) -> None:
     calls = []
 
     def measure(row: object, seed: int, folder: Path) -> dict[str, float]:

@@ -36,7 +36,7 @@ def data(folder: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
-    """A saved model, and twelve things: four pictures of each, and a distractor of two of them."""
+    """A saved model, and twelve objects: four pictures of each, and a distractor of two of them."""
     root = tmp_path_factory.mktemp("calibrate")
     metric.save_pretrained(root / "model")
     rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(data: Ma
     assert (draw_pairs(data, 6, seed=1).a != pairs.a).any()
 
 
-def test_the_command_writes_what_the_model_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     beside = folder / "model" / "calibration.json"
     out = folder / "out"
     status = cli.main(["calibrate", "--data", str(folder / "manifest.csv"), "--model", f"mine={folder / 'model'}",
@@ -125,7 +125,7 @@ def test_reported_errors_are_of_unseen_identities(saved: IDSim, data: Manifest) 
     assert made.versions["scikit-learn"]
 
 
-def test_what_cannot_be_calibrated_is_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
+def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
     one = Options(save=Path("c.json"))
     for rows, models, options, reason in (
         (data, {"m": metric}, Options(), "have no revision"),
@@ -168,7 +168,7 @@ def test_a_calibration_can_be_measured_on_other_pairs(
     assert "give one of the two" in capsys.readouterr().err
 
 
-def test_it_must_be_told_where_the_file_goes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_for_the_file_is_required(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu"]
     assert cli.main(["calibrate", *options]) == 1
     assert "--save FILE" in capsys.readouterr().err

@@ -102,7 +102,7 @@ SHOWN = ("emu2", "dreambooth_sd", "ip_adapter_plus_vit_h_sdxl")
 
 
 def make_ratings(root: Path, collections: int = 6, methods: tuple[str, ...] = SHOWN, seed: int = 0) -> dict[str, Any]:
-    """Published folders of made-up ratings, each file in an order of its own; returns rater -> method -> key -> it."""
+    """Published folders of made-up ratings, each file in its own order; returns rater -> method -> key -> rating."""
     rng = np.random.default_rng(seed)
     truth: dict[str, Any] = {rater: {} for rater in FOLDERS}
     for method in methods:
@@ -185,7 +185,7 @@ def test_the_papers_value_stands_beside_ours(tmp_path: Path) -> None:
     assert value(results[HUMAN].rows, "emu2").paper == 0.763
 
 
-def test_what_is_no_merged_rating_of_concepts_is_passed_over(tmp_path: Path) -> None:
+def test_files_other_than_merged_concept_ratings_are_skipped(tmp_path: Path) -> None:
     truth = make_ratings(tmp_path)
     other = {
         "data_human_rating/merged_data/group1/emu2-pf.json": {"object_00_cup-0": 1},

@@ -1,4 +1,4 @@
-"""Judges: what they are asked, what counts as an answer, and what becomes of every way in which a server fails."""
+"""Judges: requests, valid answers, and every kind of server failure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fails(status: int, body: bytes = b"no", **headers: str) -> Act:
 
 @dataclass
 class Server:
-    """Does what its script says, request by request; at its end, again what stands last."""
+    """Follows its script, one act for each request, and repeats the last act."""
 
     script: list[Act]
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -134,7 +134,7 @@ def judge(server: Server, settings: Settings = QUICK, timeout: float = 5.0, **op
     return Judge(Endpoint(server.url, "fake", timeout=timeout), settings=settings, **options)
 
 
-# What is asked
+# Requests
 
 
 def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
@@ -313,7 +313,7 @@ def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
         assert other.count == 0
 
 
-# What counts as an answer
+# Valid answers
 
 
 def test_fenced_and_thought_out_json_is_an_answer() -> None:
@@ -339,7 +339,7 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
         ({"why": "x"}, "with unknown 'why'"),
     ],
 )  # fmt: skip
-def test_what_breaks_the_form_is_no_answer(change: dict[str, Any], reason: str) -> None:
+def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(AnswerError, match=reason):
         EVIDENCE.parse(json.dumps({**GOOD, **change}))
 
@@ -353,10 +353,10 @@ def test_other_texts_are_no_answer() -> None:
             EVIDENCE.parse(text)
 
 
-# What becomes of failures
+# Failures
 
 
-def test_an_unreadable_answer_is_asked_again_otherwise_and_both_are_paid() -> None:
+def test_an_unreadable_answer_is_asked_again_with_another_seed_and_both_are_paid() -> None:
     with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
         asked = judge(server, prices=(2.0, 10.0))
         assert asked.ask(pairs(1))[0].similarity == 0.8
@@ -516,7 +516,7 @@ def test_a_compressed_reply_is_not_unpacked() -> None:
 # Nothing is paid for twice
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402)) as server:
         with pytest.raises(JudgeError, match="HTTP 402"):
             judge(server, store=tmp_path).ask(pairs(5))
@@ -535,7 +535,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert verdicts[0].answer == GOOD
 
 
-def test_another_question_is_asked_anew(tmp_path: Path) -> None:
+def test_another_question_is_asked_again(tmp_path: Path) -> None:
     with serving(says(GOOD)) as server:
         a, b = pairs(1)[0]
         judge(server, store=tmp_path).ask([(a, b)])
@@ -650,7 +650,7 @@ def write_pairs(root: Path) -> Path:
     return path
 
 
-def test_the_command_takes_a_judge_from_a_file_and_says_what_it_cost(
+def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_pairs(tmp_path)
@@ -672,7 +672,7 @@ def test_the_command_takes_a_judge_from_a_file_and_says_what_it_cost(
     assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
 
 
-def test_the_command_stops_where_a_judge_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_stops_if_a_judge_cannot_continue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_pairs(tmp_path)
     with serving(fails(404, b"no such model")) as server:
         (tmp_path / "judge.json").write_text(json.dumps({"url": server.url, "model": "fake"}))
@@ -697,7 +697,7 @@ def test_the_command_stops_where_a_judge_cannot_go_on(tmp_path: Path, capsys: py
         ([], "give "),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, given: Any, reason: str) -> None:
+def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
     path = tmp_path / "judge.json"
     path.write_text(json.dumps(given))
     with pytest.raises(JudgeError, match=reason) as caught:
@@ -744,7 +744,7 @@ def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(given[0]["image_grid_thw"]) == 2
 
 
-def test_what_is_no_model_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from idmetric.protocols.judges.local import LocalModel
 
@@ -752,7 +752,7 @@ def test_what_is_no_model_says_so(tmp_path: Path) -> None:
         LocalModel(tmp_path, local_files_only=True)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for wrong in ({"side": 0}, {"tries": 0}, {"pause": -1.0}, {"image_format": "gif"}, {"concurrency": 0}):
         with pytest.raises(ValueError, match=r"at least 1|0 or more|choose"):
             Settings(**wrong)  # type: ignore[arg-type]

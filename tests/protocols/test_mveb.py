@@ -1,4 +1,4 @@
-"""MVEB: precision at 1 again by loops, and what each kind of model is told."""
+"""MVEB: precision at 1 again by loops, and the texts that each kind of model gets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """Cars196 and Market1501: 6 queries each with 4 candidates; GPTImageEdit: with texts that say the edit."""
+    """Cars196 and Market1501: 6 queries each with 4 candidates; GPTImageEdit: with texts that describe the edit."""
     root, rows = tmp_path_factory.mktemp("mveb"), []
     for set_, name in enumerate(("Cars196", "Market1501", "GPTImageEdit")):
         for k in range(6):
@@ -197,10 +197,10 @@ def test_the_average_of_table_1_is_over_the_28_sets() -> None:
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
-# What models are told
+# Texts for models
 
 
-def test_a_reader_is_told_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: Manifest) -> None:
+def test_a_reader_gets_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: Manifest) -> None:
     said = ask(data, {}).instructed()
     text, slot = data.column("text"), data.column("slot")
     assert said[0] == TASKS["recognition"]  # the first query has no text of its own
@@ -330,7 +330,7 @@ def test_single_images_ask_for_each_other(model: IDSim, reader: VisIDEmbed, tmp_
     assert "SOP: 1 images are the only one of their identity: ranked, but not queried" in result.notes
 
 
-def test_what_the_importer_writes_is_read(model: IDSim, tmp_path: Path) -> None:
+def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {"qry_img_path": [], "qry_inst": [], "qry_text": [], "tgt_img_path": []}
     for k in range(3):
         columns["qry_img_path"].append(picture(tmp_path / f"q{k}.png", k))
@@ -348,7 +348,7 @@ def test_what_the_importer_writes_is_read(model: IDSim, tmp_path: Path) -> None:
     assert value(result, "COCOEdit").count == 3
 
 
-def test_strangers_have_rows_of_their_own_and_a_meta_task_where_it_is_told(model: IDSim, data: Manifest) -> None:
+def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, data: Manifest) -> None:
     mine = data.replace(dataset=[d.replace("GPTImageEdit", "mine") for d in data.column("dataset")])
     [result] = run(mine, {"m": model}, PLAIN)
     assert next(r for r in result.rows if r["dataset"] == "mveb/mine")["task"] == "-"

@@ -35,7 +35,7 @@ def pictures(tmp_path: Path) -> Manifest:
 
 
 class Counting:
-    """SSIM that counts what it does, and may be stopped."""
+    """SSIM that counts its calls, and may be stopped."""
 
     background = (255, 255, 255)
 

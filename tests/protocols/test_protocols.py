@@ -105,7 +105,7 @@ def test_one_identity_has_no_interval_and_none_is_drawn_unasked() -> None:
     assert intervals.auc(np.ones(3), np.ones(3, bool), np.zeros((3, 2)), PLAIN) == {}
 
 
-def test_images_that_nobody_named_are_no_identity() -> None:
+def test_images_of_unknown_identity_do_not_match() -> None:
     """A gallery's distractors are drawn one by one, not all of them or none."""
     identity, rows = np.array([0, 1, -1, -1, -1]), np.array([[0, 2], [1, 3], [0, 3]])
     found = intervals.owners(identity, rows)
@@ -460,7 +460,9 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
                 assert paper_numbers.NEARID_TABLE_5[model][group][k] == pytest.approx(mean, abs=0.1)
 
 
-def test_pairs_without_an_answer_leave_no_margin_and_are_told(draw: Images, tmp_path: Path, rendered: Manifest) -> None:
+def test_pairs_without_an_answer_leave_no_margin_and_are_noted(
+    draw: Images, tmp_path: Path, rendered: Manifest
+) -> None:
     def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(a)) % 5 == 4, np.nan, np.random.default_rng(len(a)).random(len(a)))
 
@@ -477,7 +479,7 @@ def test_pairs_without_an_answer_leave_no_margin_and_are_told(draw: Images, tmp_
     assert any("comparisons of edit grids have no answer" in note for note in result.notes)
 
 
-def test_identities_of_one_view_are_told_and_none_with_two_is_an_error(draw: Images, tmp_path: Path) -> None:
+def test_identities_of_one_view_are_noted_and_none_with_two_is_an_error(draw: Images, tmp_path: Path) -> None:
     data = bench(draw, tmp_path, ("SDXL",), parts=False)
     few = data.filter(lambda row: not (row.id.startswith("nearid/0/view2") or row.id.startswith("nearid/0/view3")))
     [result] = nearid.run(few, {"m": Drawn()}, PLAIN)
@@ -489,7 +491,7 @@ def test_identities_of_one_view_are_told_and_none_with_two_is_an_error(draw: Ima
         nearid.run(data.filter(role="real"), {"m": Drawn()}, PLAIN)
 
 
-def test_several_distractors_of_a_view_by_one_engine_are_samples_of_their_own(draw: Images, tmp_path: Path) -> None:
+def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: Images, tmp_path: Path) -> None:
     rows = [Row("a", draw(1, v), id=f"a/{v}") for v in (1, 2)]
     rows += [Row(f"a/{v}/{n}", draw(9, v, n + 1), id=f"a/{v}/{n}", role="distractor", parent=f"a/{v}")
              for v in (1, 2) for n in range(3 if v == 1 else 2)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What protocols return, and its printed forms."""
+"""Results of protocols and their printed forms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_markdown_cells_hold_no_bare_bars(results: list[Result]) -> None:
     assert lines[-1] == "- other model: odd"
 
 
-def test_latex_escapes_what_it_must(results: list[Result]) -> None:
+def test_latex_escapes_special_characters(results: list[Result]) -> None:
     text = latex(results)
     assert r"Flux\_1024 & 0.250 [0.125, 0.500] & 0.274 & 0.500 & 8/16 \\" in text
     assert r"100\%|x" in text
@@ -108,7 +108,7 @@ def test_values_are_finite() -> None:
             Value(0.5, 0.4, wrong, 3)
 
 
-def test_names_of_files_differ_where_models_do() -> None:
+def test_different_models_have_different_file_names() -> None:
     assert slug("tiny") == "tiny"
     assert len({slug(name) for name in ("a/b", "a b", "a:b", "a-b", "//", "::")}) == 6
     assert "/" not in slug("runs/mine")

@@ -107,7 +107,7 @@ def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, me
 
 def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
     class Oracle:
-        """Knows the masks: finds the square of every image, whoever is asked for."""
+        """Finds the square of every image by its mask, for any subject."""
 
         name, positives, negatives = "oracle", 1, 1
 
@@ -157,7 +157,7 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
     assert set(result.items["prior"]["image"]) == {f"{k}-1" for k in range(4)}  # test_dense, not test
 
 
-def test_progress_is_told_for_embedding_and_for_looking(scenes: Manifest, metric: IDSim) -> None:
+def test_progress_covers_embedding_and_search(scenes: Manifest, metric: IDSim) -> None:
     told: list[tuple[int, int]] = []
     segmentation.run(scenes, {"m": metric}, replace(PLAIN, progress=lambda done, total: told.append((done, total))))
     assert (12, 12) in told  # images embedded
@@ -178,7 +178,7 @@ def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
         assert not set(task.references) & set(task.own)
 
 
-def test_what_is_left_out_is_said_and_what_cannot_be_done_refused(scenes: Manifest, metric: IDSim) -> None:
+def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: Manifest, metric: IDSim) -> None:
     masks = [None if i == "0-1" or i.startswith("3-") else m for i, m in zip(
         scenes.column("id"), scenes.column("mask"), strict=True)]  # fmt: skip
     [result] = segmentation.run(scenes.replace(mask=masks), {"m": metric}, PLAIN)
