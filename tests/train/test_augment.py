@@ -169,7 +169,7 @@ def test_draws_keep_to_their_ranges_and_probabilities() -> None:
     assert 1.18 < max(values) <= 1.21
 
 
-def test_masks_move_with_their_images_and_colours_leave_them_alone() -> None:
+def test_masks_move_with_their_images_and_colors_leave_them_alone() -> None:
     mask = np.zeros((44, 60), np.uint8)
     mask[10:30, 20:50] = 255
     image = Image.fromarray(np.repeat(mask[..., None], 3, 2))  # the image shows its mask
@@ -179,8 +179,8 @@ def test_masks_move_with_their_images_and_colours_leave_them_alone() -> None:
         assert view.mask is not None
         assert view.mask.size == view.image.size
         assert np.abs(pixels(view.image)[..., 0] - pixels(view.mask)).mean() < 6
-        coloured = Chain((Jitter(0.5, 0.5, 0.5, 0.2), Grey(), Blur()))(view, generator(place))
-        assert coloured.mask is view.mask
+        colored = Chain((Jitter(0.5, 0.5, 0.5, 0.2), Grey(), Blur()))(view, generator(place))
+        assert colored.mask is view.mask
 
 
 PAPERS = {"idsim": augment.idsim, "nearid": augment.nearid, "ilgen": augment.ilgen}

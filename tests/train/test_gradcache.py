@@ -92,7 +92,7 @@ def test_chunks_do_not_matter_without_dropout(alone: Processes) -> None:
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-14)
 
 
-def test_dropout_is_replayed_and_not_drawn_anew(alone: Processes) -> None:
+def test_dropout_is_replayed_and_not_drawn_again(alone: Processes) -> None:
     encoder, seen = Encoder(0.5), []
     encoder.net[2].register_forward_hook(lambda module, inputs, output: seen.append(output.detach().clone()))
     cached_backward(encoder, chunks([3, 2]), Loss(), alone)

@@ -48,14 +48,14 @@ SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
 
 
 def picture(folder: Path, name: str, seed: int) -> str:
-    """A picture of a few coloured blocks, at twice the model's size."""
+    """A picture of a few colored blocks, at twice the model's size."""
     blocks = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     Image.fromarray(blocks).resize((2 * SIDE, 2 * SIDE), Image.Resampling.NEAREST).save(folder / f"{name}.png")
     return f"{name}.png"
 
 
 def triplets(folder: Path, count: int = 6, split: str | None = None, **change: Any) -> list[Row]:
-    """Triplets of `count` things; the second and third show one thing, and every third negative is an edit."""
+    """`count` triplets; the second and third show one identity, and every third negative is an edit."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for k in range(count):
@@ -156,7 +156,7 @@ def test_defaults_are_the_papers() -> None:
     assert asdict(Config()).items() >= papers.items()
 
 
-def test_the_command_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_the_command_that_makes_triplets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [replace(row, group=None, slot=None) for row in triplets(tmp_path)]
     Manifest.from_rows(rows, tmp_path).write(tmp_path / "rows.csv")
     options = ["--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run"), "--cpu"]
@@ -477,7 +477,7 @@ def test_the_models_switches_change_its_parameters(change: dict[str, Any], data:
 @pytest.mark.parametrize(
     "change", [{}, {"features": "final"}, {"residual": False}, {"centre": False}, {"alpha": 8.0}], ids=str
 )
-def test_what_is_saved_scores_as_what_was_trained(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
+def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, **change), data)
     found.save(tmp_path)
     saved = IDSim(tmp_path, device="cpu")

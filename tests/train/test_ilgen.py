@@ -48,13 +48,13 @@ RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "wo
 
 
 def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) -> Manifest:
-    """Things of nine colours each, brighter in one picture than in another."""
+    """Identities of nine colors each, brighter in one picture than in another."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, rows = np.random.default_rng(0), []
     for n in range(things + held_out):
-        colours = rng.integers(0, 200, (3, 3, 3))
+        colors = rng.integers(0, 200, (3, 3, 3))
         for k in range(images):
-            pixels = (colours + rng.integers(0, 56, (1, 1, 3))).astype(np.uint8)
+            pixels = (colors + rng.integers(0, 56, (1, 1, 3))).astype(np.uint8)
             Image.fromarray(pixels).resize((40, 36), Image.Resampling.NEAREST).save(folder / f"{n}-{k}.png")
             rows.append(Row(f"thing-{n:02}", f"{n}-{k}.png", split="train" if n < things else "val"))
     return Manifest.from_rows(rows, folder)

@@ -283,7 +283,7 @@ def test_everything_that_trains_is_saved(tmp_path: Path) -> None:
     assert optimizer.param_groups[1]["lr"] == pytest.approx(3e-4)
 
 
-def test_the_optimisers_tensors_come_back_in_their_layout(tmp_path: Path) -> None:
+def test_the_optimizers_tensors_come_back_in_their_layout(tmp_path: Path) -> None:
     def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         module = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         return module, torch.optim.AdamW(module.parameters())
@@ -385,7 +385,7 @@ def test_the_best_score_must_be_one_of_validation(tmp_path: Path) -> None:
     assert steps_logged(tmp_path / "run") == 0  # before the first step
 
 
-def test_what_is_validated_is_what_is_saved_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_validated_model_is_the_saved_one_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     class Seen(PairRecipe):
@@ -733,7 +733,7 @@ def test_wandb_is_asked_for_by_its_name(tmp_path: Path, monkeypatch: pytest.Monk
         train(tmp_path / "run", wandb="project")
 
 
-def test_wandb_gets_the_log_and_a_resumed_run_goes_on_in_its_own(
+def test_wandb_gets_the_log_and_a_resumed_run_continues_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[SimpleNamespace] = []

@@ -618,8 +618,8 @@ def test_processes_know_the_same_files_of_a_cache(tmp_path: Path) -> None:
     main, other = cache_of(tmp_path), cache_of(tmp_path)
     cache_of(tmp_path, "c")  # another run
 
-    def process(rank: int, told: Any) -> Any:  # on_main gives each what the main process found
-        return SimpleNamespace(rank=rank, count=2, on_main=lambda run: told, all_values=lambda own: [own])
+    def process(rank: int, of_main: Any) -> Any:  # on_main gives each what the main process found
+        return SimpleNamespace(rank=rank, count=2, on_main=lambda run: of_main, all_values=lambda own: [own])
 
     seen = {key: path.name for key, path in main.files.items()}
     other._agree(process(1, seen))
@@ -757,7 +757,7 @@ def test_info_nce_needs_no_distractors(data: Manifest) -> None:
     assert loss(recipe(data.filter(role="real"), objective="info-nce")) > 0
 
 
-def test_what_is_validated_on_must_not_be_trained_on(data: Manifest) -> None:
+def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
     names = data.column("id")
     apart = ["val" if name.startswith(("t0", "t1", "t6")) else "train" for name in names]
     run = recipe(data.replace(split=apart))

@@ -21,14 +21,14 @@ from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.validate import measurable, validation
 from tests.train_parts import in_two_processes, launched
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
-class MeanColour(Embedder):
-    """An encoder whose feature is the mean colour, so that images of one colour have known similarities."""
+class MeanColor(Embedder):
+    """An encoder of the mean color: images of one color have known similarities."""
 
     def __init__(self) -> None:
-        super().__init__(name="colour", revision="", image_size=(8, 8), mean=(0, 0, 0), std=(1, 1, 1))
+        super().__init__(name="color", revision="", image_size=(8, 8), mean=(0, 0, 0), std=(1, 1, 1))
         self.scale = nn.Parameter(torch.ones(()))
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5).eval()
@@ -37,19 +37,19 @@ class MeanColour(Embedder):
         return self.dropout(self.frozen(x.mean((2, 3)))) * self.scale, None, None
 
 
-def paint(folder: Path, rows: list[tuple[Row, Colour]]) -> Manifest:
-    for row, colour in rows:
+def paint(folder: Path, rows: list[tuple[Row, Color]]) -> Manifest:
+    for row, color in rows:
         assert row.path is not None
-        Image.new("RGB", (12, 10), colour).save(folder / row.path)
+        Image.new("RGB", (12, 10), color).save(folder / row.path)
     return Manifest.from_rows([row for row, _ in rows], folder)
 
 
-def cosine(a: Colour, b: Colour) -> float:
+def cosine(a: Color, b: Color) -> float:
     x, y = np.array(a, float), np.array(b, float)
     return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
 
 
-def colours(count: int, seed: int) -> list[Colour]:
+def colors(count: int, seed: int) -> list[Color]:
     values = np.random.default_rng(seed).integers(20, 256, (count, 3))
     return [(int(r), int(g), int(b)) for r, g, b in values]
 
@@ -87,7 +87,7 @@ def test_measures_equal_loops_written_from_their_definitions(tmp_path: Path) -> 
         for row, width in zip(rows, spread, strict=True)
     ]
     data = paint(tmp_path, list(zip(rows, shades, strict=True)))
-    found = validation(MeanColour(), data, batch_size=4)
+    found = validation(MeanColor(), data, batch_size=4)
     s = {
         (a.id, b.id): cosine(x, y) for a, x in zip(rows, shades, strict=True) for b, y in zip(rows, shades, strict=True)
     }
@@ -148,15 +148,15 @@ def test_triplets(tmp_path: Path) -> None:
     red, crimson, green = (200, 0, 0), (190, 60, 30), (0, 200, 0)
     rows = []
     for k, (positive, negative) in enumerate([(crimson, green), (green, crimson), (green, green), (red, crimson)]):
-        for slot, colour in (("anchor", red), ("positive", positive), ("negative", negative)):
+        for slot, color in (("anchor", red), ("positive", positive), ("negative", negative)):
             name = f"{k}{slot}"
             identity = f"n{k}" if slot == "negative" else f"p{k}"
-            rows.append((Row(identity, f"{name}.png", id=name, group=str(k), slot=slot), colour))
-    found = validation(MeanColour(), paint(tmp_path, rows))
+            rows.append((Row(identity, f"{name}.png", id=name, group=str(k), slot=slot), color))
+    found = validation(MeanColor(), paint(tmp_path, rows))
     assert found["triplet"] == 2 / 4  # won, lost, a tie, won
     # a group may have several negatives: each is a triplet
     more = Row("m", "more.png", id="more", group="0", slot="negative")
-    found = validation(MeanColour(), paint(tmp_path, [*rows, (more, red)]))
+    found = validation(MeanColor(), paint(tmp_path, [*rows, (more, red)]))
     assert found["triplet"] == 2 / 5
 
 
@@ -174,7 +174,7 @@ def test_an_image_used_by_several_rows_is_embedded_once_and_is_no_positive_of_it
         (Row("b", "b.png", id="6", group="h", slot="negative"), pink),
     ]
     seen: list[int] = []
-    model = MeanColour()
+    model = MeanColor()
     model.dropout.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     found = validation(model, paint(tmp_path, rows), batch_size=2)
     assert seen == [2, 1]
@@ -186,29 +186,29 @@ def test_images_without_identity_are_no_gallery(tmp_path: Path) -> None:
     red, green = (200, 0, 0), (0, 200, 0)
     rows = [(Row("a", "a.png"), red), (Row("a", "b.png"), green), (Row(None, "c.png"), red), (Row("x", "d.png"), green)]
     # c, which looks like a, is no wrong answer; d, which looks like b, is one: before a, and level with b
-    assert validation(MeanColour(), paint(tmp_path, rows)) == {"map": pytest.approx((1 / 2 + 1 / 2) / 2)}
-    assert validation(MeanColour(), paint(tmp_path, rows[:3])) == {"map": 1.0}
+    assert validation(MeanColor(), paint(tmp_path, rows)) == {"map": pytest.approx((1 / 2 + 1 / 2) / 2)}
+    assert validation(MeanColor(), paint(tmp_path, rows[:3])) == {"map": 1.0}
 
 
 def test_rows_that_allow_nothing_are_refused(tmp_path: Path) -> None:
     rows = [(Row("a", "a.png"), (9, 9, 9)), (Row("b", "b.png"), (8, 0, 0)), (Row(None, "c.png"), (0, 7, 0))]
     with pytest.raises(ValueError, match="nothing can be measured on 3 validation rows: give two images"):
-        validation(MeanColour(), paint(tmp_path, rows))
+        validation(MeanColor(), paint(tmp_path, rows))
     assert measurable(Manifest.from_rows(rows[0][0:1], tmp_path)) == []
     with pytest.raises(ValueError, match="0 validation rows"):
-        validation(MeanColour(), Manifest.from_rows([], tmp_path))
+        validation(MeanColor(), Manifest.from_rows([], tmp_path))
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
     data = Manifest.from_rows([Row("a", "lost.png"), Row("a", "gone.png")], tmp_path)
-    model = MeanColour().train()
+    model = MeanColor().train()
     with pytest.raises(ImageReadError, match=r"lost\.png"):
         validation(model, data)
     assert model.training
 
 
-def test_a_diverged_model_is_told(tmp_path: Path) -> None:
-    model = MeanColour()
+def test_a_diverged_model_is_refused(tmp_path: Path) -> None:
+    model = MeanColor()
     with torch.no_grad():
         model.scale.fill_(torch.nan)
     with pytest.raises(ValueError, match="not finite"):
@@ -218,17 +218,17 @@ def test_a_diverged_model_is_told(tmp_path: Path) -> None:
 def test_perfect_and_hopeless_models(tmp_path: Path) -> None:
     red, green = (200, 0, 0), (0, 200, 0)
 
-    def world(near: Colour) -> Manifest:
+    def world(near: Color) -> Manifest:
         rows = []
-        for i, colour in enumerate([red, green]):
+        for i, color in enumerate([red, green]):
             for v in range(2):
-                rows.append((Row(f"i{i}", f"{i}{v}.png", id=f"{i}{v}"), colour))
+                rows.append((Row(f"i{i}", f"{i}{v}.png", id=f"{i}{v}"), color))
                 rows.append((Row(f"n{i}{v}", f"n{i}{v}.png", role="distractor", parent=f"{i}{v}", engine="E"), near))
         return paint(tmp_path, rows)
 
-    perfect = validation(MeanColour(), world((0, 0, 200)))
+    perfect = validation(MeanColor(), world((0, 0, 200)))
     assert perfect == {"map": 1.0, "auc": 1.0, "ssr": 1.0, "pa": 1.0}
-    confused = validation(MeanColour(), paint(tmp_path, [
+    confused = validation(MeanColor(), paint(tmp_path, [
         (Row("a", "a.png", id="a"), red), (Row("a", "b.png", id="b"), green),
         (Row("n", "c.png", role="distractor", parent="a"), red),
         (Row("m", "d.png", role="distractor", parent="b"), green),
@@ -239,7 +239,7 @@ def test_perfect_and_hopeless_models(tmp_path: Path) -> None:
 def test_an_oracle_that_does_not_vary_correlates_with_nothing(tmp_path: Path) -> None:
     rows = [row for row in family(2) if row.role in ("real", "part-edit")]
     rows = [Row(**{**row.__dict__, "oracle": 0.5 if row.oracle else None}) for row in rows]
-    found = validation(MeanColour(), paint(tmp_path, list(zip(rows, colours(len(rows), 3), strict=True))))
+    found = validation(MeanColor(), paint(tmp_path, list(zip(rows, colors(len(rows), 3), strict=True))))
     assert found["oracle"] == found["oracle_pair"] == 0.0
 
 
@@ -247,9 +247,9 @@ def test_an_oracle_that_does_not_vary_correlates_with_nothing(tmp_path: Path) ->
 
 
 def test_the_model_is_evaluated_in_eval_mode_and_left_as_it_was(tmp_path: Path) -> None:
-    rows = [(Row(f"i{k // 2}", f"{k}.png"), colour) for k, colour in enumerate(colours(8, 4))]
+    rows = [(Row(f"i{k // 2}", f"{k}.png"), color) for k, color in enumerate(colors(8, 4))]
     data = paint(tmp_path, rows)
-    model = MeanColour().train()
+    model = MeanColor().train()
     model.frozen.eval()
     state = torch.get_rng_state()
     first = validation(model, data)
@@ -285,7 +285,7 @@ def validated(folder: Path, rank: int, port: str) -> None:
     """Validation by one of two processes, then one in which a process of them meets an image that it cannot read."""
     launched(rank, port)
     processes = Processes(cpu=True)
-    model, seen = MeanColour(), list[int]()
+    model, seen = MeanColor(), list[int]()
     model.dropout.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     data = read(folder / "data.parquet")
     found = {"values": validation(model, data, batch_size=2, processes=processes), "seen": sum(seen)}
@@ -302,9 +302,9 @@ def validated(folder: Path, rank: int, port: str) -> None:
 @pytest.mark.slow
 def test_processes_share_a_validation_and_fail_together(tmp_path: Path) -> None:
     rows = [Row(f"i{k // 2}", f"{k}.png") for k in range(7)]
-    data = paint(tmp_path, list(zip(rows, colours(7, 5), strict=True)))
+    data = paint(tmp_path, list(zip(rows, colors(7, 5), strict=True)))
     data.write(tmp_path / "data.parquet")
-    alone, few = validation(MeanColour(), data, batch_size=2), validation(MeanColour(), data.take([0, 1]), batch_size=2)
+    alone, few = validation(MeanColor(), data, batch_size=2), validation(MeanColor(), data.take([0, 1]), batch_size=2)
     assert in_two_processes(validated, tmp_path) == [0, 0]
     main, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert main["values"] == other["values"] == alone  # bit for bit: the batches are those of one process

@@ -60,7 +60,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
             rows.append(Row(**{"identity": str(n), "path": path, "id": f"{n}-{view}", "dataset": f"d{n % 2}",
                                "split": "val" if n > 11 else "train", **near}))  # fmt: skip
         if n < 6:
-            rows.append(Row(None, f"{n}-0.png", id=f"c{n}", dataset="captions", text=f"colour {n % 3}"))
+            rows.append(Row(None, f"{n}-0.png", id=f"c{n}", dataset="captions", text=f"color {n % 3}"))
     Manifest.from_rows(rows, folder).write(folder / "data.parquet")
     return read(folder / "data.parquet")
 
@@ -282,7 +282,7 @@ def test_images_of_any_sizes_and_texts_alone_come_out_as_they_went_in(data: Mani
 
 
 def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest) -> None:
-    # "colour 0" is the caption of c0 and c3
+    # "color 0" is the caption of c0 and c3
     ids = data.column("id")
     rows = np.array([ids.index(name) for name in ("c0", "c3", "c1")])
     batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
@@ -295,7 +295,7 @@ def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest)
     assert len(set(turns.load(batch, 0, 0, 1)["identity"].tolist())) == 3
 
 
-def test_a_run_is_not_gone_on_with_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
+def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
     base = str(tmp_path / "base")
     small_qwen.write(base, seed=0)
     found = made(data, model=base).settings
@@ -306,7 +306,7 @@ def test_a_run_is_not_gone_on_with_on_another_model_or_other_data(data: Manifest
     assert made(data, model=base).settings["weights"] != found["weights"]
 
 
-def test_an_old_schedule_of_other_settings_is_drawn_anew(data: Manifest, tmp_path: Path) -> None:
+def test_an_old_schedule_of_other_settings_is_replaced(data: Manifest, tmp_path: Path) -> None:
     found = made(data)
     write(tmp_path / "schedule.parquet", found.data, replace(found.config.plan, seed=9))
     found.prepare(tmp_path)
@@ -442,7 +442,7 @@ def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
     assert opened.embed(picture).cls.allclose(found.model.eval().embed(picture).cls, atol=1e-5)
 
 
-def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
+def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
@@ -459,7 +459,7 @@ def test_what_cannot_be_trained_is_told(data: Manifest, tmp_path: Path) -> None:
         fit(found, tmp_path / "run", Settings(**RUN), found.processes)
 
 
-def test_what_would_fail_at_a_later_step_is_told_before_the_first(
+def test_faults_of_later_steps_are_refused_before_the_first(
     data: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["a <|im_end|> sign" if name == "c3" else t for name, t in

@@ -198,7 +198,7 @@ def _near(batch: Batch, hard: dict[int, list[int]]) -> list[set[int]]:
     return [set(hard[row]) & set(batch.query.tolist()) for row in batch.query.tolist()]
 
 
-def test_samples_that_show_several_things_keep_them_apart() -> None:
+def test_samples_of_several_identities_keep_them_apart() -> None:
     rows = np.arange(0, 20, 2)
     pool = Pool("pairs", rows, rows, rows + 1, np.arange(10), np.arange(10) + 1, np.full(10, -1), same=False)
     # neighbours' targets show the same: of each two neighbours only one fits
