@@ -42,7 +42,7 @@ TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size
 @dataclass(frozen=True)
 class Config:
     seed: int = option(0, "of everything")
-    steps: int = option(12, "steps of the optimiser")
+    steps: int = option(12, "steps of the optimizer")
     batch_size: int = option(8, "pairs per step (section 4.1)")
     chunk: int = option(3, "pairs embedded at once")
     dropout: float = option(0.1, "in the encoder, 10% of it")
@@ -105,7 +105,7 @@ class Temperature(nn.Module):
 
 @dataclass
 class Pairs:
-    """Two views of each row's colour."""
+    """Two views of each row's color."""
 
     a: Tensor
     b: Tensor
@@ -113,7 +113,7 @@ class Pairs:
 
 
 class PairRecipe:
-    """A tiny ViT that learns to tell noisy colours apart: InfoNCE with a learnable temperature, dropout, caching."""
+    """A tiny ViT that learns to distinguish noisy colors: InfoNCE with a learnable temperature, dropout, caching."""
 
     name, best = "pairs", "accuracy"
 
@@ -151,8 +151,8 @@ class PairRecipe:
         time.sleep(self.config.pause)
         rng = np.random.default_rng([self.config.seed, step])
         rows = rng.permutation(64)[: self.config.batch_size]
-        colours = np.random.default_rng(1).random((64, 3, 1, 1))[rows]
-        views = [torch.from_numpy((colours + rng.normal(0, 0.02, (len(rows), 3, 16, 16))).clip(0, 1)) for _ in "ab"]
+        colors = np.random.default_rng(1).random((64, 3, 1, 1))[rows]
+        views = [torch.from_numpy((colors + rng.normal(0, 0.02, (len(rows), 3, 16, 16))).clip(0, 1)) for _ in "ab"]
         share = slice(self.rank * len(rows) // self.count, (self.rank + 1) * len(rows) // self.count)
         noise = torch.rand(()) * self.config.noise  # the global generator: follows from the step as well
         a = views[0][share].float() * (1 - noise)
