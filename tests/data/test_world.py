@@ -14,9 +14,10 @@ import pytest
 from PIL import Image
 
 from idmetric.data.world import Assets, Edit, Identity, World, render_scene
+from idmetric.data.world.assets import shared_assets
 from idmetric.data.world.context import Background, Context, Occluder, draw_background, turn
 from idmetric.data.world.dice import Blend, Dice, stream
-from idmetric.data.world.identity import DOMAINS, ODDS, shared_assets
+from idmetric.data.world.identity import DOMAINS, ODDS
 from idmetric.data.world.materials import MATERIALS, SURFACES, shift_hue
 from idmetric.data.world.meshes import Mesh, fit, load_obj, make_mesh, simplify
 from idmetric.data.world.render import Light, Part, Pose, renderer
@@ -377,7 +378,7 @@ def test_photos_are_loaded_when_they_are_needed(assets: Assets, monkeypatch: pyt
         seen.append(path)
         return np.zeros((size, size, 3), np.uint8)
 
-    monkeypatch.setattr("idmetric.data.world.identity.load_texture", load)
+    monkeypatch.setattr("idmetric.data.world.assets.load_texture", load)
     fresh = Assets(assets.folder)
     assert len(fresh.photos) > 100
     assert seen == []

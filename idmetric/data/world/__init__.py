@@ -11,8 +11,9 @@ sensor noise. VTK renders both from a seed, without weights or downloads.
 
 from __future__ import annotations
 
+from idmetric.data.world.assets import Assets
 from idmetric.data.world.context import Context, sample_context
-from idmetric.data.world.identity import Assets, Edit, Identity
+from idmetric.data.world.identity import Edit, Identity
 from idmetric.data.world.scene import Shot, render_scene
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
 

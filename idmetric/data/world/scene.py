@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
+from idmetric.data.world.assets import Assets
 from idmetric.data.world.context import Context, draw_background, occlude
-from idmetric.data.world.identity import Assets, Identity
+from idmetric.data.world.identity import Identity
 from idmetric.data.world.render import Floats, Part, Picture, renderer
+
+_STEP = 16  # smallest visible change of a pixel, in 8-bit values
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,34 @@ class Shot:
         if self.part_mask is None:
             return 1.0
         return 1.0 - float((self.part_mask > 127).sum()) / max(int((self.mask > 127).sum()), 1)
+
+
+def _inside(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.bool_]:
+    """Where either picture shows the object, or within a mask."""
+    return (before.mask | after.mask) > 127 if where is None else where > 127
+
+
+def mean_change(before: Shot, after: Shot, where: Picture | None = None) -> float:
+    """Mean absolute difference of pixels (0..255) where either picture shows the object, or within a mask."""
+    inside = _inside(before, after, where)
+    if not inside.any():
+        return 0.0
+    return float(np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).mean())
+
+
+def share_changed(before: Shot, after: Shot, where: Picture | None = None) -> float:
+    """Share of the same pixels that change by at least `_STEP` in some channel."""
+    inside = _inside(before, after, where)
+    if not inside.any():
+        return 0.0
+    moved = np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).max(-1)
+    return float((moved >= _STEP).mean())
+
+
+def share_reshaped(before: Shot, after: Shot) -> float:
+    """Share of the two silhouettes that only one covers; a print that merely shifts leaves it at 0."""
+    either = ((before.mask | after.mask) > 127).sum()
+    return float(((before.mask ^ after.mask) > 127).sum() / max(int(either), 1))
 
 
 def render_scene(identity: Identity, context: Context, assets: Assets, size: int, part: str | None = None) -> Shot:

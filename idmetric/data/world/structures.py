@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
+from idmetric.data.world.assets import shared_assets
 from idmetric.data.world.context import (
     Context,
     draw_background,
@@ -26,9 +26,9 @@ from idmetric.data.world.context import (
     sample_light,
 )
 from idmetric.data.world.dice import stream
-from idmetric.data.world.identity import DOMAINS, Edit, Identity, shared_assets
+from idmetric.data.world.identity import DOMAINS, Edit, Identity
 from idmetric.data.world.render import Light, Picture
-from idmetric.data.world.scene import Shot, names, render_scene
+from idmetric.data.world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
 
 VERSION = 2  # increases when the pictures of a seed change
 FACTORS = ("background", "viewpoint", "light")
@@ -36,7 +36,6 @@ STRENGTHS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)  # identity changes of the edit gri
 TWINS = (0.3, 0.5, 0.75, 1.0)  # strengths of the distractors of `World.group`
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # context changes of the edit grid
 _TRIES = 12
-_STEP = 16  # smallest visible change of a pixel, in 8-bit values
 _SEEN = 0.1  # share of the object's pixels that an edit must change visibly
 _COVERAGE = (0.02, 0.85)  # share of a picture that shows the object
 _TURN = float(np.radians(75))  # viewpoint change of level 1
@@ -166,14 +165,14 @@ class World:
         for again in range(_TRIES):
             thing = edit(views[0].identity, strength, np.random.default_rng([*seed, again]))
             shots = [self.render(thing, v.context) for v in views]
-            judge = _reshaped if thing.edits[-1].what == "shape" else _shown
+            judge = share_reshaped if thing.edits[-1].what == "shape" else share_changed
             shown = min(judge(v.shot, shot) for v, shot in zip(views, shots, strict=True))
             if shown > least:
                 best, least = (thing, shots), shown
             if least >= _SEEN:
                 break
         assert best is not None
-        return *best, [_change(v.shot, shot) for v, shot in zip(views, best[1], strict=True)]
+        return *best, [mean_change(v.shot, shot) for v, shot in zip(views, best[1], strict=True)]
 
     def part_edit(self, views: Sequence[Take], copy: int = 0) -> list[Take]:
         """The views with one part made of another material, with the part's mask and the oracle score.
@@ -197,10 +196,10 @@ class World:
         shot = self.render(changed, view.context, part)
         assert shot.part_mask is not None
         large_enough = (shot.part_mask > 127).mean() >= 0.001 and 0.01 <= 1 - shot.oracle <= 0.7
-        if not large_enough or _shown(view.shot, shot, shot.part_mask) < 0.5:
+        if not large_enough or share_changed(view.shot, shot, shot.part_mask) < 0.5:
             return None
         return Take(view.number, f"{view.name}-part-{copy}", changed, view.context, shot, f"{view.key}~part-{copy}",
-                    "part-edit", view.name, shot.oracle, _change(view.shot, shot, shot.part_mask),
+                    "part-edit", view.name, shot.oracle, mean_change(view.shot, shot, shot.part_mask),
                     {"part": part})  # fmt: skip
 
     def context_edit(self, view: Take, copy: int = 0) -> Take:
@@ -250,7 +249,7 @@ class World:
                     key=self.key(number) + (f"~grid-{strength:.2f}" if strength else ""),
                     role="identity-edit" if strength else "real" if name == anchor else "context-edit",
                     parent=None if name == anchor else anchor,
-                    change=_change(plain, shot) if strength else None,
+                    change=mean_change(plain, shot) if strength else None,
                     about={"factor": factor, "factor_change": level, "identity_change": strength},
                 )  # fmt: skip
 
@@ -267,7 +266,7 @@ class World:
         for again in range(_TRIES):
             seed = int(np.random.default_rng([self.seed, number, 7, again]).integers(1 << 31))
             shot = self.render(identity.edited(Edit("all", STRENGTHS[1], seed)), context)
-            if (shown := _shown(plain, shot)) > least:
+            if (shown := share_changed(plain, shot)) > least:
                 best, least = seed, shown
             if least >= _SEEN:
                 break
@@ -326,34 +325,6 @@ def _between(a: Light, b: Light, amount: float) -> Light:
         return tuple(mix(p, q) for p, q in zip(x, y, strict=True)) if isinstance(x, tuple) else x + (y - x) * amount
 
     return Light(*(mix(getattr(a, n), getattr(b, n)) for n in ("direction", "colour", "strength", "ambient")))
-
-
-def _inside(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.bool_]:
-    """Where either picture shows the object, or within a mask."""
-    return (before.mask | after.mask) > 127 if where is None else where > 127
-
-
-def _change(before: Shot, after: Shot, where: Picture | None = None) -> float:
-    """Mean absolute difference of pixels (0..255) where either picture shows the object, or within a mask."""
-    inside = _inside(before, after, where)
-    if not inside.any():
-        return 0.0
-    return float(np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).mean())
-
-
-def _shown(before: Shot, after: Shot, where: Picture | None = None) -> float:
-    """Share of the same pixels that change by at least `_STEP` in some channel."""
-    inside = _inside(before, after, where)
-    if not inside.any():
-        return 0.0
-    moved = np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).max(-1)
-    return float((moved >= _STEP).mean())
-
-
-def _reshaped(before: Shot, after: Shot) -> float:
-    """Share of the two silhouettes that only one covers; a print that merely shifts leaves it at 0."""
-    either = ((before.mask | after.mask) > 127).sum()
-    return float(((before.mask ^ after.mask) > 127).sum() / max(int(either), 1))
 
 
 def _place(take: Take) -> int:
