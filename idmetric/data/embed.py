@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.values import first_few
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
@@ -124,8 +125,7 @@ class UnreadableError(ValueError):
     def __init__(self, manifest: Manifest, problems: Mapping[int, str]) -> None:
         names = manifest.column("id")
         lines = [f"{names[row]}: {reason}" for row, reason in problems.items()]
-        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        listed = "\n  ".join([*lines[:_SHOWN], *more])
+        listed = "\n  ".join(first_few(lines, _SHOWN))
         super().__init__(
             f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
         )
@@ -262,7 +262,8 @@ def _content(
     sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
     different = list(dict.fromkeys(sources.values()))
     found = dict(zip(different, pool.map(lambda pair: _key(pair, look.masked), different), strict=True))
-    keys, problems = {}, {}
+    keys: dict[int, str] = {}
+    problems: dict[int, str] = {}
     for row, pair in sources.items():
         (problems if isinstance(found[pair], Exception) else keys)[row] = str(found[pair])
     return keys, problems

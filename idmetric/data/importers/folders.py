@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
@@ -30,7 +31,7 @@ class Picture:
     path: PurePosixPath
     mask: PurePosixPath | None
 
-    def files(self, root: Path) -> dict[str, str | None]:
+    def files(self, root: Path) -> dict[str, Any]:
         """The columns path and mask of its row."""
         return {
             "path": str((root / self.path).absolute()),

@@ -15,6 +15,7 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.manifest.values import first_few
 from idmetric.io.settings import fail_or_skip
 
 # (items, total or None, name) -> the items, with progress shown
@@ -225,10 +226,8 @@ def run(job: Job) -> Manifest:
 
 def listed(problems: Sequence[str], what: str, shown: int = 10) -> str:
     """A text with the number of problems, the first few of them, and the option to skip them."""
-    lines = [f"{len(problems)} {what}:", *(f"  {p}" for p in problems[:shown])]
-    if len(problems) > shown:
-        lines.append(f"  and {len(problems) - shown} more")
-    return "\n".join([*lines, "fix them, or leave them out with --on-error skip"])
+    lines = [f"  {line}" for line in first_few(problems, shown)]
+    return "\n".join([f"{len(problems)} {what}:", *lines, "fix them, or leave them out with --on-error skip"])
 
 
 def where(source: Source, shard: Shard, number: int) -> str:

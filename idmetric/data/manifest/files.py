@@ -10,17 +10,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.rules import check_names
-from idmetric.data.manifest.schema import COLUMNS, SCHEMA, TYPES
-from idmetric.data.manifest.values import (
-    ManifestError,
-    as_array,
-    dump_all,
-    free_array,
-    is_binary,
-    json_reason,
-    plain,
-)
+from idmetric.data.manifest.rules import array_of, check_names
+from idmetric.data.manifest.schema import SCHEMA
+from idmetric.data.manifest.values import ManifestError, is_binary, json_reason, plain
 from idmetric.io.output import replacing, writing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -114,17 +106,7 @@ def _read_lines(path: Path) -> pa.Table:
 
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
     check_names(names, str(path))
-    columns = {}
-
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if name == "parameters":
-            values = dump_all(values, str(path))
-        columns[name] = (
-            as_array(values, TYPES[name], name, str(path)) if name in COLUMNS else free_array(values, name, str(path))
-        )
-
-    return pa.table(columns)
+    return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
 
 
 def _write_lines(table: pa.Table, path: Path, name: str) -> None:

@@ -18,6 +18,7 @@ from idmetric.data.manifest.values import (
     as_array,
     casts,
     dump_all,
+    free_array,
     is_binary,
     is_object,
     objects,
@@ -38,6 +39,13 @@ def table_of(rows: Sequence[Row], name: str, first: int) -> pa.Table:
         return pa.table({c: pa.array(columns[c], TYPES[c]) for c in COLUMNS}, schema=SCHEMA)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
         return pa.table({c: as_array(columns[c], TYPES[c], c, name, first) for c in COLUMNS}, schema=SCHEMA)
+
+
+def array_of(values: list[Any], column: str, name: str) -> pa.Array:
+    """The values of a column of the schema or a free column, in its type."""
+    if column == "parameters":
+        values = dump_all(values, name)
+    return as_array(values, TYPES[column], column, name) if column in COLUMNS else free_array(values, column, name)
 
 
 def check_names(names: Sequence[str], name: str) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.check import Fault
+from idmetric.data.manifest.lineage import VIEW_ROLES
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.values import first_few
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
-_SHOWN = 10
-_OWN = ("real", "context-edit")  # roles of unchanged identities
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,7 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
     for column, counts in s.counts.items():
         if set(counts) - {""} and (len(counts) > 1 or column in ("dataset", "split")):
             lines += ["", f"{column:<24} rows" + ("  identities" if column == "dataset" else "")]
-            lines += [_count_line(column, value, n, s) for value, n in list(counts.items())[:_SHOWN]]
-            if len(counts) > _SHOWN:
-                lines.append(f"  and {len(counts) - _SHOWN} more")
+            lines += [f"  {line}" for line in first_few([_count_line(column, v, n, s) for v, n in counts.items()])]
 
     lines += ["", "problems:" if found else "no problems found"]
     for problem in found:
@@ -147,13 +145,12 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
 
 
 def _count_line(column: str, value: str, rows: int, summary: Summary) -> str:
-    line = f"  {value or '(empty)':<20} {rows:>6}"
+    line = f"{value or '(empty)':<20} {rows:>6}"
     return line + (f"  {summary.identities_of.get(value, 0):>10}" if column == "dataset" else "")
 
 
 def _problem(what: str, cases: Sequence[str], serious: bool, shown: int = 3) -> Problem:
-    examples = (*cases[:shown], f"and {len(cases) - shown} more") if len(cases) > shown else tuple(cases)
-    return Problem(what, len(cases), examples, serious)
+    return Problem(what, len(cases), tuple(first_few(cases, shown)), serious)
 
 
 def _has(manifest: Manifest, column: str) -> NDArray[np.bool_]:
@@ -203,5 +200,5 @@ def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:
     """Identities of one image, except distractors and the like, which always have one."""
     owned = _images_of(manifest, keys)
     pairs = zip(manifest.column("identity"), manifest.column("role"), strict=True)
-    own = dict.fromkeys(i for i, role in pairs if i is not None and role in _OWN)
+    own = dict.fromkeys(i for i, role in pairs if i is not None and role in VIEW_ROLES)
     return [name for name in own if len(owned[name]) == 1]

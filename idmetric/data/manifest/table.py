@@ -30,9 +30,9 @@ except ImportError as error:  # pragma: no cover
     raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
-from idmetric.data.manifest.rules import checked, table_of, typed
-from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, TYPES, Row
-from idmetric.data.manifest.values import SHOWN, ManifestError, as_array, dump_all, free_array
+from idmetric.data.manifest.rules import array_of, checked, table_of, typed
+from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, Row
+from idmetric.data.manifest.values import SHOWN, ManifestError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -110,8 +110,6 @@ class Manifest:
         """
         chosen = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
-            if name not in self.table.column_names:
-                raise KeyError(f"no column {name!r}; there are {', '.join(self.table.column_names)}")
             options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
             chosen &= np.array([value in options for value in self.column(name)], dtype=bool)
         kept = self.take(chosen)
@@ -124,13 +122,7 @@ class Manifest:
             values = _each(given) if _is_sequence(given) else [given] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
-            if name == "parameters":
-                values = dump_all(values, "manifest")
-            array = (
-                as_array(values, TYPES[name], name, "manifest")
-                if name in COLUMNS
-                else free_array(values, name, "manifest")
-            )
+            array = array_of(values, name, "manifest")
             at = table.column_names.index(name) if name in table.column_names else -1
             table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
 

@@ -22,10 +22,14 @@ class ManifestError(ValueError):
 def refuse_rows(problems: list[tuple[int, str]], column: str, name: str) -> None:
     """Raise a `ManifestError` with these problems (row from 1, message), if there are any."""
     if problems:
-        lines = [f"row {number}, column {column!r}: {says}" for number, says in problems[:SHOWN]]
-        if len(problems) > SHOWN:
-            lines.append(f"and {len(problems) - SHOWN} more")
-        raise ManifestError(f"{name}: " + "; ".join(lines))
+        lines = [f"row {number}, column {column!r}: {says}" for number, says in problems]
+        raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
+
+
+def first_few(lines: Sequence[str], shown: int = SHOWN) -> list[str]:
+    """The first lines and, if there are more, a line with their number."""
+    more = len(lines) - shown
+    return [*lines[:shown], f"and {more} more"] if more > 0 else list(lines)
 
 
 def short(value: Any) -> str:

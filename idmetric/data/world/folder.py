@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from idmetric.data.manifest.table import COLUMNS, PATHS, SCHEMA, Manifest, ManifestError, Row
+from idmetric.data.manifest.values import first_few
 from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 
@@ -27,7 +28,6 @@ MANIFEST = "manifest.parquet"
 _SETTINGS = "world.json"
 _MAKING = ("[0-9]*/.[0-9]*-*", f".{_SETTINGS}-*", f".{MANIFEST}-*")
 _CHUNK = 16384  # rows held as objects at once, about
-_SHOWN = 10  # problems that an error lists
 _STRAY = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that systems leave in folders
 
 Values = dict[str, Any]
@@ -124,10 +124,9 @@ def _row(line: str, where: str, number: int) -> Values:
 def refuse_damaged(problems: Sequence[str]) -> None:
     """Raise a ValueError that lists the damaged files, if there are any."""
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise ValueError(
             "files of finished identities are damaged; delete the numbered folders that contain them and run the same "
-            "command again to render them:" + "".join(f"\n  {p}" for p in [*problems[:_SHOWN], *more])
+            "command again to render them:" + "".join(f"\n  {p}" for p in first_few(problems))
         )
 
 
