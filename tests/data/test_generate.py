@@ -121,6 +121,11 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.png"))}
 
 
+def made_by(task: Task, folder: Path) -> Manifest:
+    run(task, folder)
+    return collect(task, folder).manifest
+
+
 def table_of(task: Task, folder: Path) -> list[Any]:
     found = collect(task, folder)
     assert not found.missing
@@ -169,8 +174,7 @@ def test_a_task_gives_images_masks_and_their_history(name: str, tmp_path: Path) 
 def test_pixels_outside_the_mask_are_unchanged(name: str, tmp_path: Path) -> None:
     sources = pictures(tmp_path, size=(57, 43))
     task = TASKS[name](sources, engine(), WORDS)
-    run(task, tmp_path / "out")
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     for i in range(len(made)):
         before, after = np.asarray(sources.image(i)), np.asarray(made.image(i))
         column = "part_mask" if name == "identity" else "mask"
@@ -193,8 +197,7 @@ def test_pixels_outside_the_mask_are_unchanged(name: str, tmp_path: Path) -> Non
 def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 40)
     task = identity_task(sources, engine(), WORDS, seed=100)
-    run(task, tmp_path / "out")
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     assert made.column("seed") == list(range(100, 140))  # "seed + row_id"
     assert set(made.column("text")) == {"Photo of a mug", "Photo of a dog"}
     found = [row.parameters or {} for row in made]
@@ -251,8 +254,7 @@ def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeyp
 def test_relit_objects_shrink_by_up_to_a_third(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 2)
     task = relight_task(sources, engine(), WORDS, variants=12)
-    run(task, tmp_path / "out")
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     assert made.column("text") == ["mug"] * 24
     for i in range(24):
         before, after = sources.mask(i // 12), made.mask(i)
@@ -268,11 +270,9 @@ def test_large_images_come_out_at_512_and_small_ones_as_they_are(tmp_path: Path)
     large, small = pictures(tmp_path / "l", 1, (900, 600)), pictures(tmp_path / "s", 1, (90, 60))
     for sources, size in ((large, (768, 512)), (small, (90, 60))):
         task = distractor_task(sources, engine(), WORDS, side=256)
-        run(task, tmp_path / "out")
-        assert collect(task, tmp_path / "out").manifest.image(0).size == size
+        assert made_by(task, tmp_path / "out").image(0).size == size
     task = distractor_task(large, engine(), WORDS, side=256, out_side=0)
-    run(task, tmp_path / "out")
-    assert collect(task, tmp_path / "out").manifest.image(0).size == (900, 600)
+    assert made_by(task, tmp_path / "out").image(0).size == (900, 600)
 
 
 def test_sizes_to_work_at() -> None:
@@ -486,8 +486,7 @@ def test_phone_photos_and_deep_images_are_read_upright(tmp_path: Path) -> None:
     rows = [Row(n, f"{n}.png", mask="mask.png", category="mug") for n in ("phone", "deep", "alpha")]
     sources = Manifest.from_rows(rows, tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=32)
-    run(task, tmp_path / "out")
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     outside = np.asarray(mask) == 0
     for i in range(3):
         assert (np.asarray(made.image(i))[outside] == np.asarray(sources.image(i))[outside]).all()

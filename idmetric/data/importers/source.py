@@ -7,8 +7,6 @@ datasets with a card that breaks the loader (MVEB) can be read.
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,20 +16,16 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from idmetric.data.importers.files import ENDINGS, SourceError, open_table
 from idmetric.images.paths import walk as files_below
 from idmetric.io import json_file
-from idmetric.io.hints import install
 
-ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
+__all__ = ["Shard", "Source", "SourceError", "hub_files", "locate", "open_source", "read_json"]
+
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
-_BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
-
-
-class SourceError(ValueError):
-    """A dataset that cannot be imported; the message names file, row or column, and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +64,12 @@ class Source:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of all files, in order of appearance."""
-        return tuple(dict.fromkeys(name for shard in self.shards for name in _open(shard).columns))
+        return tuple(dict.fromkeys(name for shard in self.shards for name in open_table(shard.path).columns))
 
     @cached_property
     def count(self) -> int:
         """Number of rows."""
-        return sum(_open(shard).count() for shard in self.shards)
+        return sum(open_table(shard.path).count() for shard in self.shards)
 
     def locate(self, path: str) -> Path:
         """The file that a row names, relative to the root or, in local tables, absolute.
@@ -90,7 +84,7 @@ class Source:
         """Each row with these columns (None: all); a column that its file lacks is None."""
         wanted = self.columns if columns is None else tuple(columns)
         for shard in self.shards:
-            table = _open(shard)
+            table = open_table(shard.path)
             here = [c for c in wanted if c in table.columns]
             for row in table.rows(here):
                 yield shard, {c: row.get(c) for c in wanted}
@@ -234,118 +228,3 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-# Files
-
-
-@dataclass(frozen=True)
-class _Table:
-    columns: tuple[str, ...]
-    count: Callable[[], int]
-    rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
-
-
-def _open(shard: Shard) -> _Table:
-    kinds = {".parquet": _parquet, ".csv": _csv, ".jsonl": _lines}
-    read = _arrow if shard.path.is_dir() or shard.path.suffix == ".arrow" else kinds[shard.path.suffix]
-    try:
-        return read(shard.path)
-    except SourceError:
-        raise
-    except (OSError, ValueError) as error:  # pyarrow's errors are among them
-        raise SourceError(f"{shard.path}: not readable: {error}; fetch it again") from error
-
-
-def _parquet(path: Path) -> _Table:
-    import pyarrow.parquet as pq
-
-    # a small buffer instead of reading ahead: else all row groups come into memory with their images
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-    names = _class_names(file.schema_arrow)
-
-    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for batch in file.iter_batches(_BATCH, columns=list(columns)):
-            yield from (_named(row, names, path) for row in batch.to_pylist())
-
-    return _Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
-
-
-def _arrow(path: Path) -> _Table:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(f"{path}: Arrow files need datasets: {install('data')}") from error
-
-    whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
-    names = _class_names(whole.features.arrow_schema)
-
-    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        if not columns:
-            yield from ({} for _ in range(len(whole)))
-            return
-        for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
-            yield from (_named(row, names, path) for row in table.to_pylist())
-
-    return _Table(tuple(whole.column_names), lambda: len(whole), rows)
-
-
-def _csv(path: Path) -> _Table:
-    def records() -> Iterator[list[str]]:
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                yield from csv.reader(file)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise SourceError(f"{path}: not readable as CSV: {error}") from error
-
-    header = next(records(), [])
-
-    def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for number, fields in enumerate(records()):
-            if number == 0 or not fields:
-                continue
-            if len(fields) != len(header):
-                raise SourceError(f"{path}: row {number} has {len(fields)} fields, the header {len(header)}")
-            yield {name: value or None for name, value in zip(header, fields, strict=True)}
-
-    return _Table(tuple(header), lambda: sum(1 for _ in rows(())), rows)
-
-
-def _lines(path: Path) -> _Table:
-    def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-        with path.open(encoding="utf-8-sig") as file:
-            try:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        yield _line(line, number)
-            except UnicodeDecodeError as error:
-                raise SourceError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-
-    def _line(line: str, number: int) -> dict[str, Any]:
-        try:
-            row = json.loads(line)
-        except RecursionError as error:
-            raise SourceError(f"{path}: line {number} is not JSON: nested too deeply") from error
-        except ValueError as error:
-            raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise SourceError(f"{path}: line {number} is not an object of columns")
-        return row
-
-    columns = tuple(dict.fromkeys(name for row in rows(()) for name in row))
-    return _Table(columns, lambda: sum(1 for _ in rows(())), rows)
-
-
-def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Column -> names of its classes, where the Hub stores class labels as numbers."""
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
-    return {name: f["names"] for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
-
-
-def _named(row: dict[str, Any], names: dict[str, list[str]], path: Path) -> dict[str, Any]:
-    for column in names.keys() & row.keys():
-        number = row[column]
-        if number is not None and number >= len(names[column]):
-            raise SourceError(f"{path}, column {column!r}: class {number}, but it names only {len(names[column])}")
-        row[column] = None if number is None or number < 0 else names[column][number]
-    return row
