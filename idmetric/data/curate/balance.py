@@ -28,7 +28,7 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
     """Equal quotas of all datasets, except that small datasets give all their identities.
 
     ID-Sim, A.1 "Balanced sampling procedure", steps 1-3: every dataset gets a quota of total / N; datasets with fewer
-    identities give all of them, and the remainder is divided equally among the others, repeatedly. One pass from the
+    identities give all of them, and the remainder is divided equally among the rest, repeatedly. One pass from the
     smallest dataset to the largest does the same; the remainder of a division goes to the largest.
 
     Args:
@@ -117,7 +117,7 @@ def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
 def distinct(manifest: Manifest) -> Manifest:
     """Each image of an identity once, without rows that repeat its file or bytes (as in manifests of triplets).
 
-    The first of repeated rows stays and becomes the parent of rows that were made from the others.
+    The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
     first: dict[tuple[str | None, Hashable], str] = {}
     same: dict[str, str] = {}

@@ -77,7 +77,7 @@ def idsim(
     quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
     pairs = two_views(choose(kept, quotas, seed), seed)
     notes += _short(sum(quotas.values()), count)
-    out = _split_anew(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
+    out = _split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
     return Curated(out, applied, notes)
 
 
@@ -123,7 +123,7 @@ def nearid(
         without = kept.column("split").count(None)
         notes += [f"{without} images have no split and stay without one"] if without else []
     else:
-        kept = _split_anew(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
+        kept = _split_all(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
 
     return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
 
@@ -227,7 +227,7 @@ def splits_of(manifest: Manifest) -> str:
 
 
 def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
-    """The images that may be used for training, and notes about the others."""
+    """The images that may be used for training, and notes about the rest."""
     _refuse_splits(manifest, existing)
     given = [(s or "train").casefold() for s in manifest.column("split")]
     free = np.array([s in ("train", "training") for s in given], dtype=bool)
@@ -242,7 +242,7 @@ def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[s
     return manifest.take(free), notes
 
 
-def _split_anew(
+def _split_all(
     manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: list[str]
 ) -> Manifest:
     """`split` over all datasets together; warnings become notes, and errors explain missing identities."""

@@ -143,7 +143,7 @@ def plan(count: int, sampling: Sampling) -> list[range]:
 def places(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
     """Places of frames with these times (seconds) at the sampling's rate, and the clip's length in the same unit.
 
-    The last frame gets the average duration of the others.
+    The last frame gets the average duration of all earlier ones.
     """
     end = times[-1] + (times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps)
     at = np.floor(times * sampling.fps + 0.5).astype(np.int64)

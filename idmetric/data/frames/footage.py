@@ -4,7 +4,7 @@
     for frame in footage.read([0, 5, 10]):
         frame.image(), frame.objects()
 
-Masks may be a folder of images named like the frames, with gaps; images beside the frames (`0001.jpg`,
+Masks may be a folder of images named like the frames, with gaps; images next to the frames (`0001.jpg`,
 `0001_mask.png`); or a video of the same length.
 """
 
@@ -40,7 +40,7 @@ VOID = 255  # value of indexed masks for neither object nor background
 class FrameObject:
     """An object in a frame: its number (0: the only one), the share of the frame that it covers, and its mask (H, W).
 
-    Boxes have no mask; without annotation there is no coverage either.
+    Boxes have no mask; without annotation, the coverage is None too.
     """
 
     number: int
@@ -214,7 +214,7 @@ def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
     try:
         return read_mask(mask).numpy() >= 0.5
     except SeveralLabelsError as error:
-        advice = "--objects indexed makes each an object of its own"
+        advice = "--objects indexed makes each a separate object"
         raise SeveralLabelsError(error.source, f"{error.reason} For clips, {advice}.") from error
 
 

@@ -119,7 +119,7 @@ class CleanBackground:
         near = np.linalg.norm(pixels - _surface(pixels, rim, self.tolerance), axis=2) <= self.tolerance
         share = float(near[rim].mean())
         if share < self.clean:
-            raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth colour")
+            raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
         body = _largest(~_touching(near, rim))
         if not body.any():
             raise Rejected("the picture shows nothing but background")
@@ -194,7 +194,7 @@ class ClipSeg:
 
 
 def _regions(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Label (H, W) of each pixel's connected region (4 neighbours): 1, 2, ..., 0 outside the mask."""
+    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
     need("cv2")
     import cv2
 
@@ -233,14 +233,14 @@ def _surface(pixels: NDArray[np.float64], rim: NDArray[np.bool_], tolerance: flo
     """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
     y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in rim.shape), indexing="ij")
     terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
-    at, colours = terms[rim], pixels[rim]
-    kept = np.linalg.norm(colours - np.median(colours, axis=0), axis=1) <= 2 * tolerance
+    at, colors = terms[rim], pixels[rim]
+    kept = np.linalg.norm(colors - np.median(colors, axis=0), axis=1) <= 2 * tolerance
     fit = np.zeros((6, 3))
-    fit[0] = np.median(colours, axis=0)
+    fit[0] = np.median(colors, axis=0)
     for _ in range(3):
         if kept.sum() < 24:  # too few for 6 terms
             break
-        fit = np.linalg.lstsq(at[kept], colours[kept], rcond=None)[0]
-        kept = np.linalg.norm(colours - at @ fit, axis=1) <= tolerance
+        fit = np.linalg.lstsq(at[kept], colors[kept], rcond=None)[0]
+        kept = np.linalg.norm(colors - at @ fit, axis=1) <= tolerance
     surface: NDArray[np.float64] = terms @ fit
     return surface

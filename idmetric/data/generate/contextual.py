@@ -39,7 +39,7 @@ def contextual_task(
     Frames of one identity get different combinations of background and lighting. They are drawn without replacement
     from the combinations that suit the category's supercategory, and repeat once all are used. All frames of an
     identity have one scale mode, small or large. The new row keeps the identity, and its mask shows the object on its
-    canvas. Each row gets a background id of its own, because the same words give another picture each time; the words
+    canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
 
     Raises:

@@ -74,7 +74,7 @@ class Engine:
     place: Place = AUTO
 
     name: ClassVar[str] = ""
-    native: ClassVar[int] = 1024  # side of the square whose area it works best at
+    native: ClassVar[int] = 1024  # side of a square with the area that suits the engine best
     multiple: ClassVar[int] = 16  # sides must be divisible by it
     pipeline: ClassVar[str] = ""  # diffusers' class
     parts: ClassVar[Mapping[str, Any]] = {}  # components and options of the pipeline that differ from the weights'
@@ -231,7 +231,7 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
     image = image.convert("RGB")
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
-        raise Flat(f"{name} made one flat colour; if its numbers overflowed, --dtype float32 helps")
+        raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
     size = request.size or (request.image.size if request.image is not None else image.size)
     return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
 

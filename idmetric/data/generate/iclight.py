@@ -1,8 +1,8 @@
 """Light and background for an object, by IC-Light (ILGen, section 3.2), built from diffusers' Stable Diffusion 1.5.
 
-IC-Light (Zhang et al. 2025) is in no release of diffusers. Its text-conditioned model "fc" is a UNet whose first
-convolution takes 8 channels: the noisy latent and the latent of the object on grey. The published file holds what is to
-be added to the weights of a Stable Diffusion 1.5 UNet.
+IC-Light (Zhang et al. 2025) is in no release of diffusers. Its text-conditioned model "fc" is a UNet with 8 channels
+in its first convolution: the noisy latent and the latent of the object on gray. The published file holds offsets that
+are added to the weights of a Stable Diffusion 1.5 UNet.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def identity_task(
     most. The paper asks for sides divisible by 8; FLUX packs latents two by two, so the engine's 16 is used. The result
     is resized back and replaces the pixels of the partial mask; all other pixels stay exactly the same.
 
-    The new row is an identity of its own. Its mask is the object's, its part_mask the repainted part, and its oracle
+    The new row is a separate identity. Its mask is the object's, its part_mask the repainted part, and its oracle
     score the share of the object that was kept (NearID, section 3.4).
 
     Args:

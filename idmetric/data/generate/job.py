@@ -149,8 +149,8 @@ def require(manifest: Manifest, column: str, why: str) -> None:
 def child(parent: Row, role: str, job: Job, own: bool) -> dict[str, Any]:
     """Row values of an image that is made from another.
 
-    With `own`, it is a new identity on its parent's background; otherwise it keeps the identity and gets a background
-    id of its own.
+    With `own`, it is a new identity on its parent's background; otherwise it keeps the identity and gets a new
+    background id.
     """
     identity: str | None = parent.identity
     background: str | None = job.name

@@ -3,14 +3,14 @@
 The columns of MVEB are not documented, so they are recognized by names that such tables use:
 
     a query     qry_img_path, qry_image_path, query_image, ...; its instruction qry_inst, qry, query_text, ...
-    a target    tgt_img_path, pos_image_path, positive, ...: one image, or a list whose first is the right one
+    a target    tgt_img_path, pos_image_path, positive, ...: one image, or a list that starts with the right one
     negatives   neg_image_path, negative, ...: one image or a list
     or an image with an identity (and an instruction): identity, label, class_id, ...
 
 A query and its images form a group with the slots query, positive and negative, or with query and candidate (label 1
-for the right one, 0 for the others) if there is a list of targets to rank. Without a column of identities, identities
-stay empty, because two rows may show the same one. Every subset is a dataset of its own, named by the column `dataset`
-or by the file.
+for the right one, 0 for the rest) if there is a list of targets to rank. Without a column of identities, identities
+stay empty, because two rows may show the same one. Every subset becomes a separate dataset, named by the column
+`dataset` or by the file.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The split is the column `split`, else the published position, else the part of t
 row. A set that is stored in one part has no split, because the Hub calls any table "train".
 
 A positive's id is NAME/ID/view1. Its distractors have it as parent and share its background and mask, because a
-distractor shows the parent's scene with another object in the masked place. Each distractor is an identity of its own.
+distractor shows the parent's scene with another object in the masked place. Each distractor is a separate identity.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
     """The left and the right image of a composite, as PNG: two squares side by side with equal padding.
 
     The padding p follows from the size: width = 2 s + 3 p and height = s + 2 p give p = 2 height - width (16 in the
-    published set, for s = 512 and 1024). If width = 2 height, each square may have a frame of its own: 8 pixels on each
+    published set, for s = 512 and 1024). If width = 2 height, each square may have its own frame: 8 pixels on each
     side are cut if they are of one color.
 
     Raises:

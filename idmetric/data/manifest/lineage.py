@@ -70,7 +70,7 @@ def blocks(manifest: Manifest) -> NDArray[np.int64]:
     same image (an edit shows the scene of its parent, even if the parent is not in this manifest), or if they hold the
     same image (`image_keys`), as in tables that list a file under several names.
     """
-    # each image without an identity starts as a block of its own
+    # each image without an identity starts as a separate block
     identity = [name or f"\0{row}" for row, name in enumerate(manifest.column("identity"))]
     number = {name: k for k, name in enumerate(dict.fromkeys(identity))}
     root = list(range(len(number)))

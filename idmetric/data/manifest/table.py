@@ -47,7 +47,7 @@ class Manifest:
     """An immutable table of images: every change returns a new one.
 
     Args:
-        table: columns of `SCHEMA`, of which missing ones are empty, and free columns, whose names start with `x_`.
+        table: columns of `SCHEMA` (missing ones become empty) and free columns, which are named `x_...`.
         root: folder of relative paths.
         name: of the file, for messages.
 

@@ -104,7 +104,7 @@ class Assets:
 
     @cached_property
     def shapes(self) -> list[Mesh]:
-        """Meshes without a texture of their own."""
+        """Meshes without a texture."""
         loaded = (load_obj(p) for p in self._files("shapes/*.obj"))
         return [simplify(m) for m in loaded if m is not None]
 

@@ -1,4 +1,4 @@
-"""Named random streams: an edit redraws some choices of a design and leaves the others as they are."""
+"""Named random streams: an edit redraws some choices of a design and keeps the rest."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _print(draw: ImageDraw.ImageDraw, rng: Generator, cloth_color: Color) -> Non
 
 
 def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
-    """A coat with patches, spots, stripes, or of one colour."""
+    """A coat with patches, spots, stripes, or of one color."""
     tone = dice("natural", 0.9).random() < 0.75
     a, b = ((earthy if tone else color)(dice(f"colour {k}", w)) for k, w in enumerate((0.7, 0.5)))
     rng = dice("pattern")
@@ -240,7 +240,7 @@ def paint(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 
 def skin(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
-    """Peel of fruit: a colour with a blush, specks and streaks."""
+    """Peel of fruit: a color with a blush, specks and streaks."""
     base = dice("colour 0", 0.5)
     r, g, b = colorsys.hsv_to_rgb(base.uniform(-0.04, 0.33) % 1, base.uniform(0.5, 0.95), base.uniform(0.45, 0.95))
     blush_rng = dice("blush")
@@ -299,7 +299,7 @@ def glaze(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 
 def photo(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
-    """A cut-out of a photo, sometimes recoloured; paint where there are no photos."""
+    """A cut-out of a photo, sometimes with shifted hues; paint if there are no photos."""
     return cut(dice("cut"), photos) if len(photos) else paint(dice)
 
 

@@ -73,7 +73,7 @@ class Part:
         mesh: in the frame of the object: x right, y up, z towards the viewer, all of it within about [-0.5, 0.5].
         texture: (H, W, 3), with v = 0 at the bottom row.
         roughness, metallic: of the surface, 0..1.
-        region: (H, W) bool, true where the texture shows a label, which is a part of its own; None = no label.
+        region: (H, W) bool, true where the texture shows a label, which counts as a separate part; None = no label.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Pose:
 
 
 class Renderer:
-    """Draws square pictures of one size with an OpenGL context of its own; `renderer` shares one per process."""
+    """Draws square pictures of one size with its own OpenGL context; `renderer` shares one per process."""
 
     def __init__(self, size: int) -> None:
         self.size, self.fine = size, size * FINER

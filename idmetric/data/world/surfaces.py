@@ -164,10 +164,10 @@ def _recolor(texture: Texture, edit: Edit) -> Texture:
     sign = 1 if rng.random() < 0.5 else -1
     turned = shift_hue(texture, sign * 0.5 * edit.strength).astype(np.float32)
     spread = np.ptp(texture.astype(np.int16), axis=2)[..., None]
-    grey = np.clip(1 - spread / 50, 0, 1)  # a shift of hue would not change it visibly
+    gray = np.clip(1 - spread / 50, 0, 1)  # a shift of hue would not change it visibly
     bright = float(texture.mean()) > 127
     shift = (-1 if bright else 1) * 130 * edit.strength
-    changed: Texture = (turned + grey * shift).clip(0, 255).astype(np.uint8)
+    changed: Texture = (turned + gray * shift).clip(0, 255).astype(np.uint8)
     return changed
 
 
