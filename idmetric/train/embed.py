@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError
 from idmetric.io.prefetch import in_order
 from idmetric.models.embedder import Embedder
