@@ -449,7 +449,7 @@ def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Pa
         made(data.take([0]))
     with pytest.raises(ValueError, match="chunk = 0: it must be 1 or more"):
         Config(chunk=0)
-    with pytest.raises(ValueError, match="lr and temperature must be positive"):
+    with pytest.raises(ValueError, match="lr = 0: it must be above 0"):
         Config(lr=0)
     both = data.filter(dataset="d0", split="train")
     twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
