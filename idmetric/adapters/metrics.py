@@ -1,12 +1,12 @@
-"""torchmetrics `Metric`s: how alike generated images are to their references, and how well identities are found.
+"""torchmetrics `Metric`s: similarity of generated images to their references, and retrieval of identities.
 
     similarity = IdentitySimilarity(IDSim())
     for images, references in loader:
         similarity.update(images, references)
     similarity.compute()  # over all processes
 
-States are detached and reduced over processes as torchmetrics does. The model goes along with `.to(device)`, but is
-neither in `state_dict` nor copied by `clone` (so one model serves a whole MetricCollection): it is frozen.
+torchmetrics detaches the states and reduces them over processes. The model is frozen: `.to(device)` moves it, but
+`state_dict` leaves it out and `clone` does not copy it, so one model serves a whole MetricCollection.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ except ImportError as error:
 
 Self = TypeVar("Self", bound="_WithEmbedder")
 Aggregate = Literal["best", "mean"]
-# of each prediction its references: one for all, one for each, or several for each
+# references of the predictions: one for all, one for each, or several for each
 References = Images | Sequence[Sequence[ImageLike]]
 
 
 class _Shared:
-    """Holds a model so that nobody registers or copies it."""
+    """Hold a model without registering it as a submodule or copying it."""
 
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
@@ -54,11 +54,11 @@ class _Shared:
 
 
 class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types here
-    """Base of both metrics: a model next to the states."""
+    """Base of both metrics: holds a model next to the states."""
 
     is_differentiable = False
     full_state_update = False
-    _types: dict[str, torch.dtype]  # of states: lists of flat tensors, that all processes may have as many axes
+    _types: dict[str, torch.dtype]  # states are lists of flat tensors: all processes then have equally many axes
 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
@@ -83,7 +83,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
         return found
 
     def _sync_dist(self, *args: Any, **options: Any) -> None:
-        # of a process without images torchmetrics would gather floats with the others' integers
+        # torchmetrics would gather floats from a process without images and integers from the rest
         for name in self._types:
             setattr(self, name, [self._joined(name)])
         super()._sync_dist(*args, **options)
@@ -91,26 +91,26 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
         before = self.device
         found: Self = super()._apply(fn, exclude_state)
-        if self.device != before:  # .to("cuda"), by itself or within a larger module
+        if self.device != before:  # .to("cuda"), called here or on a larger module
             self.metric.to(self.device)
         return found
 
 
 class IdentitySimilarity(_WithEmbedder):
-    """Mean similarity (1 - distance) of images to their references; higher = more surely the same identities.
+    """Mean similarity (1 - distance) of images to their references; higher = more likely the same identities.
 
     Args:
-        metric: a model, or what `idmetric.load` takes.
+        metric: a model, or any argument of `idmetric.load`.
         distance: see `idmetric.distance`.
         value: "similarity", or "distance" (then lower is better).
-        aggregate: over several references of one image: to the nearest ("best") or the mean over all.
+        aggregate: with several references per image, take the nearest ("best") or the mean over all ("mean").
         reduction: "mean" over images, or "none": all values (N,), in the order of updates and processes.
-        outside: what becomes of pixels outside masks, see `Embedder.embed`.
+        outside: how pixels outside masks are filled, see `Embedder.embed`.
         batch_size: images per pass.
-        options: torchmetrics' own, such as `sync_on_compute`, `dist_sync_fn`, `process_group`.
+        options: options of torchmetrics, such as `sync_on_compute`, `dist_sync_fn`, `process_group`.
 
     Raises:
-        ValueError: for arguments of another name.
+        ValueError: if `distance`, `value`, `aggregate` or `reduction` is unknown.
     """
 
     def __init__(
@@ -136,14 +136,14 @@ class IdentitySimilarity(_WithEmbedder):
         self.distance, self.value, self.aggregate, self.reduction = check_name(distance), value, aggregate, reduction
         self.outside: Outside = outside
         self.batch_size = batch_size
-        # a value is four bytes: all are kept. The name differs by model and settings, for a MetricCollection takes
-        # metrics with equal states after the first batch for the same
+        # All values are kept: each takes four bytes. The state's name depends on model and settings, because a
+        # MetricCollection merges metrics that have equal states after the first batch.
         self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}_{_mark(self.metric)}"
         self._add(self._values, torch.float32)
 
     @property
     def higher_is_better(self) -> bool:
-        """Which way is better."""
+        """Whether a higher value is better."""
         return self.value == "similarity"
 
     def update(
@@ -159,13 +159,13 @@ class IdentitySimilarity(_WithEmbedder):
 
         Args:
             preds: images of any kind (see `idmetric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
-            target: a reference for each, or one for all; or a list with a list of references for each, or a tensor
+            target: one reference for each image or one for all; or several for each, as a list of lists or a tensor
                 (B, R, 3, H, W).
             masks, target_masks: subject masks in the same arrangement. mask_id: see `Embedder.embed`.
 
         Raises:
-            ImageReadError: for an image that cannot be read.
-            ValueError: if the numbers do not fit.
+            ImageReadError: if an image cannot be read.
+            ValueError: if the number of references or masks does not match the images.
         """
         patches = needs_patches(self.distance)
         with torch.no_grad():
@@ -186,7 +186,7 @@ class IdentitySimilarity(_WithEmbedder):
             raise ValueError("IdentitySimilarity has seen no images: call update first")
         if self.reduction == "none":
             return found
-        # in float64 on the CPU: MPS has none
+        # in float64 on the CPU, because MPS has no float64
         return found.cpu().double().mean().to(found.device, torch.float32)
 
     def _embed(self, images: Images, masks: Masks, patches: bool) -> Embedding:
@@ -199,7 +199,7 @@ class IdentitySimilarity(_WithEmbedder):
     def _references(
         self, target: References, masks: Any, count: int, patches: bool
     ) -> tuple[Embedding, list[list[int]]]:
-        """All references, and which of them are each image's."""
+        """Return all references, and the rows among them that belong to each image."""
         if isinstance(target, Tensor | np.ndarray) and target.ndim == 5:
             target = list(target)
         nested = isinstance(target, list | tuple) and any(not is_single(x) for x in target)
@@ -211,7 +211,7 @@ class IdentitySimilarity(_WithEmbedder):
         lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
         if len(lists) != count or not all(lists):
             raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        shared = masks is None or isinstance(masks, str | os.PathLike | Labelled)  # a folder of all masks
+        shared = masks is None or isinstance(masks, str | os.PathLike | Labelled)  # one folder holds all masks
         each = [masks] * count if shared else masks
         covers = [split_masks(m, x) for m, x in zip(each, lists, strict=True)]
         flat = [image for images in lists for image in images]
@@ -222,14 +222,14 @@ class IdentitySimilarity(_WithEmbedder):
 
 
 class IdentityRetrieval(_WithEmbedder):
-    """How well images of an identity find each other: every image queries all others by `cls` similarity.
+    """Retrieval of images of the same identity: every image queries all other images by `cls` similarity.
 
-    `compute` gives a dict: `mAP` (see `evaluate.ranking.average_precision`), and for each k `hit@k`, the share of
-    queries with an image of their identity among the k nearest (retrieval's "Recall@k"). Images whose identity no other
-    image has are distractors: they are found, but do not query.
+    `compute` returns a dict: `mAP` (see `evaluate.ranking.average_precision`), and for each k `hit@k`, the share of
+    queries with an image of their identity among the k nearest ("Recall@k" in retrieval). An image that shares its
+    identity with no other image is a distractor: queries may find it, but it is not a query.
 
     Args:
-        metric: a model, or what `idmetric.load` takes.
+        metric: a model, or any argument of `idmetric.load`.
         ks: depths of `hit@k`.
         outside, batch_size, options: as for `IdentitySimilarity`.
     """
@@ -266,10 +266,12 @@ class IdentityRetrieval(_WithEmbedder):
 
         Args:
             preds, masks, mask_id: as for `IdentitySimilarity.update`.
-            target: an identity for each: integers, or names.
+            target: the identity of each image, as integers or names.
 
         Raises:
-            ImageReadError, ValueError: as there.
+            ImageReadError: if an image cannot be read.
+            ValueError: if the number of identities does not match the images, or a tensor of identities is not (N,)
+                integers.
         """
         found = self.metric.embed(
             preds, masks=masks, mask_id=mask_id, outside=self.outside, batch_size=self.batch_size, patches=False
@@ -281,7 +283,7 @@ class IdentityRetrieval(_WithEmbedder):
         getattr(self, self._identities).append(names.to(self.device))
 
     def compute(self) -> dict[str, Tensor]:
-        """`mAP` and `hit@k`, scalars.
+        """Return `mAP` and `hit@k` as scalars.
 
         Raises:
             ValueError: if no two images show one identity.
@@ -297,20 +299,20 @@ class IdentityRetrieval(_WithEmbedder):
             relevant = identities[others] == identity
             if relevant.any():
                 scores = vectors[others] @ vectors[row]
-                each = [ranking.average_precision(scores, relevant)]
-                totals += [*each, *(ranking.hit_at_k(scores, relevant, k) for k in self.ks)]
+                hits = (ranking.hit_at_k(scores, relevant, k) for k in self.ks)
+                totals += [ranking.average_precision(scores, relevant), *hits]
                 queries += 1
         means = torch.tensor(totals / queries, dtype=torch.float32, device=self.device)
         return dict(zip(names, means, strict=True))
 
 
 def _mark(metric: Embedder) -> str:
-    """Tells models apart, the same in every process."""
+    """Return a hash of the model that is the same in every process."""
     return folder_name(metric.about()).rpartition(".")[2]
 
 
 def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:
-    """Identities as int64; names by a hash, the same in every process."""
+    """Return identities as int64; names become hashes that are the same in every process."""
     if isinstance(target, Tensor):
         if target.is_floating_point() or target.ndim != 1:
             raise ValueError(f"identities must be integers (N,), got {tuple(target.shape)} {target.dtype}")
