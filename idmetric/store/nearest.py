@@ -1,16 +1,19 @@
-"""Exact nearest neighbours by cosine: of a query in a table that may lie in files, and of an image of another identity.
+"""Exact nearest neighbours by cosine.
 
-Both searches go over the table a block at a time (a matrix product for each, or FAISS's flat index) and keep a
-shortlist by float32 similarity. The shortlist is measured again in float64, each pair on its own, and counts only once
-it provably beats all rows left out; else it is made twice as long. So FAISS and matrix products give the same rows and
-the same numbers, equal rows come in the order of the table, and memory does not grow with the table.
+`nearest` searches a table, which may lie in files; `nearest_other` finds the nearest images of other identities.
+
+Both go over the table a block at a time (by matrix products, or with FAISS's flat index) and keep a shortlist by
+float32 similarity. They measure each pair of the shortlist again in float64, and accept the answer once it provably
+beats all rows left out; otherwise they double the shortlist. FAISS and matrix products therefore give the same rows and
+the same numbers, and equal rows come in the order of the table. With matrix products, memory does not grow with the
+table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +41,10 @@ class Table(Protocol):
     def __len__(self) -> int: ...
 
     def blocks(self) -> Iterator[tuple[Ints, Single]]:
-        """All rows, a part at a time: their numbers (B,) and unit vectors (B, D)."""
+        """Yield all rows, a part at a time: their numbers (B,) and unit vectors (B, D)."""
 
     def rows(self, numbers: Ints) -> Single:
-        """The unit vectors (N, D) of some rows."""
+        """Return the unit vectors (N, D) of some rows."""
 
 
 class Held:
@@ -66,7 +69,7 @@ def unit(vectors: NDArray[np.floating]) -> Single:
     """Scale vectors (N, D) to length 1.
 
     Raises:
-        ValueError: for a vector that is zero or not finite.
+        ValueError: if a vector is zero or not finite.
     """
     wide = vectors.astype(np.float64)
     norm = np.linalg.norm(wide, axis=1, keepdims=True)
@@ -83,7 +86,7 @@ def distances(queries: Single, vectors: Single) -> Double:
 
 
 def cosines(query: Single, vectors: Single) -> Double:
-    """Cosines of a unit vector (D,) with others (N, D), in float64, each on its own."""
+    """Return the cosines of a unit vector (D,) with unit vectors (N, D), each computed on its own in float64."""
     found: Double = (query.astype(np.float64) * vectors).sum(1)
     return found
 
@@ -144,16 +147,16 @@ def nearest_other(
 
     Args:
         vectors: embeddings (N, D), of any length.
-        groups: (N,), equal for rows that are never each other's neighbours: identities, or families of them.
-            Sortable, within anchors and pool.
-        k: neighbours wanted, at least 1.
-        anchors, pool: row numbers; default all. Rows that are in neither may hold anything.
-        ceiling: leave out rows at least this similar: they likely show the same object under another name.
+        groups: (N,), identities or families of them; rows of equal group are never neighbours of each other. Values
+            must be sortable within anchors and pool.
+        k: number of neighbours, at least 1.
+        anchors, pool: row numbers; default all. Rows in neither of them may hold anything.
+        ceiling: leave out rows at least this similar, because they likely show the same object under another name.
         index: "exact" (matrix product), "faiss" (`IndexFlatIP`), or "auto": exact up to 50,000 rows in the pool.
-        progress: called with (anchors done, anchors in all).
+        progress: called with (anchors done, all anchors).
 
     Raises:
-        ValueError: for vectors that are zero or not finite, naming the first.
+        ValueError: if k is below 1, or a vector is zero or not finite; the message names the first one.
         ImportError: if FAISS is needed and missing.
     """
     if k < 1:
@@ -166,7 +169,7 @@ def nearest_other(
     used = np.union1d(anchors, pool)
     units = _unit_rows(vectors, used)
     at, inside = np.searchsorted(used, anchors), np.searchsorted(used, pool)
-    codes = np.unique(groups[used], return_inverse=True)[1]  # of these alone: a pool may be tiny, the manifest huge
+    codes = np.unique(groups[used], return_inverse=True)[1]  # only of used rows: a pool may be tiny, the manifest huge
     own, theirs = codes[at], codes[inside]
 
     def allowed(queries: Ints, rows: Ints, similarity: Double) -> NDArray[np.bool_]:
@@ -296,7 +299,8 @@ def _pieces(table: Table, size: int) -> Iterator[tuple[Ints, Single]]:
 
 
 def _by_faiss(index: Index, rows: int) -> bool:
-    if index not in ("auto", "exact", "faiss"):
+    """Whether `nearest` searches a table of this many rows with FAISS."""
+    if index not in get_args(Index):
         raise ValueError(f"unknown index {index!r}: choose auto, exact or faiss")
     if index == "exact" or (index == "auto" and rows <= EXACT_ROWS):
         return False
