@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints import format as checkpoint
@@ -20,7 +21,7 @@ from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
 from idmetric.io.settings import shown
-from idmetric.models import dinov3
+from idmetric.models import dinov3, efficientnet_lite
 from idmetric.models.embedder import Embedder
 
 Pool = Literal["auto", "cls", "avg", "head"]
@@ -246,6 +247,44 @@ def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Te
     return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
 
 
+def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Output of a whole convolutional encoder, with patch tokens from the feature maps of some of its stages.
+
+    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first stage's grid, and the
+    centred, unit-length vectors of each place are joined.
+
+    Args:
+        model, x: as in `last_tokens`.
+        stages: numbers of timm's feature stages (`model.feature_info`), the finest first.
+
+    Returns:
+        As `last_tokens`, with D of the patches as `stage_channels`.
+    """
+    if x.device.type == "cpu":
+        x = x.contiguous(memory_format=torch.channels_last)
+    final, maps = model.forward_intermediates(x, indices=list(stages), norm=False, output_fmt="NCHW")
+
+    rows, columns = maps[0].shape[-2:]
+    tokens = []
+    for found in maps:
+        resized = F.interpolate(found, (rows, columns), mode="bilinear", align_corners=False)
+        vectors = resized.flatten(2).transpose(1, 2)
+        tokens.append(F.normalize(vectors - vectors.mean(-1, keepdim=True), dim=-1))
+    return model.forward_head(final, pre_logits=True), torch.cat(tokens, -1), (rows, columns)
+
+
+def stage_channels(model: Any, stages: Sequence[int]) -> int:
+    """Channels of the patch tokens of `stage_tokens`.
+
+    Raises:
+        CheckpointError: if the encoder has no such stages.
+    """
+    known = getattr(model, "feature_info", [])
+    if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
+        raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
+    return sum(int(known[stage]["num_chs"]) for stage in stages)
+
+
 def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
     embed = model.patch_embed
     rows, columns = embed.dynamic_feat_size(x.shape[-2:]) if hasattr(embed, "dynamic_feat_size") else embed.grid_size
@@ -269,8 +308,9 @@ class Backbone(Embedder):
     """A frozen timm encoder, e.g. `Backbone("vit_base_patch16_dinov3.lvd1689m")`, as a baseline.
 
     Args:
-        source: timm's model name (weights from its Hub repository), a folder written by `save_pretrained`, or a Hub
-            repository with such files.
+        source: timm's model name (weights from its Hub repository), "efficientnet-lite0", "-lite1" or "-lite2" (weights
+            from an installed package, see `idmetric.models.efficientnet_lite`), a folder written by `save_pretrained`,
+            or a Hub repository with such files.
         pretrained: False for random weights (needs a timm name).
         image_size: input side in pixels; default: the model's own.
         pool: which global feature `cls` compares, see `final_tokens`.
@@ -314,6 +354,12 @@ class Backbone(Embedder):
                 weights = pretrained_file(name, hub)
             if weights is not None:
                 exact = revision_of(weights)
+        elif name in efficientnet_lite.FILES:
+            config = _timm_config(efficientnet_lite.timm_name(name), image_size, pool, dict(backbone_args or {}))
+            if pretrained and weights is None:
+                model = build(config.backbone, args=config.backbone_args, empty=True)
+                state = {f"backbone.{key}": value for key, value in efficientnet_lite.read_state(name, model).items()}
+                exact = revision_of(efficientnet_lite.weights_file(name))
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)

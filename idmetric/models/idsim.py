@@ -49,7 +49,9 @@ class IDSimConfig:
     final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
     normalised. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
     feature is then the mean of all, scaled to unit length. Neither paper nor release does so. Patches are always
-    those of the image itself. Transformers take no side but `image_size`. `preprocessing`: see `IDSim`.
+    those of the image itself. Transformers take no side but `image_size`. `patch_stages` are feature maps of a
+    convolutional backbone from which patches are taken (`backbones.stage_tokens`), with features="final"; () means
+    those of the last map. `preprocessing`: see `IDSim`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -64,9 +66,12 @@ class IDSimConfig:
     centre: bool = True
     mirror_sizes: tuple[int, ...] = ()
     preprocessing: Preprocessing = "standard"
+    patch_stages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         configs.check_mirror_sizes(self.mirror_sizes)
+        if self.patch_stages and self.features != "final":
+            raise ValueError(f"patch_stages = {self.patch_stages} needs features = 'final'")
 
 
 class Head(nn.Module):
@@ -185,7 +190,9 @@ class IDSim(Embedder):
         with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
             dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden, config.residual)
-            self.mlp_patch = Head(dim, config.hidden, config.residual)
+            stages = config.patch_stages
+            patch_dim = backbones.stage_channels(trunk, stages) if stages else dim
+            self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
@@ -193,7 +200,11 @@ class IDSim(Embedder):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
+        tokens: Callable[..., Any]
+        if self.settings.patch_stages:
+            tokens = partial(backbones.stage_tokens, stages=self.settings.patch_stages)
+        else:
+            tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
         unit = center_and_normalize if self.settings.centre else partial(F.normalize, dim=-1)
         features, patches, grid = tokens(self.backbone, x)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
@@ -212,7 +223,8 @@ class IDSim(Embedder):
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         found = asdict(self.settings)
-        for later in ("mirror_sizes", "preprocessing"):  # without them, files are as before: their hash stays
+        # without them, files are as before: their hash stays
+        for later in ("mirror_sizes", "preprocessing", "patch_stages"):
             if found[later] == IDSimConfig.__dataclass_fields__[later].default:
                 del found[later]
         return found

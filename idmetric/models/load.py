@@ -13,6 +13,7 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.io.hints import did_you_mean
+from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.embedder import Embedder
 
 # model_type of config.json -> its class
@@ -31,7 +32,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     Args:
         source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
-            such files, or "timm:NAME" for a frozen `Backbone`.
+            such files, "timm:NAME" for a frozen `Backbone`, or "efficientnet-lite0" (also 1, 2), which needs no Hub.
         options: passed to the class, e.g. device, dtype, revision, preprocessing.
 
     Raises:
@@ -41,6 +42,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     name = os.fspath(source)
     if name.startswith("timm:"):
         return _open("backbone", name.removeprefix("timm:"), options)
+    if name in EFFICIENTNET_LITE:
+        return _open("backbone", name, options)
     if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():
         return _open("idsim", name, options)
     if name in released.NEARID:
@@ -48,7 +51,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     if name in released.models():
         return _open("qwen2_5_vl", name, options)
     if "/" not in name and not Path(name).is_dir():
-        known = ["tiny", *released.models()]
+        known = ["tiny", *released.models(), *EFFICIENTNET_LITE]
         raise CheckpointError(
             f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, an existing folder, or owner/name on the "
             f"Hub{did_you_mean(name, known)}"

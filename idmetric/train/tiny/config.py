@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.checkpoints.config import check_mirror_sizes
+from idmetric.models.efficientnet_lite import timm_name
 from idmetric.models.idsim import IDSimConfig
 from idmetric.train.options import option
 from idmetric.train.processes import Precision
@@ -18,13 +19,22 @@ from idmetric.train.tiny.photos import spread
 RESNET_18 = (2, 2, 2, 2)
 
 
-MODEL = IDSimConfig(
+# input sides are larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
+_RESNET = IDSimConfig(
     backbone="resnet18",
-    image_size=176,  # larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
+    image_size=176,
     hidden=256,
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
     backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
+)
+_LITE = IDSimConfig(
+    image_size=224,
+    hidden=256,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    features="final",
+    patch_stages=(3, 4),
 )
 
 
@@ -36,15 +46,20 @@ class Config:
     cache: str = option(
         "", "file of all groups' images, and of photos next to it, made if not there; default: in --out"
     )
-    photo_share: float = option(0.3, "share of a step's groups that are cut from the photos, if there are photos")
+    photo_share: float = option(0.25, "share of a step's groups that are cut from the photos, if there are photos")
     pasted: float = option(0.5, "share of those that show a part of their photo, pasted onto other photos")
+    labelled: tuple[str, ...] = option((), "folders with one subfolder of photos for each identity, for further groups")
+    labelled_share: float = option(0.25, "share of a step's groups that show labelled photos, if there are any")
+    recolored: float = option(
+        0.5, "share of the groups from photos and labelled photos in which the twin is the identity in other colors"
+    )
     photo_size: int = option(256, "side in pixels at which photos are kept")
     views: int = option(3, "contexts of a group; identities with fewer views are left out")
     shown: int = option(2, "of them, in a step")
     stored_size: int = option(144, "side in pixels at which images are kept")
-    steps: int = option(3000, "optimiser steps")
-    batch_size: int = option(64, "groups per step")
-    lr: float = option(2e-3, "peak learning rate, of AdamW with cosine decay")
+    steps: int = option(1500, "optimiser steps")
+    batch_size: int = option(32, "groups per step")
+    lr: float = option(3e-4, "peak learning rate, of AdamW with cosine decay; 2e-3 for a ResNet")
     weight_decay: float = option(0.05, "of weight matrices")
     warmup: int = option(100, "steps of linear warm-up")
     max_grad_norm: float = option(1.0, "largest norm of the gradient")
@@ -56,11 +71,14 @@ class Config:
     large_size: int = option(128, "pixels in training")
     small_size: int = option(96, "pixels in its first part, which is cheaper so")
     small_part: float = option(0.7, "that part of the steps")
-    init: str = option("", "weights to start from: tiny, or the folder of an earlier run; empty = new ones")
+    backbone: Literal["efficientnet-lite0", "efficientnet-lite2", "resnet18"] = option(
+        "efficientnet-lite0", "EfficientNet-Lite starts from ImageNet weights, a ResNet-18 from new ones"
+    )
+    init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
-    image_size: int = option(176, "side of the trained model's input")
-    mirror_sizes: tuple[int, ...] = option((144,), "sides at which it additionally sees the mirrored image")
+    image_size: int = option(0, "side of the trained model's input; 0 = 224, or 176 for a ResNet")
+    mirror_sizes: tuple[int, ...] = option((), "sides at which it additionally sees the mirrored image")
     seed: int = option(0, "all random numbers follow from it")
     precision: Precision = option("bf16", "mixed precision")
     save_every: int = option(100, "steps between checkpoints")
@@ -70,7 +88,7 @@ class Config:
     def __post_init__(self) -> None:
         if not 2 <= self.shown <= self.views:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
-        for name in ("mirrored", "photo_share", "pasted"):
+        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored"):
             if not 0 <= (given := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
@@ -82,24 +100,43 @@ class Config:
             )
         if self.photo_size < 1:
             raise ValueError(f"photo_size = {self.photo_size}: photos are kept at 1 pixel or more")
-        if self.photos and self.photo_share:
-            if len(photo_places(self)) == self.batch_size:
-                raise ValueError(f"photo_share = {self.photo_share}: rendered groups are needed too")
-            if not len(photo_places(self)):
-                raise ValueError(f"photo_share = {self.photo_share} of a batch of {self.batch_size} holds no group")
+        kinds = sources(self)
+        if not (kinds == RENDERED).any():
+            raise ValueError("photo_share and labelled_share leave no group of a batch to rendered identities")
+        for name, given, kind in (("photo", self.photos, PHOTOS), ("labelled", self.labelled, LABELLED)):
+            part = getattr(self, f"{name}_share")
+            if given and part and not (kinds == kind).any():
+                raise ValueError(f"{name}_share = {part} of a batch of {self.batch_size} holds no group")
+
+    @property
+    def model(self) -> IDSimConfig:
+        """The model that is trained."""
+        if self.backbone == "resnet18":
+            args = {**_RESNET.backbone_args, "channels": self.channels}
+            if self.layers != RESNET_18:  # models and runs from before there was this setting keep their hash
+                args["layers"] = self.layers
+            made = replace(_RESNET, backbone_args=args)
+        else:
+            made = replace(_LITE, backbone=timm_name(self.backbone))
+        return replace(made, image_size=self.image_size or made.image_size, mirror_sizes=self.mirror_sizes)
 
 
 SMOKE: Mapping[str, Any] = {
-    "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48, "mirror_sizes": (32,),
+    "backbone": "resnet18", "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48,
+    "mirror_sizes": (32,),
     "large_size": 48, "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
 }  # fmt: skip
 
 
-def photo_places(config: Config) -> NDArray[np.int64]:
-    """Which of a step's groups are cut from photos: evenly spread, for all processes to have about as many."""
-    return np.flatnonzero(spread(config.batch_size, config.photo_share if config.photos else 0.0))
+RENDERED, PHOTOS, LABELLED = 0, 1, 2
 
 
-def rendered_places(config: Config) -> NDArray[np.int64]:
-    """The others."""
-    return np.delete(np.arange(config.batch_size), photo_places(config))
+def sources(config: Config) -> NDArray[np.int64]:
+    """Where each of a step's groups comes from, (batch_size,), evenly spread: all processes get about as many."""
+    kinds = np.full(config.batch_size, RENDERED)
+    photos = config.photo_share if config.photos else 0.0
+    kinds[spread(config.batch_size, photos)] = PHOTOS
+    if config.labelled and photos < 1:
+        free = np.flatnonzero(kinds == RENDERED)
+        kinds[free[spread(len(free), min(1.0, config.labelled_share / (1 - photos)))]] = LABELLED
+    return kinds

@@ -19,7 +19,7 @@ from idmetric.io.output import clear_leftovers, replacing, take_space, writing
 from idmetric.io.prefetch import in_order
 from idmetric.train.batches import Pictures, batch_rows
 from idmetric.train.state import TrainError
-from idmetric.train.tiny.config import Config, rendered_places
+from idmetric.train.tiny.config import RENDERED, Config, sources
 from idmetric.train.tiny.photos import photo_files
 
 Images = NDArray[np.uint8]
@@ -68,11 +68,13 @@ def groups_of(data: Manifest, views: int) -> Groups:
 
 def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
     """The settings with the photos that `check` (`idmetric.train.batches.check`) leaves, file by file."""
-    files = photo_files(config.photos)
-    if not files:
-        return config
-    rows = [Row(None, str(path.absolute()), id=f"photo {k}") for k, path in enumerate(files, 1)]
-    return replace(config, photos=tuple(check(Manifest.from_rows(rows)).column("path")))
+    left = {}
+    for name, folders in (("photos", config.photos), ("labelled", config.labelled)):
+        files = photo_files(folders, f"--{name}")
+        if files:
+            rows = [Row(None, str(path.absolute()), id=f"{name} {k}") for k, path in enumerate(files, 1)]
+            left[name] = tuple(check(Manifest.from_rows(rows)).column("path"))
+    return replace(config, **left)
 
 
 def store(path: Path, data: Manifest, groups: Groups, config: Config) -> None:
@@ -100,7 +102,7 @@ def _fill(part: Path, data: Manifest, groups: Groups, config: Config) -> None:
 
 def drawn(count: int, step: int, config: Config) -> NDArray[np.int64]:
     """The rendered groups of a step, in the order of the file."""
-    return np.sort(batch_rows(step, count, len(rendered_places(config)), config.seed))
+    return np.sort(batch_rows(step, count, int((sources(config) == RENDERED).sum()), config.seed))
 
 
 def contexts_drawn(rows: NDArray[np.int64], step: int, config: Config) -> NDArray[np.int64]:

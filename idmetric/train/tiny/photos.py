@@ -40,8 +40,10 @@ _FINER = 2  # pixels are drawn at twice the size, and averaged: photos and parts
 _SOFT = 0.06  # width of the outline's edge, as a part of the radius
 
 
-def photo_files(folders: Sequence[str]) -> list[Path]:
+def photo_files(folders: Sequence[str], option: str = "--photos") -> list[Path]:
     """Images below some folders, in order of their names, each once; a file stands for itself.
+
+    `option` is how messages name the folders' source.
 
     Raises:
         ValueError: if a folder holds none.
@@ -51,7 +53,7 @@ def photo_files(folders: Sequence[str]) -> list[Path]:
         path = Path(folder)
         files = [path] if path.is_file() else [file for file in walk(path) if is_image(file)]
         if not files:
-            raise ValueError(f"--photos {folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
+            raise ValueError(f"{option} {folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
         found += files
     return list({path.resolve(): path for path in found}.values())
 

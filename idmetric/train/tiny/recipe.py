@@ -1,19 +1,24 @@
-"""IDSim("tiny"), the embedded model: a small ResNet trained from scratch on rendered identities.
+"""IDSim("tiny"), the embedded model: EfficientNet-Lite0 fine-tuned from ImageNet weights on rendered identities.
 
     idmetric data world --out world --identities 7000 --size 144 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed \\
         --assets DATA/train --workers 0
     idmetric train tiny --data world/manifest.parquet --out run/ \\
-        --photos DATA/train/produce DATA/train/backgrounds DATA/train/textures
+        --photos DATA/train/produce DATA/train/backgrounds DATA/train/textures \\
+        --labelled DATA/train/cats DATA/train/fruit DATA/train/figures DATA/train/statues
 
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
 from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
 of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut from single photos instead
-(`idmetric.train.tiny.photos`), for the statistics of real cameras.
+(`idmetric.train.tiny.photos`), for the statistics of real cameras. With --labelled another part shows photos of
+labelled identities. In a share of both kinds, the twin is the identity in other colors.
+
+The ImageNet weights come with the extra `tiny` (`idmetric.models.efficientnet_lite`). BatchNorm keeps their statistics,
+which small batches of rendered images would spoil.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), and
-the photos into `groups.npy.photos.npy`; both may be deleted afterwards, and --cache names another place, for several
-runs, of which one makes them. BatchNorm sees the images of one process, so that several processes train a little
-differently from one. docs/reports/tiny.md has the measurements.
+the photos into `groups.npy.photos.npy` and `groups.npy.labelled.npy`. All may be deleted afterwards, and --cache names
+another place, for several runs, of which one makes them. A ResNet's BatchNorm sees the images of one process, so several
+processes train a little differently from one. docs/reports/tiny.md has the measurements.
 """
 
 from __future__ import annotations
@@ -26,26 +31,30 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from idmetric.checkpoints.revision import revision_of
 from idmetric.data.manifest.table import Manifest
+from idmetric.models import efficientnet_lite
 from idmetric.models.idsim import IDSim
 from idmetric.train.batches import share
 from idmetric.train.processes import Processes
 from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
 from idmetric.train.state import TrainError
 from idmetric.train.tiny.augment import augment, mirror
-from idmetric.train.tiny.config import MODEL, RESNET_18, Config, photo_places, rendered_places
+from idmetric.train.tiny.config import LABELLED, PHOTOS, RENDERED, RESNET_18, Config, sources
 from idmetric.train.tiny.config import SMOKE as SMOKE
 from idmetric.train.tiny.data import (
     CACHE,
+    Images,
     contexts_drawn,
     digest,
     drawn,
@@ -57,8 +66,10 @@ from idmetric.train.tiny.data import (
 )
 from idmetric.train.tiny.data import checked as checked
 from idmetric.train.tiny.data import smoke_data as smoke_data
+from idmetric.train.tiny.labelled import draw_labelled, labelled_photos, shrink
 from idmetric.train.tiny.loss import global_loss, patch_loss
 from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
+from idmetric.train.tiny.recolor import recolor
 from idmetric.train.validate import measurable, validation
 
 
@@ -87,9 +98,36 @@ def take_over(model: IDSim, source: str) -> str:
     extra = own.keys() - given.keys()
     starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
     if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in extra):
-        raise TrainError(f"--init {source}: its layers are not those of this run (--channels, --layers)")
+        raise TrainError(f"--init {source}: its layers are not those of this run (--backbone, --channels, --layers)")
     model.load_state_dict({k: v.float() for k, v in other.state_dict().items()}, strict=False)
     return other.revision
+
+
+def published_start(model: IDSim, backbone: str) -> str:
+    """Start from a backbone's published weights, with heads that change no feature; returns their revision.
+
+    A ResNet keeps its new weights, and the revision is "".
+
+    Raises:
+        idmetric.checkpoints.errors.CheckpointError: if the package with the weights is not installed.
+    """
+    if backbone not in efficientnet_lite.FILES:
+        return ""
+    trunk: Any = model.backbone
+    trunk.load_state_dict(efficientnet_lite.read_state(backbone, trunk))
+    for head in (model.mlp_cls, model.mlp_patch):
+        assert head.beta_logit is not None
+        nn.init.zeros_(head.fc2.weight)
+        nn.init.zeros_(head.fc2.bias)
+        nn.init.constant_(head.beta_logit, 4.0)  # passes 98 % of the features on
+    return revision_of(efficientnet_lite.weights_file(backbone))
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    """Let BatchNorm use its stored statistics, in training too; its weights still learn."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
 
 
 def _blocks(names: Iterable[str]) -> set[tuple[int, int]]:
@@ -111,28 +149,27 @@ class Tiny:
         self.rank, self.count = processes.rank, processes.count
         self.groups = groups_of(self.data, config.views)
         self.identities = identity_numbers(self.data, self.groups)
-        self.files = photo_files(config.photos) if len(photo_places(config)) else []
+        self.sources = sources(config)
+        self.files = photo_files(config.photos) if PHOTOS in self.sources else []
         self.families = families(self.files)
+        self.labelled = labelled_photos(config.labelled if LABELLED in self.sources else (), config.shown)
         measures = measurable(held_out) if len(held_out) else []
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
         torch.manual_seed(config.seed)
-        args = {**MODEL.backbone_args, "channels": config.channels}
-        if config.layers != RESNET_18:  # models and runs from before there was this setting keep their hash
-            args["layers"] = config.layers
-        made = replace(MODEL, image_size=config.image_size, backbone_args=args, mirror_sizes=config.mirror_sizes)
-        self.model = IDSim(made, device=processes.device)
-        start = take_over(self.model, config.init) if config.init else ""
+        self.model = IDSim(config.model, device=processes.device)
+        given = config.init
+        start = take_over(self.model, given) if given else published_start(self.model, config.backbone)
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         every = self.data.column("id")
         names = [every[row] for row in self.groups.ravel()]
         settings = {
             k: v
             for k, v in asdict(config).items()
-            if k not in ("cache", "photos", "init", "save_every", "validate_every", "log_every")
+            if k not in ("cache", "photos", "labelled", "init", "save_every", "validate_every", "log_every")
         }
-        if "layers" not in args:
+        if config.layers == RESNET_18:  # runs from before there was this setting resume
             del settings["layers"]
         if start:
             settings["init"] = start  # by content: a folder may change
@@ -141,6 +178,7 @@ class Tiny:
             "groups": len(self.groups),
             "data": digest(names),
             "photos": photo_digest(self.files, self.families),
+            "labelled": photo_digest(self.labelled.files, [[int(k)] for k in self.labelled.identities]),
         }
         share(config.batch_size, processes.rank, processes.count)
 
@@ -149,23 +187,23 @@ class Tiny:
         self.cache = Path(self.config.cache or out / CACHE)
         self.processes.on_main(self._store)
         count = len(np.load(self.cache, mmap_mode="r"))
-        cut_out = len(photo_places(self.config))
-        if count + cut_out < self.config.batch_size:
-            more = f" with {cut_out} from photos" if cut_out else ""
+        needed = int((self.sources == RENDERED).sum())
+        if count < needed:
+            more = f", {needed} of them rendered" if needed < self.config.batch_size else ""
             raise TrainError(f"{count} groups do not fill a batch of {self.config.batch_size}{more}: give more data")
 
-    @property
-    def photo_cache(self) -> Path:
-        """The file of the photos."""
-        return self.cache.with_name(f"{self.cache.name}.photos.npy")
+    def photo_cache(self, kind: str) -> Path:
+        """The file of the photos, kind "photos" or "labelled"."""
+        return self.cache.with_name(f"{self.cache.name}.{kind}.npy")
 
     def _store(self) -> None:
         config = self.config
         decisive = ("data", "views", "stored_size", "groups")
         self._keep(self.cache, decisive, lambda path: store(path, self.data, self.groups, config))
-        if self.files:
-            made = partial(store_photos, files=self.files, size=config.photo_size)
-            self._keep(self.photo_cache, ("photos", "photo_size"), made)
+        for kind, files in (("photos", self.files), ("labelled", self.labelled.files)):
+            if files:
+                made = partial(store_photos, files=files, size=config.photo_size)
+                self._keep(self.photo_cache(kind), (kind, "photo_size"), made)
 
     def _keep(self, path: Path, decisive: Sequence[str], make: Callable[[Path], None]) -> None:
         """Make a file, unless it is there; the note next to it names its data and settings."""
@@ -207,7 +245,7 @@ class Tiny:
         images = np.empty((len(own), 2, config.shown, size, size, 3), np.uint8)
         identities = np.empty((config.batch_size, 2), np.int64)
 
-        photos, rendered = photo_places(config), rendered_places(config)
+        rendered, photos, labelled = (np.flatnonzero(self.sources == kind) for kind in (RENDERED, PHOTOS, LABELLED))
         groups = np.load(self.cache, mmap_mode="r")
         rows = drawn(len(groups), step, config)
         identities[rendered] = self.identities[rows]
@@ -215,22 +253,46 @@ class Tiny:
             if place in own:
                 images[place - own.start] = groups[row][:, contexts]
 
+        first = int(self.identities.max()) + 1
         if len(photos):
             cuts = self.cuts(step)
-            identities[photos] = self.identities.max() + 1 + cuts.photos
+            identities[photos] = first + cuts.photos
             mine = slice(*np.searchsorted(photos, (own.start, own.stop)))
-            images[photos[mine] - own.start] = cut(np.load(self.photo_cache, mmap_mode="r"), cuts[mine], size)
+            images[photos[mine] - own.start] = cut(np.load(self.photo_cache("photos"), mmap_mode="r"), cuts[mine], size)
+
+        first += len(self.files)
+        if len(labelled):
+            rng = np.random.default_rng([config.seed, 8, step])
+            shown = draw_labelled(self.labelled, len(labelled), config.shown, rng)
+            identities[labelled] = first + self.labelled.identities[shown[:, :, 0]]
+            mine = slice(*np.searchsorted(labelled, (own.start, own.stop)))
+            stored = np.load(self.photo_cache("labelled"), mmap_mode="r")
+            images[labelled[mine] - own.start] = shrink(stored[shown[mine]], size)
+
+        self._recolor(images, identities, first + len(self.labelled.files), step)
         return {"images": torch.from_numpy(images), "identities": torch.from_numpy(identities), "step": step}
+
+    def _recolor(self, images: Images, identities: NDArray[np.int64], first: int, step: int) -> None:
+        """Show some twins as the identity in other colors, as identities from number `first`."""
+        own = share(self.config.batch_size, self.rank, self.count)
+        chosen = np.random.default_rng([self.config.seed, 9, step]).random(self.config.batch_size)
+        for place in np.flatnonzero((self.sources != RENDERED) & (chosen < self.config.recolored)):
+            identities[place, 1] = first + place
+            if place in own:
+                group = images[place - own.start]
+                group[1] = recolor(group[0], np.random.default_rng([self.config.seed, 10, step, place]))
 
     def cuts(self, step: int) -> Cuts:
         """What a step's groups from photos show."""
         config = self.config
         rng = np.random.default_rng([config.seed, 7, step])
-        return draw_cuts(self.families, len(photo_places(config)), config.shown, rng, config.pasted)
+        return draw_cuts(self.families, int((self.sources == PHOTOS).sum()), config.shown, rng, config.pasted)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Both terms of Eq. 1 on the whole batch, gathered from all processes."""
         config, step, images = self.config, batch["step"], self.processes.place(batch["images"])
+        if config.backbone != "resnet18":
+            freeze_statistics(self.model)
         size = config.small_size if step < config.small_part * config.steps else config.large_size
         # every step draws from its own seed, so that a resumed run sees the same images
         generator = torch.Generator().manual_seed((config.seed * 1_000_000 + step) + (self.processes.rank << 40))
@@ -245,8 +307,8 @@ class Tiny:
         tokens = self.processes.gather(out.patches.float().view(*images.shape[:3], *out.patches.shape[1:]))
         identities = self.processes.place(batch["identities"])  # of all processes
         first = global_loss(features, config.temperature, identities)
-        # photos beside photos, for the next groups' identities are the negatives: those of its own kind are harder
-        order = torch.from_numpy(np.append(rendered_places(config), photo_places(config))).to(tokens.device)
+        # groups of one kind in a row: the next groups give the negatives, which are harder of the same kind
+        order = torch.from_numpy(np.argsort(self.sources, kind="stable")).to(tokens.device)
         second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, identities[order])
         loss = first + config.patch_weight * second
         self.processes.backward(loss)
