@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ def groups_of(data: Manifest, views: int) -> Groups:
 
 def checked(config: Config, check: Callable[[Manifest], Manifest]) -> Config:
     """The settings with the photos that `check` (`idmetric.train.batches.check`) leaves, file by file."""
-    left = {}
+    left: dict[str, Any] = {}
     for name, folders in (("photos", config.photos), ("labelled", config.labelled)):
         files = photo_files(folders, f"--{name}")
         if files:

@@ -276,7 +276,7 @@ class Tiny:
         """Show some twins as the identity in other colors, as identities from number `first`."""
         own = share(self.config.batch_size, self.rank, self.count)
         chosen = np.random.default_rng([self.config.seed, 9, step]).random(self.config.batch_size)
-        for place in np.flatnonzero((self.sources != RENDERED) & (chosen < self.config.recolored)):
+        for place in np.flatnonzero((self.sources != RENDERED) & (chosen < self.config.recolored)).tolist():
             identities[place, 1] = first + place
             if place in own:
                 group = images[place - own.start]
