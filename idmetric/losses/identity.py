@@ -7,13 +7,14 @@ The references are embedded once. With d_ir the metric's distance of image i to 
 to 1, image i has the loss sum_r w_r d_ir (`aggregate="mean"`) or min_r d_ir ("min"); the batch is reduced as in torch's
 losses. Lower = more surely the same identity; gradients reach the pixels, never the metric.
 
-Of the metric, the loss keeps a module of its own over the same memory: frozen and in eval mode, whatever the caller
-does with theirs, and changes no flag of the caller's. It is not a submodule: state_dict, parameters(), optimisers and
-DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers and not in state_dict either:
-build the loss again where training resumes. A metric that is trained on leaves the embedded references behind.
+The loss holds a separate module that shares the metric's memory. It stays frozen and in eval mode, whatever the caller
+does with the metric, and the loss changes no flag of the caller's module. It is not a submodule: state_dict,
+parameters(), optimizers and DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers
+outside state_dict: build the loss again when training resumes. If the metric is trained further, the embedded
+references become outdated.
 
-A low loss is not proof of a like image: free pixels find noise that pleases any network. Train what can only make
-images (a generator, a LoRA), and judge by another model than the one trained on (docs/loss.md).
+A low loss does not prove that the images look alike: optimizing free pixels finds noise that satisfies any network.
+Train a model that can only make images (a generator, a LoRA), and evaluate with a different model (docs/loss.md).
 """
 
 from __future__ import annotations
@@ -63,24 +64,25 @@ class IdentityLoss(nn.Module):
         references: images of the subject (anything `Embedder.embed` takes), or their embedding.
         distance: see the table in `idmetric.distance`. joint_weight: weight of the patch term of "joint".
         masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
-        outside: what becomes of pixels outside of a mask, in references as in `forward`.
-        weights: how much each reference counts in the mean; nonnegative, rescaled to sum 1. Default: all the same.
+        outside: how pixels outside a mask are filled, in references and in `forward`.
+        weights: weight of each reference in the mean; nonnegative, rescaled to sum to 1. Default: equal weights.
         aggregate: over references: "mean", or "min", the distance to the nearest.
         reduction: over the batch: "mean", "sum", or "none", which gives (B,).
-        value_range: of the pixels given to `forward`: (0, 1), or (-1, 1) as decoders of latents have it.
-        clamp: clamp to the range what leaves it, as decoders' images do, instead of raising an error. Clamped values
-            get no gradient.
+        value_range: range of the pixels given to `forward`: (0, 1), or (-1, 1), which decoders of latents use.
+        clamp: clamp values outside the range, which decoders produce, instead of raising an error. Clamped values get
+            no gradient.
         checkpoint: recompute the encoder's blocks in the backward pass instead of keeping their activations (Chen et
             al. 2016): the same gradients, less memory, about a third more computation.
-        autocast: of the encoder: "inherit" the setting around the call, "off" the weights' own precision even
-            there, or a dtype such as torch.bfloat16. References are embedded alike. Distances, and so Sinkhorn, are
-            float32 or better in any case.
+        autocast: precision of the encoder, for images and references: "inherit" the setting around the call, "off" to
+            use the precision of the weights even there, or a dtype such as torch.bfloat16. Distances, including
+            Sinkhorn, are always float32 or better.
         batch_size: references per pass.
 
     Raises:
-        TypeError: if the metric is not an Embedder. ImageReadError: naming a reference that cannot be read.
-        ValueError: for no references, or options, masks, weights or embeddings that do not fit; the message says what
-            to do.
+        TypeError: if the metric is not an Embedder.
+        ImageReadError: if a reference cannot be read; the message names it.
+        ValueError: if there are no references, or options, masks, weights or embeddings do not fit; the message says
+            how to fix it.
     """
 
     _metric: Embedder
@@ -188,7 +190,7 @@ class IdentityLoss(nn.Module):
         return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
 
     def extra_repr(self) -> str:
-        """For `repr`."""
+        """Settings for `repr`."""
         options = f"aggregate={self.aggregate}, reduction={self.reduction}, checkpoint={self.checkpoint}"
         return f"{self._metric.label}, distance={self.distance}, references={len(self._cls)}, {options}"
 
@@ -205,21 +207,21 @@ class IdentityLoss(nn.Module):
     # Images in, loss out
 
     def forward(self, pixels: Tensor, *, masks: Tensor | None = None, boxes: Boxes | None = None) -> Tensor:
-        """The loss of a batch.
+        """Compute the loss of a batch.
 
         Args:
-            pixels: (B, 3, H, W), RGB in `value_range`, any size, floating; with graph, unless gradients are off.
-            masks: how much of each pixel is subject, (B, h, w) or (B, 1, h, w), bool or in [0, 1], on any device; other
-                sizes than the pixels' are averaged to it. Differentiable too. `outside` says what becomes of the
-                rest; unless it is "keep", pixels where the mask is 0 get no gradient.
-            boxes: (left, top, right, bottom) of each image, in whole pixels, right and bottom excluded: only that part
-                is looked at, and only its pixels get a gradient. Masks are cut too.
+            pixels: (B, 3, H, W), RGB in `value_range`, any size, floating; part of a graph, unless gradients are off.
+            masks: the share of each pixel that the subject covers, (B, h, w) or (B, 1, h, w), bool or in [0, 1], on any
+                device; masks of another size are averaged to the size of the pixels. Differentiable too. Pixels
+                outside are filled as `outside` says; unless it is "keep", pixels where the mask is 0 get no gradient.
+            boxes: (left, top, right, bottom) of each image, in whole pixels, right and bottom excluded: the loss sees
+                only that part, and only its pixels get a gradient. Masks are cropped too.
 
         Returns:
             A scalar, or (B,) with reduction "none"; float32 or better.
 
         Raises:
-            ValueError: for pixels, masks or boxes that do not fit; the message says how to fix it.
+            ValueError: if pixels, masks or boxes do not fit; the message says how to fix it.
         """
         _check_shape(pixels)
         self._check_graph(pixels)
@@ -303,14 +305,14 @@ class IdentityLoss(nn.Module):
 
 
 def _frozen(metric: Embedder) -> Embedder:
-    """A module of our own over the same memory, frozen and in eval mode; the caller's is left as it is."""
+    """Return a frozen copy in eval mode that shares the caller's memory; the caller's module does not change."""
     shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in metric.parameters()}
     shared |= {id(b): b for b in metric.buffers()}
     return copy.deepcopy(metric, shared).eval()
 
 
 def _checkpoint_blocks(metric: Embedder) -> None:
-    """Let the backbone recompute its blocks; the metric must be our own module."""
+    """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
         trunk.set_grad_checkpointing(True)
