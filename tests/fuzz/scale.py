@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from idmetric.io import json_file
 from idmetric.scale import chunks, parts
+from idmetric.scale import folder as work_folder
 from idmetric.scale.places import place
 from tests.fuzz import tables, texts
 from tests.fuzz.damage import WORDS, damage
@@ -49,15 +50,15 @@ def read_part(path: Path) -> None:
 
 def head(rng: Random, folder: Path) -> Path:
     """What a folder of embeddings says of itself."""
-    (folder / parts.HEAD).write_bytes(texts.one({"made_by": LAYOUT.facts, **WORK}, rng))
+    (folder / work_folder.HEAD).write_bytes(texts.one({"made_by": LAYOUT.facts, **WORK}, rng))
     return folder
 
 
 def open_folder(folder: Path) -> None:
     """Begin a run in it."""
-    before = (folder / parts.HEAD).read_bytes()
-    with parts.own_folder(place(folder), LAYOUT, WORK):
-        assert (folder / parts.HEAD).read_bytes() == before
+    before = (folder / work_folder.HEAD).read_bytes()
+    with work_folder.own_folder(place(folder), LAYOUT, WORK):
+        assert (folder / work_folder.HEAD).read_bytes() == before
         assert json_file.parse(before)["rows"] == WORK["rows"]
 
 

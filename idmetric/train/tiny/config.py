@@ -122,7 +122,7 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "resnet18", "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48,
+    "backbone": "resnet18", "lr": 2e-3, "steps": 8, "batch_size": 4, "warmup": 2, "stored_size": 48, "image_size": 48,
     "mirror_sizes": (32,),
     "large_size": 48, "small_size": 32, "channels": (8, 8, 16, 16), "log_every": 2, "validate_every": 4,
 }  # fmt: skip
