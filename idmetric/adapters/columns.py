@@ -77,8 +77,8 @@ class EmbedColumn(_Columns):
         mask_column: of subject masks. outside, mask_id: see `Embedder.embed`.
         batch_size: images per pass; `map` decides how many come at once.
         normalize: scale to unit length.
-        on_error: "none" gives None for images that cannot be read, and says why in `{output}_error`; None, where there
-            is no image, always does.
+        on_error: "none" gives None for images that cannot be read, and says why in `{output}_error`. Rows without an
+            image always give None.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class Model:
     """The model that a calibration is bound to.
 
     Attributes:
-        kind: the model's class. settings: those that change scores (`Embedder.label` without its name).
+        kind: the model's class. settings: the ones that change scores (`Embedder.label` without its name).
         revision: the exact weights, see `checkpoint.revision_of`.
         files: a hash of the model folder's weights and settings, equal in a folder and on the Hub; None where unknown.
         resolution: height x width at which images are seen.

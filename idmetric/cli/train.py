@@ -97,7 +97,7 @@ def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
     values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
     own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
     if odd := values.keys() - own - of_run:
-        raise ValueError(f"SMOKE of {module.__name__} names {sorted(odd)}, which are no settings")
+        raise ValueError(f"SMOKE of {module.__name__} names {sorted(odd)}, which are not settings")
     config = module.Config(**{name: value for name, value in values.items() if name in own})
     shared = {name: getattr(config, name) for name in own & of_run}
     settings = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})

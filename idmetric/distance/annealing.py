@@ -49,7 +49,7 @@ def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) ->
     """-eps * log sum exp(h + kernel / eps) over `dim`; `h` lives on that dimension."""
     torch.add(h.unsqueeze(3 - dim), kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)
-    # Beside the peak's 1, exp(-80) counts for nothing; less than exp(-87) would take CPUs twenty times as long.
+    # Next to the peak's 1, exp(-80) counts for nothing; less than exp(-87) would take CPUs twenty times as long.
     # Powers of two take them a quarter of the time of those of e.
     total = buffer.sub_(peak).clamp_min_(-80).mul_(_LOG2E).exp2_().sum(dim)
     return total.log_().add_(peak.squeeze(dim)).mul_(-eps)

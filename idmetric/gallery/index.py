@@ -85,7 +85,7 @@ def no_gallery(folder: Path, about: Mapping[str, Any]) -> GalleryError:
               for m in (model["about"] for model in models_of(folder))]  # fmt: skip
     there = f"; it holds {', '.join(others)}" if others else ""
     return GalleryError(
-        f"{str(folder)!r} is no gallery of {described(about)}), looking at {about['outside']}, by exactly these "
+        f"{str(folder)!r} is not a gallery of {described(about)}), looking at {about['outside']}, by exactly these "
         f"weights and this version{there}: make one, `idmetric gallery build` or update()"
     )
 

@@ -163,7 +163,7 @@ def _of_values(
     """Integers (H, W): one label, or a soft mask if there are grey values up to `full`.
 
     Args:
-        full: the maximum of the format; None where values are no brightness.
+        full: the maximum of the format; None where values do not mean brightness.
         kind: how messages call them.
     """
     if array.dtype == np.bool_:

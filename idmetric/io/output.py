@@ -28,7 +28,7 @@ class OutputError(OSError):
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that takes the place of `path` when the block ends well, and else goes.
 
-    It lies beside `path`, under a name that nobody can guess; a link that stands at `path` is replaced, not followed.
+    It lies next to `path`, under a name that nobody can guess; a link that stands at `path` is replaced, not followed.
     A device or a pipe (/dev/stdout, /dev/null) is written to as it is.
 
     Raises:

@@ -3,7 +3,7 @@
     own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
     matches_of(own, other)  # for each patch of one image the most similar patch of the other, with their cosine
 
-A patch outside a subject's mask (see `idmetric.distance.patches.covered`) has no partner and is no partner.
+A patch outside a subject's mask (see `idmetric.distance.patches.covered`) neither has a partner nor is one.
 """
 
 from __future__ import annotations

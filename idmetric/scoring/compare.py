@@ -133,7 +133,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
             found.check_model(metric.calibrated_model())
     if found is None:
         raise RequestError(
-            f"{metric.short_name} has no calibration beside its weights: make one, `idmetric eval calibrate`"
+            f"{metric.short_name} has no calibration next to its weights: make one, `idmetric eval calibrate`"
         )
     found.check_distance(distance)
     return found

@@ -18,16 +18,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # phrase -> (limit in the documentation, limit in the package), both per 10,000 words
 LIMITS = {
-    r"what (?:is|was|are|were)": (2, 7),
-    r"(?:tell|told|tells)": (1, 2),
-    r"(?:is|are) (?:no|(?-i:none))": (3, 11),
-    r"besides?": (0, 3),
-    r"those (?:that|of which)": (1, 2),
-    r"whose": (1, 5),
-    r"anew": (0, 1),
-    r"(?:goes|go|went) on": (0, 1),
-    r"the way out": (0, 0.5),
-    r"whole or not at all": (0, 0.5),
+    r"what (?:is|was|are|were)": (0.5, 1.5),
+    r"(?:tell|told|tells)": (0.5, 0.5),
+    r"(?<!there\s)(?:is|are) (?:no|(?-i:none))": (0.5, 0.5),
+    r"besides?": (0, 0),
+    r"those (?:that|of which)": (1, 1),
+    r"whose": (1, 1),
+    r"anew": (0, 0),
+    r"(?:goes|go|went) on": (0, 0),
+    r"the way out": (0, 0),
+    r"whole or not at all": (0, 0),
 }
 Text = tuple[str, str]  # where, text
 

@@ -501,7 +501,7 @@ def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, inde
     assert len(models_of(index)) == 1
     assert [path.name for path in other.store.iterdir()] == ["notes.txt"]  # it is not the gallery's
     assert len(gallery.query(picture(1), k=9)) == 9
-    with pytest.raises(GalleryError, match="is no gallery of"):
+    with pytest.raises(GalleryError, match="is not a gallery of"):
         Gallery(index / "none", metric).prune()
     assert not (index / "none").exists()
 

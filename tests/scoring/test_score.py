@@ -146,7 +146,7 @@ def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any,
         for row in found:
             assert row["probability"] == pytest.approx(made.probability(row["distance"], 0.1).item(), abs=1e-6)
     assert model.calibration is None
-    with pytest.raises(RequestError, match="no calibration beside its weights"):
+    with pytest.raises(RequestError, match="no calibration next to its weights"):
         score(model, "a.png", "gen", calibration="stored")
     with pytest.raises(ValueError, match="for the distance 'cls', not 'patch'"):
         score(model, "a.png", "gen", calibration=made, distance="patch")

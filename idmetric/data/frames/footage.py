@@ -107,7 +107,7 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
         fps: frames per second of a folder; each file is one frame, whatever the numbers in file names. A video has its
             own times.
         annotation: "masks", "boxes" (coverage is that of the box within the frame, without masks) or "none".
-        objects: "one": a mask shows one object. "indexed": its values are numbers of objects, and 255 is no object.
+        objects: "one": a mask shows one object. "indexed": its values are object numbers, and 255 marks none.
             "auto": indexed if the clip's first mask is a palette image (DAVIS, YouTube-VOS).
 
     Raises:

@@ -23,7 +23,7 @@ from idmetric.io.output import replacing
 COUNTS = {domain: (counts.categories, counts.per_category) for domain, counts in ILGEN.items()}
 _MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
-_LONGEST = 80  # letters of a category; longer lines are no names
+_LONGEST = 80  # letters of a category; longer lines cannot be names
 _WORDS = 5  # most words of a category, as our prompt asks
 OPENAI = "api.openai.com"  # the only server that gets OPENAI_API_KEY
 

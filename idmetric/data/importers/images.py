@@ -121,7 +121,7 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
 
 
 def _ending(data: bytes) -> str:
-    """The extension by content, because published names are often wrong; ".bin" if the bytes are no image."""
+    """The extension by content, because published names are often wrong; ".bin" if the bytes are not an image."""
     from idmetric.images.opening import open_file
 
     try:

@@ -159,7 +159,7 @@ class _Samples:
         return [f"{count} {what}" for what, count in sorted(self.left.items())]
 
     def _groups(self) -> set[int]:
-        """Add the samples of the groups; returns the rows that are no samples on their own."""
+        """Add the samples of the groups; returns the rows that are not samples on their own."""
         table, slots = self.table, defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
         for i, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
             if group is not None and table.usable[i]:
