@@ -150,7 +150,8 @@ def test_a_deeper_run_starts_as_what_the_shallower_one_was(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="each stage has a block or more"):
         Config(layers=(2, 2, 2, 0))
     config, recipe = (json.loads((tmp_path / "first" / name).read_text()) for name in ("config.json", "recipe.json"))
-    assert "layers" not in {**config["backbone_args"], **recipe["settings"]}  # as before there was the setting
+    later = {"layers", "backbone", "blend", "recolored", "labelled", "labelled_share"}
+    assert not later & {*config["backbone_args"], *recipe["settings"]}  # as before there were the settings
 
 
 def test_one_run_at_a_time_makes_a_cache_and_clears_what_killed_ones_left(tmp_path: Path) -> None:
@@ -424,6 +425,22 @@ def test_training_starts_from_the_published_features_and_keeps_their_statistics(
     assert opened.embed(image, patches=True).grid == (4, 4)
     recipe_file = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert recipe_file["settings"]["init"] == load("efficientnet-lite0", device="cpu").revision
+
+
+def test_the_result_lies_between_initial_and_trained_weights(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    begun = tiny.build(Config(**SMALL), data, Processes("no", cpu=True)).model.state_dict()
+    trained = run(data, tmp_path / "whole")
+    blended = run(data, tmp_path / "part", blend=0.25)
+    result = load(tmp_path / "part", device="cpu").float().state_dict()
+    for name, value in trained.items():
+        assert value.equal(blended[name])  # training is the same
+        if value.is_floating_point():
+            expected = (0.75 * begun[name] + 0.25 * value).half().float()
+            torch.testing.assert_close(result[name], expected, rtol=2e-3, atol=1e-6)
+    assert not result["mlp_cls.fc2.weight"].equal(
+        load(tmp_path / "whole", device="cpu").float().state_dict()["mlp_cls.fc2.weight"]
+    )
 
 
 def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

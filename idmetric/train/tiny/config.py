@@ -75,6 +75,7 @@ class Config:
         "efficientnet-lite0", "EfficientNet-Lite starts from ImageNet weights, a ResNet-18 from new ones"
     )
     init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
+    blend: float = option(1.0, "share of the trained weights in the result; the rest are the initial ones (WiSE-FT)")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
     image_size: int = option(0, "side of the trained model's input; 0 = 224, or 176 for a ResNet")
@@ -88,7 +89,7 @@ class Config:
     def __post_init__(self) -> None:
         if not 2 <= self.shown <= self.views:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
-        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored"):
+        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored", "blend"):
             if not 0 <= (given := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)

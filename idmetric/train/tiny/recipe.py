@@ -27,9 +27,8 @@ import contextlib
 import ctypes
 import json
 import math
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -41,9 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.checkpoints.revision import revision_of
 from idmetric.data.manifest.table import Manifest
-from idmetric.models import efficientnet_lite
 from idmetric.models.idsim import IDSim
 from idmetric.train.batches import share
 from idmetric.train.processes import Processes
@@ -70,7 +67,10 @@ from idmetric.train.tiny.labelled import draw_labelled, labelled_photos, shrink
 from idmetric.train.tiny.loss import global_loss, patch_loss
 from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
 from idmetric.train.tiny.recolor import recolor
+from idmetric.train.tiny.start import blend, freeze_statistics, published_start, take_over
 from idmetric.train.validate import measurable, validation
+
+_NEUTRAL = {"backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0}
 
 
 def _keep_memory() -> None:
@@ -81,59 +81,6 @@ def _keep_memory() -> None:
             libc.mallopt(-4, 0)  # M_MMAP_MAX: large blocks come from the heap as well
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what is freed stays
             libc.mallopt(-2, 2**28)  # M_TOP_PAD: the heap grows in large steps
-
-
-def take_over(model: IDSim, source: str) -> str:
-    """Give the model the weights of another of its layout, at any input sizes; returns the other's revision.
-
-    Additional blocks of the model, at the end of a stage, keep their weights: new ones pass their input on, as the
-    scale of their last norm is 0 (Goyal et al. 2017, Sec. 5.1; timm starts so), and both models give the same features.
-
-    Raises:
-        TrainError: if its layout differs otherwise.
-        idmetric.checkpoints.format.CheckpointError: if it cannot be opened.
-    """
-    other = IDSim(source, device="cpu")
-    own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
-    extra = own.keys() - given.keys()
-    starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
-    if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in extra):
-        raise TrainError(f"--init {source}: its layers are not those of this run (--backbone, --channels, --layers)")
-    model.load_state_dict({k: v.float() for k, v in other.state_dict().items()}, strict=False)
-    return other.revision
-
-
-def published_start(model: IDSim, backbone: str) -> str:
-    """Start from a backbone's published weights, with heads that change no feature; returns their revision.
-
-    A ResNet keeps its new weights, and the revision is "".
-
-    Raises:
-        idmetric.checkpoints.errors.CheckpointError: if the package with the weights is not installed.
-    """
-    if backbone not in efficientnet_lite.FILES:
-        return ""
-    trunk: Any = model.backbone
-    trunk.load_state_dict(efficientnet_lite.read_state(backbone, trunk))
-    for head in (model.mlp_cls, model.mlp_patch):
-        assert head.beta_logit is not None
-        nn.init.zeros_(head.fc2.weight)
-        nn.init.zeros_(head.fc2.bias)
-        nn.init.constant_(head.beta_logit, 4.0)  # passes 98 % of the features on
-    return revision_of(efficientnet_lite.weights_file(backbone))
-
-
-def freeze_statistics(model: nn.Module) -> None:
-    """Let BatchNorm use its stored statistics, in training too; its weights still learn."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.eval()
-
-
-def _blocks(names: Iterable[str]) -> set[tuple[int, int]]:
-    """Stage and number of each block among the names of weights."""
-    found = (re.match(r"backbone\.layer(\d+)\.(\d+)\.", name) for name in names)
-    return {(int(m[1]), int(m[2])) for m in found if m}
 
 
 class Tiny:
@@ -157,30 +104,40 @@ class Tiny:
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
-        torch.manual_seed(config.seed)
-        self.model = IDSim(config.model, device=processes.device)
-        given = config.init
-        start = take_over(self.model, given) if given else published_start(self.model, config.backbone)
+        self.model = self._initial()
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
+        self.settings = self._settings()
+        share(config.batch_size, processes.rank, processes.count)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that decide about the result, with digests of the data."""
+        config = self.config
+        left_out = {"cache", "photos", "labelled", "init", "save_every", "validate_every", "log_every"}
+        # settings that version 0.1 did not have, where they change nothing: its runs resume
+        left_out |= {name for name, neutral in _NEUTRAL.items() if getattr(config, name) == neutral}
+        if not (self.sources != RENDERED).any():
+            left_out.add("recolored")
+        if not self.labelled.files:
+            left_out.add("labelled_share")
+        settings: dict[str, Any] = {k: v for k, v in asdict(config).items() if k not in left_out}
+
+        if self.start:
+            settings["init"] = self.start  # by content: a folder may change
+        if self.labelled.files:
+            members = [[int(number)] for number in self.labelled.identities]
+            settings["labelled"] = photo_digest(self.labelled.files, members)
         every = self.data.column("id")
         names = [every[row] for row in self.groups.ravel()]
-        settings = {
-            k: v
-            for k, v in asdict(config).items()
-            if k not in ("cache", "photos", "labelled", "init", "save_every", "validate_every", "log_every")
-        }
-        if config.layers == RESNET_18:  # runs from before there was this setting resume
-            del settings["layers"]
-        if start:
-            settings["init"] = start  # by content: a folder may change
-        self.settings: dict[str, Any] = {
-            **settings,
-            "groups": len(self.groups),
-            "data": digest(names),
-            "photos": photo_digest(self.files, self.families),
-            "labelled": photo_digest(self.labelled.files, [[int(k)] for k in self.labelled.identities]),
-        }
-        share(config.batch_size, processes.rank, processes.count)
+        photos = photo_digest(self.files, self.families)
+        return {**settings, "groups": len(self.groups), "data": digest(names), "photos": photos}
+
+    def _initial(self) -> IDSim:
+        """The model before training; `self.start` becomes the revision of its weights, "" for new ones."""
+        torch.manual_seed(self.config.seed)
+        model = IDSim(self.config.model, device=self.processes.device)
+        given = self.config.init
+        self.start = take_over(model, given) if given else published_start(model, self.config.backbone)
+        return model
 
     def prepare(self, out: Path) -> None:
         """Read the groups, and the photos, into one file each, unless they are there from before."""
@@ -324,7 +281,11 @@ class Tiny:
     def save(self, folder: Path) -> None:
         """In half precision: half the size in the package; scores differ in the fourth digit at most."""
         self.model.requires_grad_(False).eval()
-        deepcopy(self.model).half().save_pretrained(folder)
+        result = deepcopy(self.model)
+        if self.config.blend < 1:
+            with torch.random.fork_rng():
+                blend(result, self._initial(), self.config.blend)
+        result.half().save_pretrained(folder)
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> Tiny:
