@@ -186,12 +186,14 @@ def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) 
 
 # Parts
 
+ONE_PART = 10**9  # the hash of a path decides where a part ends: by default one path in 256 ends one
+
 
 @pytest.fixture
 def parts(metric: IDSim, tmp_path: Path) -> tuple[Path, Path]:
     """Pictures, and a folder of their embeddings in one part."""
     pictures(tmp_path / "photos", 3)
-    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric)
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric, rows=ONE_PART)
     return tmp_path / "photos", tmp_path / "out"
 
 
@@ -202,9 +204,9 @@ def test_a_part_with_damaged_vectors_is_made_again(metric: IDSim, parts: tuple[P
     vector = np.array(next(iter(expected.values()))["embedding"], np.float32).tobytes()
     at = part.read_bytes().find(vector)
     assert at > 0
-    assert embed_dataset(photos, out, model=metric, quick=quick).embedded == 0
+    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 0
     flipped(part, at + 5)
-    assert embed_dataset(photos, out, model=metric, quick=quick).embedded == 3
+    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 3
     same_rows(rows_of(out), expected, atol=1e-6)
 
 
