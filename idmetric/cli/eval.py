@@ -51,6 +51,7 @@ PROTOCOLS = {
         "idmetric.protocols.idsim_table2c_segmentation.protocol",
         "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)",
     ),
+    "matches": ("idmetric.protocols.matches", "do matched patches lie on the subject? against masks; no download"),
     "dreambench": (
         "idmetric.protocols.nearid_table2_dreambench.protocol",
         "DreamBench++: agreement with people (NearID, Table 2)",

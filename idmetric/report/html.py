@@ -181,8 +181,8 @@ def _short(paths: Sequence[str]) -> list[str]:
 def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the data that the script draws; all heatmaps of a page share one scale."""
     found = [entry.matches for entry in entries if entry.matches is not None]
-    cosines = [side.cosine for m in found for side in (m.reference, m.image)]
-    known = np.concatenate(cosines) if cosines else np.array([0.0, 1.0])
+    strengths = [side.strength for m in found for side in (m.reference, m.image)]
+    known = np.concatenate(strengths) if strengths else np.array([0.0, 1.0])
     low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colors no longer change
     return {
         "low": round(max(low, 0), 4), "high": round(max(low + 0.01, high), 4),

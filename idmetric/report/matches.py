@@ -1,9 +1,13 @@
-"""The most similar patch of a reference for each patch of an image, and vice versa, in a few kilobytes.
+"""The patch of a reference that matches each patch of an image best, and vice versa, in a few kilobytes.
 
     own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
-    matches_of(own, other)  # for each patch of one image the most similar patch of the other, with their cosine
+    matches_of(own, other)  # for each patch of one image its match in the other, with cosine and strength
 
-A patch outside a subject's mask (see `idmetric.distance.patches.covered`) neither has a partner nor is one.
+By cosine alone, the patches of two plain backgrounds match best. The strength of a match is therefore its cosine, less
+the mean cosine of each of the two patches to the border of its own image, which mostly shows background (the boundary
+prior of saliency detection, Wei et al. 2012): s_ij = a_i . b_j - (mean_k a_i . a_k + mean_l b_j . b_l) / 2, for k and l
+along the borders. A patch outside a subject's mask (see `idmetric.distance.patches.covered`) neither has a partner nor
+is one, and with a mask nothing is subtracted.
 """
 
 from __future__ import annotations
@@ -48,21 +52,24 @@ class Side:
 
     Attributes:
         grid: rows and columns. share: the shares of the picture's height and width that they cover.
-        partner: (P,) number of the most similar patch of the other image, or NOBODY.
+        partner: (P,) number of the patch of the other image with the strongest match, or NOBODY.
         cosine: (P,) similarity to it, -1..1; 0 without a partner.
+        strength: (P,) of the match, -2..2; 0 without a partner.
     """
 
     grid: tuple[int, int]
     share: tuple[float, float]
     partner: NDArray[np.uint16]
     cosine: NDArray[np.float32]
+    strength: NDArray[np.float32]
 
     def packed(self) -> dict[str, Any]:
-        """Return values for JSON, with bytes as base64; cosines of 0..1 become 0..255, lower ones 0."""
-        levels = np.rint(self.cosine.clip(0, 1) * 255).astype(np.uint8)
+        """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..255, lower ones 0."""
+        cosine, strength = (np.rint(v.clip(0, 1) * 255).astype(np.uint8) for v in (self.cosine, self.strength))
         return {
             "grid": list(self.grid), "share": [round(s, 4) for s in self.share],
-            "partner": _text(self.partner.astype("<u2").tobytes()), "cosine": _text(levels.tobytes()),
+            "partner": _text(self.partner.astype("<u2").tobytes()),
+            "cosine": _text(cosine.tobytes()), "strength": _text(strength.tobytes()),
         }  # fmt: skip
 
 
@@ -80,7 +87,7 @@ class Matches:
     @property
     def size(self) -> int:
         """Approximate number of bytes of its JSON."""
-        return 4 * (len(self.reference.partner) + len(self.image.partner)) + 200
+        return 6 * (len(self.reference.partner) + len(self.image.partner)) + 200
 
 
 def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
@@ -92,26 +99,48 @@ def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
     return Tokens(unit.half().cpu(), covered(embedding)[0, :count].cpu(), where)
 
 
-def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu") -> Matches:
-    """Find the most similar patches in both directions, by cosine; of equal ones the first.
+def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu", *, border: bool = True) -> Matches:
+    """Find the strongest match of each patch in both directions; of equal ones the first.
 
     Args:
         device: computes the comparison.
+        border: False takes the cosine alone for the strength.
     """
     a, b = reference.unit.to(device).float(), image.unit.to(device).float()
-    similar = a @ b.T
+    cosine = (a @ b.T).clamp(max=1)
+    strength = cosine
+    if border:
+        strength = cosine - (_likeness_to_border(a, reference)[:, None] + _likeness_to_border(b, image)) / 2
     outside = ~(reference.inside.to(device)[:, None] & image.inside.to(device))
-    similar = similar.masked_fill(outside, -torch.inf).clamp(max=1)
-    return Matches(_side(similar, reference.where), _side(similar.T, image.where))
+    strength = strength.masked_fill(outside, -torch.inf)
+    return Matches(_side(cosine, strength, reference.where), _side(cosine.T, strength.T, image.where))
 
 
-def _side(similar: Tensor, where: Layout) -> Side:
-    best, partner = similar.max(1)
+def strongest(matches: Matches, count: int) -> list[tuple[int, int]]:
+    """Return the patches (reference, image) of the image's `count` strongest matches, strongest first."""
+    side = matches.image
+    order = np.argsort(-side.strength, kind="stable")
+    return [(int(side.partner[p]), int(p)) for p in order if side.partner[p] != NOBODY][:count]
+
+
+def _likeness_to_border(unit: Tensor, tokens: Tokens) -> Tensor:
+    """Mean cosine (P,) of each patch to those along its image's border; 0 where a mask tells subject and background."""
+    if not tokens.inside.all():
+        return unit.new_zeros(len(unit))
+    border = torch.ones(tokens.where.grid, dtype=torch.bool, device=unit.device)
+    border[1:-1, 1:-1] = False
+    return unit @ unit[border.flatten()].mean(0)
+
+
+def _side(cosine: Tensor, strength: Tensor, where: Layout) -> Side:
+    best, partner = strength.max(1)
     alone = best.isinf()
+    similar = cosine.gather(1, partner[:, None])[:, 0]
     return Side(
         where.grid,
         where.share,
         partner.masked_fill(alone, NOBODY).cpu().numpy().astype(np.uint16),
+        similar.masked_fill(alone, 0).cpu().numpy().astype(np.float32),
         best.masked_fill(alone, 0).cpu().numpy().astype(np.float32),
     )
 

@@ -310,7 +310,7 @@ def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
     assert page.inner_text("#at-image + figcaption bdi") == found["rows"][-1]["image"]
     page.locator("#at-image").focus()
     page.keyboard.press("ArrowDown")
-    assert page.inner_text("#readout").startswith("Image, row 3, column 3, resembles most the reference's row ")
+    assert page.inner_text("#readout").startswith("Image, row 3, column 3, matches the reference's row ")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowUp")
     assert page.inner_text("#readout").startswith("Image, row 2, column 2, ")
@@ -350,9 +350,9 @@ def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, 
     page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 4)
     raw = base64.b64decode(item["image"]["partner"])
     partner = int.from_bytes(raw[2 * (4 * row + column) :][:2], "little")
-    cosine = base64.b64decode(item["image"]["cosine"])[4 * row + column] / 255
-    says = f"Image, row 2, column 3, resembles most the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
-    assert page.inner_text("#readout") == f"{says}: cosine {cosine:.2f}"
+    cosine, strength = (base64.b64decode(item["image"][k])[4 * row + column] / 255 for k in ("cosine", "strength"))
+    says = f"Image, row 2, column 3, matches the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
+    assert page.inner_text("#readout") == f"{says}: cosine {cosine:.2f}, strength {strength:.2f}"
     line = page.locator(".lines line:not(.halo)")
     stage, other = page.locator("#stage").bounding_box(), page.locator("#at-reference").bounding_box()
     ends = {k: float(line.get_attribute(k)) + stage[k[0]] for k in ("x1", "y1", "x2", "y2")}

@@ -29,7 +29,7 @@ from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report.album import Album
 from idmetric.report.html import _axis, score_page
-from idmetric.report.matches import NOBODY, matches_of, tokens_of
+from idmetric.report.matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.report.pictures import compressed, room
 from idmetric.scoring.heatmaps import coverage
 from idmetric.scoring.scores import Scores, columns_of
@@ -309,16 +309,23 @@ def tokens(count: int, grid: tuple[int, int], seed: int, weights: torch.Tensor |
     return Embedding(torch.ones(count, 2), patches, grid, weights)
 
 
-def slow(own: torch.Tensor, others: torch.Tensor, mine: list[bool], theirs: list[bool]) -> list[tuple[int, float]]:
-    """For each token its most similar one, by loops."""
+def on_the_border(grid: tuple[int, int]) -> list[int]:
+    rows, columns = grid
+    return [p for p in range(rows * columns) if p // columns in (0, rows - 1) or p % columns in (0, columns - 1)]
+
+
+def slow(
+    own: torch.Tensor, others: torch.Tensor, plain: list[list[float]], mine: list[bool], theirs: list[bool]
+) -> list[tuple[int, float, float]]:
+    """For each token its strongest match, by loops: the partner, its cosine and the strength."""
     found = []
     for i, token in enumerate(own):
-        best, cosine = NOBODY, -2.0
+        best, cosine, strength = NOBODY, 0.0, -9.0
         for j, other in enumerate(others):
             value = float(F.cosine_similarity(token, other, dim=0))
-            if mine[i] and theirs[j] and value > cosine:
-                best, cosine = j, value
-        found.append((best, cosine if best != NOBODY else 0.0))
+            if mine[i] and theirs[j] and value - (plain[0][i] + plain[1][j]) / 2 > strength:
+                best, cosine, strength = j, value, value - (plain[0][i] + plain[1][j]) / 2
+        found.append((best, cosine, strength if best != NOBODY else 0.0))
     return found
 
 
@@ -334,17 +341,44 @@ def test_matches_are_those_of_a_loop(masked: bool) -> None:
     assert a.patches is not None
     assert b.patches is not None
     inside = [True, True, False, False, True, False] if masked else [True] * 6
+    plain = []
+    for patches, grid in ((a.patches[0], (2, 3)), (b.patches[0], (3, 4))):
+        at = on_the_border(grid)
+        plain.append([float(np.mean([F.cosine_similarity(t, patches[k], dim=0) for k in at])) for t in patches])
+    assert len(on_the_border((3, 4))) == 10
+    if masked:  # the mask says what is background
+        plain[0] = [0.0] * 6
     for side, expected in (
-        (found.reference, slow(a.patches[0], b.patches[0], inside, [True] * 12)),
-        (found.image, slow(b.patches[0], a.patches[0], [True] * 12, inside)),
+        (found.reference, slow(a.patches[0], b.patches[0], plain, inside, [True] * 12)),
+        (found.image, slow(b.patches[0], a.patches[0], plain[::-1], [True] * 12, inside)),
     ):
-        assert side.partner.tolist() == [partner for partner, _ in expected]
-        assert side.cosine == pytest.approx([cosine for _, cosine in expected], abs=2e-3)
+        assert side.partner.tolist() == [partner for partner, _, _ in expected]
+        assert side.cosine == pytest.approx([cosine for _, cosine, _ in expected], abs=2e-3)
+        assert side.strength == pytest.approx([strength for _, _, strength in expected], abs=3e-3)
+    order = sorted(range(12), key=lambda p: -found.image.strength[p])
+    assert strongest(found, 4) == [(int(found.image.partner[p]), p) for p in order[:4]]
     packed = found.packed()["image"]
     assert np.frombuffer(base64.b64decode(packed["partner"]), "<u2").tolist() == found.image.partner.tolist()
-    levels = np.frombuffer(base64.b64decode(packed["cosine"]), np.uint8) / 255
-    assert levels == pytest.approx(found.image.cosine.clip(0, 1), abs=1 / 510 + 1e-6)
+    for name, exact in (("cosine", found.image.cosine), ("strength", found.image.strength)):
+        levels = np.frombuffer(base64.b64decode(packed[name]), np.uint8) / 255
+        assert levels == pytest.approx(exact.clip(0, 1), abs=1 / 510 + 1e-6)
     assert packed["share"] == [0.96, 1]
+
+
+def test_strong_matches_link_subjects_where_cosine_links_backgrounds() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    wall, cat = torch.randn(16, generator=drawn), torch.randn(4, 16, generator=drawn)
+    ends = []
+    for places in ([14, 15, 20, 21], [15, 16, 21, 22]):  # inside a grid of 6 x 6
+        patches = wall + 0.02 * torch.randn(36, 16, generator=drawn)
+        patches[places] = cat + 0.3 * torch.randn(4, 16, generator=drawn)
+        ends.append(tokens_of(Layout((6, 6), (96, 96), (96, 96)), Embedding(torch.ones(1, 2), patches[None], (6, 6))))
+    reference, image = ends
+    assert reference is not None
+    assert image is not None
+    subject = [(14, 15), (15, 16), (20, 21), (21, 22)]
+    assert sorted(strongest(matches_of(reference, image), 4)) == subject
+    assert not set(strongest(matches_of(reference, image, border=False), 4)) & set(subject)
 
 
 def test_matches_of_the_page_are_those_of_the_files(folder: Path, page: Page, printed: dict[str, Any]) -> None:
@@ -352,13 +386,17 @@ def test_matches_of_the_page_are_those_of_the_files(folder: Path, page: Page, pr
     items = page.data("matches")["items"]
     for row, item in list(zip(printed["rows"], items, strict=True))[:3]:
         a, b = (F.normalize(model.embed(folder / row[side]).patches[0], dim=-1) for side in ("reference", "image"))
-        cosine = (a @ b.T).max(0)
         assert item["image"]["grid"] == [4, 4]
+        at = on_the_border((4, 4))
+        plain = [(t @ t[at].T).mean(1) for t in (a, b)]
+        strength = (a @ b.T - (plain[0][:, None] + plain[1]) / 2).max(0).values
         partner = np.frombuffer(base64.b64decode(item["image"]["partner"]), "<u2")
-        levels = np.frombuffer(base64.b64decode(item["image"]["cosine"]), np.uint8)
-        assert levels / 255 == pytest.approx(cosine.values.clamp(0, 1).numpy(), abs=5e-3)
+        levels = {k: np.frombuffer(base64.b64decode(item["image"][k]), np.uint8) / 255 for k in ("cosine", "strength")}
+        assert levels["strength"] == pytest.approx(strength.clamp(0, 1).numpy(), abs=5e-3)
         chosen = (a @ b.T)[torch.from_numpy(partner.astype(int)), torch.arange(16)]
-        assert chosen.numpy() == pytest.approx(cosine.values.numpy(), abs=2e-3)  # equal ones may change places
+        assert levels["cosine"] == pytest.approx(chosen.clamp(0, 1).numpy(), abs=5e-3)
+        reached = chosen - (plain[0][torch.from_numpy(partner.astype(int))] + plain[1]) / 2
+        assert reached.numpy() == pytest.approx(strength.numpy(), abs=2e-3)  # equal ones may change places
 
 
 def test_matches_keep_to_the_subject_where_there_are_masks(folder: Path) -> None:

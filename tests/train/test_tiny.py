@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from scipy.special import rel_entr, softmax
 
 from idmetric import IDSim, load
 from idmetric.cli.train import main
@@ -30,9 +32,10 @@ from idmetric.train.tiny import recipe as tiny
 from idmetric.train.tiny.augment import augment, mirror
 from idmetric.train.tiny.config import LABELLED, PHOTOS, RENDERED, SMOKE, Config, sources
 from idmetric.train.tiny.data import CACHE, drawn, groups_of, store
-from idmetric.train.tiny.loss import global_loss, patch_loss
+from idmetric.train.tiny.loss import global_loss, patch_loss, similarity_loss
 from idmetric.train.tiny.photos import cut
 from idmetric.train.tiny.recolor import recolor
+from idmetric.train.tiny.teachers import Teachers
 from idmetric.train.validate import validation
 from tests.train_parts import a_minute_offline, kept
 
@@ -150,7 +153,7 @@ def test_a_deeper_run_starts_as_what_the_shallower_one_was(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="each stage has a block or more"):
         Config(layers=(2, 2, 2, 0))
     config, recipe = (json.loads((tmp_path / "first" / name).read_text()) for name in ("config.json", "recipe.json"))
-    later = {"layers", "backbone", "blend", "recolored", "labelled", "labelled_share"}
+    later = {"layers", "backbone", "blend", "recolored", "labelled", "labelled_share", "teachers", "teacher_weight"}
     assert not later & {*config["backbone_args"], *recipe["settings"]}  # as before there were the settings
 
 
@@ -441,6 +444,54 @@ def test_the_result_lies_between_initial_and_trained_weights(tmp_path: Path) -> 
     assert not result["mlp_cls.fc2.weight"].equal(
         load(tmp_path / "whole", device="cpu").float().state_dict()["mlp_cls.fc2.weight"]
     )
+
+
+def test_the_taught_term_is_the_divergence_of_similarity_distributions() -> None:
+    student, teacher = (torch.nn.functional.normalize(torch.randn(5, n, dtype=torch.float64), dim=-1) for n in (4, 7))
+    torch.manual_seed(0)
+    student.requires_grad_()
+    expected = 0.0
+    for i in range(5):
+        others = [j for j in range(5) if j != i]
+        p, q = (softmax([float(x[i] @ x[j]) / 0.2 for j in others]) for x in (teacher, student.detach()))
+        expected += float(rel_entr(p, q).sum()) / 5
+    loss = similarity_loss(student, teacher, 0.2)
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(lambda x: similarity_loss(x, teacher, 0.2), student)
+    assert similarity_loss(teacher, teacher, 0.2).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_teachers_stand_side_by_side_and_see_whole_images(tmp_path: Path) -> None:
+    data, images, cosines = manifest(tmp_path), torch.rand(3, 3, 80, 80), []
+    smooth = torch.nn.functional.interpolate(images, (40, 40), mode="bilinear", antialias=True)
+    for seed, sides in enumerate([(), (32,)]):
+        run(data, tmp_path / str(seed), seed=seed, steps=2, mirror_sizes=sides)
+        metric = IDSim(str(tmp_path / str(seed)), device="cpu")
+        assert metric.settings.mirror_sizes == sides
+        metric.settings = replace(metric.settings, mirror_sizes=())
+        features = metric.embed_pixels(smooth).cls
+        cosines.append(torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=-1))
+    taught = Teachers([str(tmp_path / "0"), str(tmp_path / "1")], 40, "cpu")(images)
+    torch.testing.assert_close(taught @ taught.T, (cosines[0] + cosines[1]) / 2)
+    assert taught.norm(dim=-1).tolist() == pytest.approx([1, 1, 1])
+
+
+def test_a_student_learns_its_teachers_similarities_and_resumes(tmp_path: Path) -> None:
+    data = manifest(tmp_path)
+    run(data, tmp_path / "teacher", steps=8)
+    run(data, tmp_path / "other", steps=2)
+    setup = {"teacher_size": 48, "steps": 30, "seed": 3, "teacher_weight": 20.0}
+    whole = run(data, tmp_path / "student", teachers=(str(tmp_path / "teacher"),), **setup)
+    lines = [json.loads(line) for line in (tmp_path / "student" / "log.jsonl").read_text().splitlines()]
+    taught = [line["taught"] for line in lines if "taught" in line]
+    assert taught[-1] < 0.6 * taught[0]
+
+    run(data, tmp_path / "parts", teachers=(str(tmp_path / "teacher"),), upto=7, **setup)
+    with pytest.raises(TrainError, match="teachers"):
+        run(data, tmp_path / "parts", teachers=(str(tmp_path / "other"),), **setup)
+    shutil.move(tmp_path / "teacher", tmp_path / "elsewhere")
+    resumed = run(data, tmp_path / "parts", teachers=(str(tmp_path / "elsewhere"),), **setup)
+    assert all(whole[name].equal(resumed[name]) for name in whole)
 
 
 def test_photos_negatives_are_photos_where_there_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,8 @@
   function unpack(side) {
     const raw = bytes(side.partner);
     const partner = Uint16Array.from({ length: raw.length / 2 }, (_, i) => raw[2 * i] | (raw[2 * i + 1] << 8));
-    return { rows: side.grid[0], columns: side.grid[1], share: side.share, partner, cosine: bytes(side.cosine) };
+    return { rows: side.grid[0], columns: side.grid[1], share: side.share, partner,
+      cosine: bytes(side.cosine), strength: bytes(side.strength) };
   }
 
   function show(card) {
@@ -183,8 +184,8 @@
 
   // Heatmaps
 
-  function level(cosine) {
-    const at = (cosine / 255 - matches.low) / Math.max(1e-6, matches.high - matches.low);
+  function level(strength) {
+    const at = (strength / 255 - matches.low) / Math.max(1e-6, matches.high - matches.low);
     return Math.round(255 * Math.min(1, Math.max(0, at)));
   }
 
@@ -200,12 +201,12 @@
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.max(1, Math.round(box.width * scale)); canvas.height = Math.max(1, Math.round(box.height * scale));
     if (!sides || !$("heat").checked) return;
-    const { rows, columns, share, partner, cosine } = sides[side];
+    const { rows, columns, share, partner, strength } = sides[side];
     const small = document.createElement("canvas");
     small.width = columns; small.height = rows;
     const pixels = new ImageData(columns, rows);
     for (let p = 0; p < rows * columns; p++) {
-      const at = 3 * level(cosine[p]);
+      const at = 3 * level(strength[p]);
       pixels.data.set([palette[at], palette[at + 1], palette[at + 2], partner[p] === 65535 ? 0 : 255], 4 * p);
     }
     small.getContext("2d").putImageData(pixels, 0, 0);
@@ -225,10 +226,10 @@
       y: box.top - stage.top + Math.floor(patch / columns) * height, width, height };
   }
 
-  function best(count) {  // pairs that are each other's best, most alike first, not beside each other
+  function best(count) {  // pairs that are each other's best, strongest first, not beside each other
     const { reference, image } = sides, found = [];
-    const pairs = [...image.partner.keys()].filter((p) => image.partner[p] !== 65535 && reference.partner[image.partner[p]] === p);
-    pairs.sort((a, b) => image.cosine[b] - image.cosine[a] || a - b);
+    const pairs = [...image.partner.keys()].filter((p) => image.strength[p] > 0 && reference.partner[image.partner[p]] === p);
+    pairs.sort((a, b) => image.strength[b] - image.strength[a] || a - b);
     const apart = Math.max(1, Math.round(Math.min(image.rows, image.columns) / 9));
     for (const p of pairs) {
       const near = (q) => Math.abs(Math.floor(p / image.columns) - Math.floor(q / image.columns)) <= apart
@@ -270,10 +271,10 @@
         return;
       }
       if (side === "image") join(patch, partner[patch], "#ff2d78"); else join(partner[patch], patch, "#ff2d78");
-      readout.textContent = `${name}, ${place(patch, columns)}, resembles most the ${other[side]}'s ${place(partner[patch], its)}: cosine ${(cosine[patch] / 255).toFixed(2)}`;
+      readout.textContent = `${name}, ${place(patch, columns)}, matches the ${other[side]}'s ${place(partner[patch], its)}: cosine ${(cosine[patch] / 255).toFixed(2)}, strength ${(sides[side].strength[patch] / 255).toFixed(2)}`;
       return;
     }
-    readout.textContent = "Bright: patches that have a close match in the other picture. Point at one, tap it, or use Tab and the arrow keys.";
+    readout.textContent = "Bright: patches with a strong match in the other picture. Point at one, tap it, or use Tab and the arrow keys.";
     if ($("pairs").checked) {
       best(HUES.length).forEach((p, i) => join(p, sides.image.partner[p], `hsl(${HUES[i]} 90% 45%)`));
     }
@@ -336,7 +337,7 @@
     legend.fillStyle = `rgb(${palette[at]} ${palette[at + 1]} ${palette[at + 2]})`;
     legend.fillRect(x, 0, 1, 10);
   }
-  $("legend-low").textContent = "cosine " + matches.low.toFixed(2);
+  $("legend-low").textContent = "match " + matches.low.toFixed(2);
   $("legend-high").textContent = matches.high.toFixed(2);
 
   sort();

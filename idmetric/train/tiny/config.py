@@ -76,6 +76,12 @@ class Config:
     )
     init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
     blend: float = option(1.0, "share of the trained weights in the result; the rest are the initial ones (WiSE-FT)")
+    teachers: tuple[str, ...] = option(
+        (), "models, as names or folders, from which similarities are learnt: of their embeddings side by side"
+    )
+    teacher_weight: float = option(6.0, "weight of that term")
+    teacher_temperature: float = option(0.1, "of that term")
+    teacher_size: int = option(112, "pixels at which teachers see the images, whole and unchanged")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
     image_size: int = option(0, "side of the trained model's input; 0 = 224, or 176 for a ResNet")

@@ -1,8 +1,9 @@
-"""ID-Sim's two terms (Eq. 1) on groups of an identity and its twin."""
+"""ID-Sim's two terms (Eq. 1) on groups of an identity and its twin, and a term that learns from other models."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.distance.sinkhorn import sinkhorn_distance
@@ -49,3 +50,18 @@ def patch_loss(patches: Tensor, temperature: float, others: int, identities: Ten
         valid = torch.stack([identities.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
         valid = valid != shown[:, None]
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature, valid=valid)
+
+
+def similarity_loss(features: Tensor, taught: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy between each image's distributions of similarity to the others, a teacher's and the student's.
+
+    Less the teacher's entropy, so that 0 is perfect agreement: a KL divergence. After SEED (Fang et al. 2021), with the
+    batch in place of a queue.
+
+    Args:
+        features: (N, D), of unit length. taught: (N, E), of unit length, without graph.
+        temperature: of both softmax functions; an image's similarity to itself is left out.
+    """
+    own = torch.eye(len(features), dtype=torch.bool, device=features.device)
+    student, teacher = ((x @ x.T / temperature)[~own].view(len(x), -1) for x in (features, taught))
+    return F.kl_div(student.log_softmax(-1), teacher.log_softmax(-1), reduction="batchmean", log_target=True)

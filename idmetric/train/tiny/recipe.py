@@ -64,10 +64,11 @@ from idmetric.train.tiny.data import (
 from idmetric.train.tiny.data import checked as checked
 from idmetric.train.tiny.data import smoke_data as smoke_data
 from idmetric.train.tiny.labelled import draw_labelled, labelled_photos, shrink
-from idmetric.train.tiny.loss import global_loss, patch_loss
+from idmetric.train.tiny.loss import global_loss, patch_loss, similarity_loss
 from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
 from idmetric.train.tiny.recolor import recolor
 from idmetric.train.tiny.start import blend, freeze_statistics, published_start, take_over
+from idmetric.train.tiny.teachers import Teachers
 from idmetric.train.validate import measurable, validation
 
 _NEUTRAL = {"backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0}
@@ -104,6 +105,7 @@ class Tiny:
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
+        self.teachers = Teachers(config.teachers, config.teacher_size, processes.device)
         self.model = self._initial()
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         self.settings = self._settings()
@@ -119,10 +121,14 @@ class Tiny:
             left_out.add("recolored")
         if not self.labelled.files:
             left_out.add("labelled_share")
+        if not config.teachers:
+            left_out |= {"teachers", "teacher_weight", "teacher_temperature", "teacher_size"}
         settings: dict[str, Any] = {k: v for k, v in asdict(config).items() if k not in left_out}
 
         if self.start:
             settings["init"] = self.start  # by content: a folder may change
+        if config.teachers:
+            settings["teachers"] = self.teachers.revisions
         if self.labelled.files:
             members = [[int(number)] for number in self.labelled.identities]
             settings["labelled"] = photo_digest(self.labelled.files, members)
@@ -255,7 +261,8 @@ class Tiny:
         generator = torch.Generator().manual_seed((config.seed * 1_000_000 + step) + (self.processes.rank << 40))
         if config.mirrored:
             images = mirror(images, config.mirrored, generator)
-        pixels = augment(images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255, size, generator)
+        plain = images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255
+        pixels = augment(plain, size, generator)
         with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
             out = self.model.embed_pixels(pixels.contiguous(memory_format=torch.channels_last))
@@ -267,9 +274,14 @@ class Tiny:
         # groups of one kind in a row: the next groups give the negatives, which are harder of the same kind
         order = torch.from_numpy(np.argsort(self.sources, kind="stable")).to(tokens.device)
         second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, identities[order])
+        terms = {"cls": first, "patch": second}
         loss = first + config.patch_weight * second
+        if config.teachers:
+            taught = self.processes.gather(self.teachers(plain))
+            terms["taught"] = similarity_loss(features.flatten(0, 2), taught, config.teacher_temperature)
+            loss = loss + config.teacher_weight * terms["taught"]
         self.processes.backward(loss)
-        return {"loss": loss.detach(), "cls": first.detach(), "patch": second.detach(), "images": float(len(pixels))}
+        return {"loss": loss.detach(), **{k: v.detach() for k, v in terms.items()}, "images": float(len(pixels))}
 
     def validate(self) -> Mapping[str, float]:
         """SSR, PA and mAP of the rows of split val."""
