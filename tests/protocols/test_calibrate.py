@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.isotonic import IsotonicRegression
 
 from idmetric import IDSim, load
 from idmetric.calibration.apply import CalibrationError, read
@@ -16,8 +17,9 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
 from idmetric.protocols.calibrate import protocol as calibrate
-from idmetric.protocols.calibrate.pairs import draw_pairs, usable
+from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.calibrate.protocol import Options
+from idmetric.protocols.calibrate.rows import left_out_rows
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 
@@ -123,6 +125,61 @@ def test_reported_errors_are_of_unseen_identities(saved: IDSim, data: Manifest) 
     assert np.abs(seen - np.asarray(pairs["probability"])).max() > 1e-4
     assert made.model.revision == saved.revision
     assert made.versions["scikit-learn"]
+
+
+def test_each_dataset_is_measured_by_the_others() -> None:
+    rng, count = np.random.default_rng(0), 600
+    same = rng.random(count) < 0.5
+    dataset = np.array(["x", "y", "z"], dtype=object)[rng.integers(0, 3, count)]
+    scores = rng.normal(np.where(same, 0.7, 0.2) + 0.2 * (dataset == "z"), 0.25)
+    order = np.argsort(~same, kind="stable")  # pairs of one identity first, as they are drawn
+    same, dataset, scores = same[order], dataset[order], scores[order]
+    kind = np.where(same, "same", "any").astype(object)
+    family = np.stack([np.arange(count), np.arange(count) + count * ~same], 1)
+    pairs = Pairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
+    even = np.arange(count) < 2 * same.sum()
+    rows = left_out_rows(scores, pairs, dataset, "isotonic", 0.01, (0.1, 0.02), Settings(bootstrap=0))
+    assert [row["what"] for row in rows[:3]] == [
+        "probability, isotonic, x left out", "threshold for 0.1 false accepts, x left out",
+        "threshold for 0.02 false accepts, x left out",
+    ]  # fmt: skip
+    assert len(rows) == 9
+
+    for k, name in enumerate(("x", "y", "z")):
+        rest, its = (dataset != name), dataset == name
+        curve = IsotonicRegression(out_of_bounds="clip", y_min=0.01, y_max=0.99)
+        curve.fit(scores[rest & even], same[rest & even].astype(float))
+        p, truth = curve.predict(scores[its & even]), same[its & even]
+        assert value(rows[3 * k], "Brier") == pytest.approx(np.mean((p - truth) ** 2), abs=1e-9)
+        bins = np.minimum((p * 15).astype(int), 14)
+        error = sum(abs((p - truth)[bins == b].sum()) for b in range(15)) / len(p)
+        assert value(rows[3 * k], "ECE") == pytest.approx(error, abs=1e-9)
+        for row, rate in zip(rows[3 * k + 1 : 3 * k + 3], (0.1, 0.02), strict=True):
+            strangers = np.sort(scores[rest & ~same])[::-1]
+            limit = strangers[int(rate * len(strangers))]  # of this and lower scores none is accepted
+            assert value(row, "false accept") == pytest.approx((scores[its & ~same] > limit).mean(), abs=0.01)
+            assert value(row, "true accept") == pytest.approx((scores[its & same] > limit).mean(), abs=0.02)
+    assert value(rows[7], "false accept") > 2 * value(rows[1], "false accept")  # z's scores are higher
+    assert left_out_rows(scores, pairs, np.full(count, "x"), "isotonic", 0.01, (0.1,), Settings(bootstrap=0)) == []
+
+
+def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
+    few, many = (
+        calibrate.calibrations(data, {"m": saved}, Settings(bootstrap=0), Options(strangers=n, rates=(0.05,)))["m"]
+        for n in (0, 500)
+    )
+    assert many[0].prior == few[0].prior == 0.5
+    assert many[0].data["pairs"]["any"] > few[0].data["pairs"]["any"] + 400
+    grid = np.linspace(0, 2, 50)
+    assert (many[0].probability(grid) == few[0].probability(grid)).all()
+    assert many[0].thresholds[0]["distance"] != few[0].thresholds[0]["distance"]
+    assert few[1].items["pairs"] == many[1].items["pairs"]
+
+
+def value(row: dict[str, Any], name: str) -> float:
+    found = row[name]
+    assert isinstance(found, Value)
+    return found.value
 
 
 def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,27 @@ class Pairs:
         """Pairs of each kind."""
         return {kind: int((self.kind == kind).sum()) for kind in dict.fromkeys(self.kind)}
 
+    def even(self) -> Truths:
+        """Which pairs (P,) belong to the part with as many pairs of one identity as of two: the first ones."""
+        found: Truths = np.arange(len(self.a)) < 2 * self.same.sum()
+        return found
+
+    def take(self, chosen: Truths) -> Pairs:
+        """The pairs that a boolean array (P,) selects."""
+        return Pairs(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
 
 def usable(data: Manifest) -> Manifest:
     """Rows of known identity without part-edits, which show neither the same object nor a different one."""
     return data.take(named(data) & (texts(data, "role") != "part-edit"))
 
 
-def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
+def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> Pairs:
     """Pairs of one identity and of two, equally many, see `idmetric.protocols.calibrate.protocol`.
 
     Args:
         data: rows with an identity. each: pairs of one identity, at most.
+        strangers: further pairs of any two identities of a dataset, after the others.
 
     Raises:
         ValueError: if no identity has two images, or there are fewer than two families.
@@ -71,6 +81,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0) -> Pairs:
         left = same // 2 - (len(drawn) - same)
         table.add(drawn, kind, hard[kind], left // (len(kinds) - k), rng)
     table.add(drawn, "any", table.anyone, 2 * same - len(drawn), rng)
+    table.add(drawn, "any", table.anyone, strangers, rng)
     a, b = np.array(list(drawn), dtype=np.int64).T
     named = np.array(list(drawn.values()), dtype=object)
     own = named == "same"

@@ -15,7 +15,11 @@ another.
 
 Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
 to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
-identity, in folds and in intervals.
+identity, in folds and in intervals. Where the data have several datasets, each is also left out once: rows "NAME left
+out" measure a curve and thresholds made from the other datasets, as on photos of a kind that the calibration never saw.
+
+False-accept rates below 0.01 need more pairs of two identities than of one: `--strangers 50000` adds such pairs, of any
+two identities of a dataset, for the thresholds alone.
 
 `--check FILE` fits and writes nothing; it measures an existing calibration on these pairs, which should show other
 identities than the calibration was made from.
@@ -39,7 +43,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.io.output import check
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
-from idmetric.protocols.calibrate.rows import as_json, decision_row, held_row, items_of, quality_row
+from idmetric.protocols.calibrate.rows import as_json, decision_row, held_row, items_of, left_out_rows, quality_row
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import auc
@@ -58,6 +62,8 @@ class Options:
         method: of the curve to keep; the other one is measured too.
         rates: false-accept rates to find thresholds for.
         pairs: at most this many of one identity. folds: of cross-fitting.
+        strangers: further pairs of two identities, which only thresholds see: a false-accept rate of 0.001 needs
+            thousands.
         about: a description of the data, kept in the file.
         check: a calibration to measure instead of making one: a file, or "stored" for that in each model's folder.
         save: file of the calibration of a single model; None: `out`/MODEL.calibration.json for each model. out: folder;
@@ -68,13 +74,14 @@ class Options:
     rates: tuple[float, ...] = (0.1, 0.05, 0.01)
     pairs: int = 10
     folds: int = 5
+    strangers: int = 0
     about: str = ""
     save: Path | None = None
     out: Path | None = None
     check: str | None = None
 
     def __post_init__(self) -> None:
-        if self.pairs < 1 or self.folds < 3 or not all(0 < rate < 1 for rate in self.rates):
+        if self.pairs < 1 or self.folds < 3 or self.strangers < 0 or not all(0 < rate < 1 for rate in self.rates):
             raise ValueError("at least 1 pair of an identity and 3 folds are needed, and rates between 0 and 1")
 
 
@@ -91,6 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.05, 0.01], metavar="RATE", help=text)
     parser.add_argument("--pairs", type=int, default=10, metavar="N", help="of one identity, at most (default 10)")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-fitting (default 5)")
+    text = "further pairs of two identities, for thresholds at low rates such as 0.001 (default 0)"
+    parser.add_argument("--strangers", type=int, default=0, metavar="N", help=text)
     text = "measure that calibration on the pairs instead of making one; 'stored': the one in each model's folder"
     parser.add_argument("--check", metavar="FILE", help=text)
     parser.add_argument("--about", default="", metavar="TEXT", help="a description of the data, kept in the file")
@@ -106,7 +115,9 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     if args.save is not None:
         check(args.save, parents=True)
     about = args.about or args.data.name
-    chosen = Options(args.method, tuple(args.rates), args.pairs, args.folds, about, args.save, args.out, args.check)
+    chosen = Options(
+        args.method, tuple(args.rates), args.pairs, args.folds, args.strangers, about, args.save, args.out, args.check
+    )
     return run(data, models, settings, chosen)
 
 
@@ -158,15 +169,17 @@ def checked(
     bound, pairs = _bound(data, models, settings, options)
     results = []
 
+    even = pairs.even()
     for name, scorer in bound.models.items():
         scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
         p = calibration.probability(1 - scores)
-        rows = [quality_row("as given", p, pairs, settings) | auc(scores, pairs.same, pairs.family, settings)]
+        rows = [quality_row("as given", p[even], pairs.take(even), settings)]
+        rows[0] |= auc(scores, pairs.same, pairs.family, settings)
         rows += [held_row(one, scores, pairs, settings) for one in calibration.thresholds]
         about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
         notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
         notes += [*bound.notes, *_notes(pairs, unseen=False)]
-        items = items_of(bound.manifest, pairs, scores, p)
+        items = items_of(bound.manifest, pairs.take(even), scores[even], p[even])
         results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
 
     return results
@@ -195,7 +208,7 @@ def _bound(data: Manifest, models: Models, settings: Settings, options: Options)
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(known, models, settings)
-    return bound, draw_pairs(bound.manifest, options.pairs, settings.seed)
+    return bound, draw_pairs(bound.manifest, options.pairs, settings.seed, options.strangers)
 
 
 # Curves
@@ -209,12 +222,14 @@ def _calibrated(
     limit = 1 / (families + 2)  # pairs of one family are not independent
     rows: list[Row] = []
     unseen: dict[str, Array] = {}
+    even = pairs.take(pairs.even())
+    own = scores[pairs.even()]
 
     for method in METHODS:
         unseen[method] = held_out(
-            scores, pairs.same, pairs.family, method, limit=limit, folds=options.folds, seed=settings.seed
+            own, even.same, even.family, method, limit=limit, folds=options.folds, seed=settings.seed
         )
-        rows.append(quality_row(method, unseen[method], pairs, settings))
+        rows.append(quality_row(method, unseen[method], even, settings))
 
     chosen = rows[METHODS.index(options.method)]
     chosen |= auc(scores, pairs.same, pairs.family, settings)
@@ -222,15 +237,17 @@ def _calibrated(
         scores, pairs.same, pairs.family, options.rates, samples=settings.bootstrap, seed=settings.seed
     )
     rows += [decision_row(t, scores, pairs) for t in found]
+    dataset = texts(data, "dataset")[pairs.a]
+    rows += left_out_rows(scores, pairs, dataset, options.method, limit, options.rates, settings)
     calibration = Calibration(
-        fit(scores, pairs.same, options.method, limit), metric.calibrated_model(), settings.distance,
-        float(pairs.same.mean()), settings.outside, name,
+        fit(own, even.same, options.method, limit), metric.calibrated_model(), settings.distance,
+        float(even.same.mean()), settings.outside, name,
         tuple(as_json(t, scores, pairs) for t in found),
         {k: {end: getattr(v, end) for end in ("value", "low", "high")} for k, v in chosen.items()
          if isinstance(v, Value)} | {"folds": options.folds},
         _about(data, pairs, options, settings, families), _versions(metric),
     )  # fmt: skip
-    items = items_of(data, pairs, scores, unseen[options.method])
+    items = items_of(data, even, own, unseen[options.method])
     about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
     signature = metric.signature(settings.distance)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from idmetric.calibration.curves import from_log_odds
+from idmetric.calibration.fitting import Method, fit
 from idmetric.calibration.quality import brier_score, expected_calibration_error, log_loss, reliability
-from idmetric.calibration.thresholds import Threshold, accepted
+from idmetric.calibration.thresholds import Threshold, accepted, threshold_at_false_accept
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.calibrate.pairs import Pairs
 from idmetric.protocols.common.arrays import Array, Truths
@@ -37,17 +40,41 @@ def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
     return row | _alarm_values(point.threshold, scores, pairs)
 
 
-def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings) -> Row:
+def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings, label: str = "") -> Row:
     """A calibration's threshold, and the pairs that it accepts among ones that it was not chosen on."""
     threshold, count = 1 - float(given["distance"]), len(scores)
     took = (scores >= threshold).astype(np.float64)
-    row: Row = {"what": f"threshold for {given['false_accept_rate']:g} false accepts"}
+    row: Row = {"what": f"threshold for {given['false_accept_rate']:g} false accepts{label}"}
     row["distance"] = Value(float(given["distance"]), None, None, count)
 
     for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
         row[name] = any_statistic(_share, (took, own), pairs.family, settings, count=int(own.sum()))
 
     return row | _alarm_values(threshold, scores, pairs)
+
+
+def left_out_rows(
+    scores: Array, pairs: Pairs, dataset: NDArray[Any], method: Method, limit: float, rates: Sequence[float],
+    settings: Settings,
+) -> list[Row]:  # fmt: skip
+    """Each dataset's pairs, by a curve and thresholds made from those of the other datasets; none for one dataset.
+
+    Args:
+        dataset: of each pair (P,). method, limit: see `fitting.fit`.
+    """
+    rows, even, names = list[Row](), pairs.even(), np.unique(dataset)
+    for name in names if len(names) > 1 else ():
+        its, label = dataset == name, f", {name} left out"
+        if len(set(pairs.same[its & even])) < 2 or len(set(pairs.same[~its & even])) < 2:
+            continue  # an error or a threshold needs pairs of both kinds
+        curve = fit(scores[~its & even], pairs.same[~its & even], method, limit)
+        p = from_log_odds(curve.log_odds(scores[its & even]))
+        rows.append(quality_row(f"{method}{label}", p, pairs.take(its & even), settings))
+        for rate in rates:
+            point = threshold_at_false_accept(scores[~its], pairs.same[~its], rate)
+            given = {"distance": 1 - point.threshold, "false_accept_rate": rate}
+            rows.append(held_row(given, scores[its], pairs.take(its), settings, label))
+    return rows
 
 
 def items_of(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
