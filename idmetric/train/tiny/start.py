@@ -68,6 +68,14 @@ def blend(model: IDSim, initial: IDSim, part: float) -> None:
             value.copy_(torch.lerp(begun[name].float(), value.float(), part))
 
 
+def freeze_stages(model: IDSim, count: int) -> None:
+    """Keep the weights of an EfficientNet-Lite's stem and first `count` stages, and save their backward pass."""
+    trunk: Any = model.backbone
+    parts = [trunk.conv_stem, trunk.bn1, *trunk.blocks[:count]] if count else []
+    for part in parts:
+        part.requires_grad_(False)
+
+
 def freeze_statistics(model: nn.Module) -> None:
     """Let BatchNorm use its stored statistics, in training too; its weights still learn."""
     for module in model.modules():
