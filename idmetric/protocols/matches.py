@@ -9,7 +9,7 @@ never the masks.
 | column | meaning |
 |---|---|
 | on subject | of a pair's ten strongest matches, those with both ends on the subject: patches its mask covers by half |
-| by cosine | the same of the ten matches of highest cosine, not corrected for background (`idmetric.report.matches`) |
+| by cosine | the same of the ten matches of highest cosine, not corrected for background (`idmetric.scoring.matches`) |
 | area | share of all pairs of patches of which both are on the subject, which matches drawn by chance would have |
 
 No paper prints these numbers. Only real images count. Without --data, objects of the procedural world (seed 1000, 224
@@ -34,8 +34,8 @@ from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.protocol import rendered_objects
-from idmetric.report.matches import Tokens, matches_of, strongest, tokens_of
 from idmetric.scoring.heatmaps import coverage, layout
+from idmetric.scoring.matches import Tokens, matches_of, strongest, tokens_of
 
 OPTIONAL = ("data",)
 COLUMNS = {"on subject": "strength", "by cosine": "cosine", "area": "area"}

@@ -16,9 +16,9 @@ from idmetric.images.masks import MaskLike, cut_out
 from idmetric.images.read import Outside
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.report.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.report.pictures import data_uri, room
 from idmetric.scoring.heatmaps import layout
+from idmetric.scoring.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.scoring.scores import File
 
 _MATCHES = 3_500_000  # bytes for all matches of a page

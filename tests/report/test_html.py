@@ -29,9 +29,9 @@ from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report.album import Album
 from idmetric.report.html import _axis, score_page
-from idmetric.report.matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.report.pictures import compressed, room
 from idmetric.scoring.heatmaps import coverage
+from idmetric.scoring.matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.scoring.scores import Scores, columns_of
 from tests.report_parts import EVERYTHING, NAMES, REFERENCES, make_folder, make_photos, picture, score
 
