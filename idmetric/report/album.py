@@ -21,7 +21,7 @@ from idmetric.scoring.heatmaps import layout
 from idmetric.scoring.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.scoring.scores import File
 
-_MATCHES = 3_500_000  # bytes for all matches of a page
+_MATCHES = 5_000_000  # bytes for all matches of a page
 
 
 @dataclass
