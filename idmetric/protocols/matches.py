@@ -22,6 +22,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -31,9 +32,9 @@ from idmetric.images.masks import read_mask
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.arrays import Truths
+from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
-from idmetric.protocols.idsim_table2c_segmentation.protocol import rendered_objects
 from idmetric.scoring.heatmaps import coverage, layout
 from idmetric.scoring.matches import Tokens, matches_of, strongest, tokens_of
 
@@ -118,9 +119,10 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
     Raises:
         ValueError: if there are none.
     """
-    ids, rows = data.column("id"), defaultdict[Any, list[int]](list)
+    ids, names, datasets = (data.column(name) for name in ("id", "identity", "dataset"))
+    rows = defaultdict[Any, list[int]](list)
     for row in sorted(range(len(data)), key=lambda r: ids[r]):
-        rows[data.column("dataset")[row], data.column("identity")[row]].append(row)
+        rows[datasets[row], names[row]].append(row)
     several = [of for of in rows.values() if len(of) > 1]
     if not several:
         raise ValueError("no identity has two images with masks (column mask)")
@@ -130,8 +132,9 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
 
 def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
+    read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly in a row
     for a, b in pairs(data):
-        (reference, first), (image, second) = (_tokens(scorer, data, row) for row in (a, b))
+        (reference, first), (image, second) = read(a), read(b)
         shares = {"area": float(first.mean() * second.mean())}
         for name, border in (("strength", True), ("cosine", False)):
             best = strongest(matches_of(reference, image, border=border), count)

@@ -7,7 +7,7 @@ By cosine alone, the patches of two plain backgrounds match best. The strength o
 the mean cosine of each of the two patches to the border of its own image, which mostly shows background (the boundary
 prior of saliency detection, Wei et al. 2012): s_ij = a_i . b_j - (mean_k a_i . a_k + mean_l b_j . b_l) / 2, for k and l
 along the borders. A patch outside a subject's mask (see `idmetric.distance.patches.covered`) neither has a partner nor
-is one, and with a mask nothing is subtracted.
+is one. With a mask that leaves patches out, nothing is subtracted.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def test_matches_are_those_of_a_loop(masked: bool) -> None:
         at = on_the_border(grid)
         plain.append([float(np.mean([F.cosine_similarity(t, patches[k], dim=0) for k in at])) for t in patches])
     assert len(on_the_border((3, 4))) == 10
-    if masked:  # the mask says what is background
+    if masked:  # the mask marks the background
         plain[0] = [0.0] * 6
     for side, expected in (
         (found.reference, slow(a.patches[0], b.patches[0], plain, inside, [True] * 12)),

@@ -461,8 +461,8 @@ def test_the_result_lies_between_initial_and_trained_weights(tmp_path: Path) -> 
 
 
 def test_the_taught_term_is_the_divergence_of_similarity_distributions() -> None:
-    student, teacher = (torch.nn.functional.normalize(torch.randn(5, n, dtype=torch.float64), dim=-1) for n in (4, 7))
     torch.manual_seed(0)
+    student, teacher = (torch.nn.functional.normalize(torch.randn(5, n, dtype=torch.float64), dim=-1) for n in (4, 7))
     student.requires_grad_()
     expected = 0.0
     for i in range(5):
@@ -721,6 +721,9 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in ({"frozen_stages": 8}, {"frozen_stages": 1, "backbone": "resnet18"}):
         with pytest.raises(ValueError, match="0 to 7, of an EfficientNet-Lite"):
             Config(**wrong)
+    for name, value in (("teacher_weight", -1), ("teacher_temperature", 0), ("teacher_size", 0)):
+        with pytest.raises(ValueError, match=f"{name} = {value}"):
+            Config(**{name: value})
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

@@ -82,7 +82,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.pairs < 1 or self.folds < 3 or self.strangers < 0 or not all(0 < rate < 1 for rate in self.rates):
-            raise ValueError("at least 1 pair of an identity and 3 folds are needed, and rates between 0 and 1")
+            needed = "at least 1 pair of an identity, 3 folds, 0 strangers, and rates between 0 and 1 are needed"
+            raise ValueError(f"{needed}, got {self.pairs}, {self.folds}, {self.strangers} and {self.rates}")
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()

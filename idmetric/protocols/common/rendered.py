@@ -44,3 +44,13 @@ def rendered(
         parts.append(whole.take(np.array(number) < count))  # an earlier run may have rendered more
 
     return merge(parts) if len(parts) > 1 else parts[0]
+
+
+def rendered_objects(
+    folder: Path, identities: int = 30, progress: Callable[[int, int], None] | None = None
+) -> Manifest:
+    """Objects of the procedural world with masks, three views each, in `folder`/things; see `rendered`."""
+    from idmetric.data.world.write import Plan
+
+    plan = Plan(1000, 224, views=3, distractors=0, strengths=())
+    return rendered(folder, {"things": (plan, identities)}, progress)

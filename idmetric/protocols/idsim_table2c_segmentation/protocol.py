@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -43,9 +42,9 @@ from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import IDSIM_TABLE_2C, idsim_row
-from idmetric.protocols.common.rendered import rendered
+from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
 from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
@@ -89,14 +88,6 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
             raise ValueError("--out DIR is needed: objects are rendered there (or give images with masks: --data PATH)")
         data = rendered_objects(args.out / "world", args.identities, settings.progress)
     return run(data, models, settings, options)
-
-
-def rendered_objects(folder: Path, identities: int = 30, progress: Progress | None = None) -> Manifest:
-    """Objects of the procedural world with masks, three views each, in `folder`/things, see `rendered.rendered`."""
-    from idmetric.data.world.write import Plan
-
-    plan = Plan(1000, 224, views=3, distractors=0, strengths=())
-    return rendered(folder, {"things": (plan, identities)}, progress)
 
 
 def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:

@@ -80,7 +80,7 @@ class Config:
     init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
     blend: float = option(1.0, "share of the trained weights in the result; the rest are the initial ones (WiSE-FT)")
     teachers: tuple[str, ...] = option(
-        (), "models, as names or folders, from which similarities are learnt: of their embeddings side by side"
+        (), "models, as names or folders, from which similarities are learned: of their embeddings side by side"
     )
     teacher_weight: float = option(6.0, "weight of that term")
     teacher_temperature: float = option(0.1, "of that term")
@@ -104,6 +104,10 @@ class Config:
         check_mirror_sizes(self.mirror_sizes)
         if self.frozen_stages and (self.backbone == "resnet18" or not 0 <= self.frozen_stages <= 7):
             raise ValueError(f"frozen_stages = {self.frozen_stages}: 0 to 7, of an EfficientNet-Lite")
+        if self.teacher_weight < 0 or self.teacher_temperature <= 0 or self.teacher_size < 1:
+            given = f"teacher_weight = {self.teacher_weight}, teacher_temperature = {self.teacher_temperature}"
+            wanted = "a weight of 0 or more, a temperature above 0 and a size of 1 or more are possible"
+            raise ValueError(f"{given}, teacher_size = {self.teacher_size}: {wanted}")
         if min(self.layers) < 1:
             raise ValueError(f"layers = {self.layers}: each stage has a block or more")
         if self.patch_negatives >= self.batch_size:

