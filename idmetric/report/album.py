@@ -1,7 +1,7 @@
 """Pictures and matched patches for a page of scores, collected while images are scored.
 
 Nothing is read or embedded twice. A picture is kept as the few kilobytes that go into the page, an image's matches as
-two bytes and a cosine for each patch, and only for the nearest images.
+six bytes for each patch, and only for the nearest images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from idmetric.scoring.heatmaps import layout
 from idmetric.scoring.matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.scoring.scores import File
 
-_MATCHES = 5_000_000  # bytes for all matches of a page
+_MATCHES = 6_500_000  # bytes for all matches of a page
 
 
 @dataclass

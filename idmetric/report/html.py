@@ -63,7 +63,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
             "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
             "reference": number[entry.reference], "bar": axis.percent(entry.row["distance"]),
             "itself": _is_itself(entry), "copied": bool(entry.row.get("copy")) and not _is_itself(entry),
-            "agreement": entry.row.get("copy_agreement", 0.0),
+            "agreement": entry.row.get("copy_agreement", 0.0), "closer": _closer(entry.row, real),
         }
         for entry, name in zip(entries, names[len(references) :], strict=True)
     ]  # fmt: skip
@@ -74,14 +74,15 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     ]  # fmt: skip
     rows = [entry.row for entry in entries]
     return render(
-        "score", ("theme.js", "score.js"), {"record": found, "matches": _matches(entries)},
+        "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
         signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
         baseline=baseline, baseline_note=found.get("baseline_note"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
         thresholds=thresholds, enough=ENOUGH,
         basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),
         nearest=min(finite), farthest=max(finite), median=statistics.median(finite),
-        copies=sum(card["copied"] for card in cards),
+        mean=statistics.fmean(finite),
+        copies=sum(card["copied"] for card in cards), themselves=sum(card["itself"] for card in cards),
         has={"probability": any("probability" in row for row in rows),
              "percentile": any("real_percentile" in row for row in rows),
              "matches": sum(entry.matches is not None for entry in entries)},
@@ -90,7 +91,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
 def _offers(scores: Scores) -> list[Offer]:
     """Return the thresholds that the page offers."""
-    offered = [] if scores.threshold is None else [Offer("given", scores.threshold)]
+    offered = [] if scores.threshold is None else [Offer("your threshold", scores.threshold)]
     if scores.baseline is not None:
         firm = len(scores.baseline.distances) >= ENOUGH
         offered.append(Offer("farthest real photo", scores.baseline.max, firm))
@@ -104,6 +105,15 @@ def _offers(scores: Scores) -> list[Offer]:
 def _is_itself(entry: Entry) -> bool:
     """Whether an image is the same file as the reference next to it, which makes it no copy."""
     return os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
+
+
+def _closer(row: Mapping[str, Any], real: Mapping[str, float]) -> str | None:
+    """Return how many real photos are closer to the others than an image is; a percentage only of enough photos."""
+    if "real_percentile" not in row:
+        return None
+    if len(real) >= ENOUGH:
+        return f"{row['real_percentile']:.0f} % of real photos"
+    return f"{sum(d < row['distance'] for d in real.values())} of {len(real)} real photos"
 
 
 # The strip of distances
@@ -154,7 +164,7 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
         stacked[cell] += 1
     return Axis(
         round(low, 10), round(high, 10), round(unit / 200, 12),
-        [{"x": round(100 * k / count, 2), "text": f"{low + k * unit:.6g}"} for k in range(count + 1)],
+        [{"x": round(100 * k / count, 2), "text": f"{round(low + k * unit, 9) + 0.0:.4f}"} for k in range(count + 1)],
         places, round(max(36.0, apart * max(stacked.values()) + 10)),
         [(name, _percent(d, low, high)) for name, d in real.items()],
     )  # fmt: skip

@@ -10,7 +10,7 @@ from PIL import Image, features
 
 SIDE = 640  # longest side in pixels, if there is room
 _LEAST = 48  # side in pixels below which a picture shows nothing
-_TOTAL = 12_500_000  # bytes for all pictures of a page; text adds a third
+_TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
 _LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
 _QUALITY = 80
 _DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried

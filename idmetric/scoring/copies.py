@@ -55,7 +55,7 @@ def mark_copy(row: Record, path: str, own: Print | None, references: Mapping[str
     if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
         warnings.warn(
             f"{path} repeats the pixels of {name}{', mirrored' if copy.mirrored else ''} (agreement "
-            f"{copy.agreement:.2f}): a copy, not a new picture of the subject", CopyWarning, stacklevel=2,
+            f"{copy.agreement:.4f}): a copy, not a new picture of the subject", CopyWarning, stacklevel=2,
         )  # fmt: skip
 
 

@@ -3,11 +3,16 @@
     own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
     matches_of(own, other)  # for each patch of one image its match in the other, with cosine and strength
 
-By cosine alone, the patches of two plain backgrounds match best. The strength of a match is therefore its cosine, less
-the mean cosine of each of the two patches to the border of its own image, which mostly shows background (the boundary
-prior of saliency detection, Wei et al. 2012): s_ij = a_i . b_j - (mean_k a_i . a_k + mean_l b_j . b_l) / 2, for k and l
-along the borders. A patch outside a subject's mask (see `idmetric.distance.patches.covered`) neither has a partner nor
-is one. With a mask that leaves patches out, nothing is subtracted.
+By cosine alone, plain backgrounds match best, and a few patches ("hubs") are the nearest ones of many. Therefore, with
+p_i = mean_k a_i . a_k and q_j = mean_l b_j . b_l, the mean cosines of a patch to the border of its own image, which
+mostly shows background (the boundary prior of saliency detection, Wei et al. 2012; kept within 0..1):
+
+- the match of a_i is the b_j with the highest 2 a_i . b_j - r_j - q_j / 2, where r_j is the mean of the ten highest
+  cosines of b_j to patches of the other image (cross-domain similarity local scaling, Conneau et al. 2018),
+- the strength of a match is a_i . b_j (1 - p_i) (1 - q_j).
+
+A patch outside a subject's mask (`idmetric.distance.patches.covered`) neither has a match nor is one. For a side with a
+mask that leaves patches out, p or q is 0.
 """
 
 from __future__ import annotations
@@ -52,9 +57,9 @@ class Side:
 
     Attributes:
         grid: rows and columns. share: the shares of the picture's height and width that they cover.
-        partner: (P,) number of the patch of the other image with the strongest match, or NOBODY.
+        partner: (P,) number of the matching patch of the other image, or NOBODY.
         cosine: (P,) similarity to it, -1..1; 0 without a partner.
-        strength: (P,) of the match, -2..2; 0 without a partner.
+        strength: (P,) of the match, -1..1; 0 without a partner.
     """
 
     grid: tuple[int, int]
@@ -64,8 +69,8 @@ class Side:
     strength: NDArray[np.float32]
 
     def packed(self) -> dict[str, Any]:
-        """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..255, lower ones 0."""
-        cosine, strength = (np.rint(v.clip(0, 1) * 255).astype(np.uint8) for v in (self.cosine, self.strength))
+        """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..65535, lower ones 0."""
+        cosine, strength = (np.rint(v.clip(0, 1) * 65535).astype("<u2") for v in (self.cosine, self.strength))
         return {
             "grid": list(self.grid), "share": [round(s, 4) for s in self.share],
             "partner": _text(self.partner.astype("<u2").tobytes()),
@@ -87,7 +92,7 @@ class Matches:
     @property
     def size(self) -> int:
         """Approximate number of bytes of its JSON."""
-        return 6 * (len(self.reference.partner) + len(self.image.partner)) + 200
+        return 8 * (len(self.reference.partner) + len(self.image.partner)) + 200
 
 
 def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
@@ -100,20 +105,23 @@ def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
 
 
 def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu", *, border: bool = True) -> Matches:
-    """Find the strongest match of each patch in both directions; of equal ones the first.
+    """Find the match of each patch in both directions; of equal ones the first.
 
     Args:
         device: computes the comparison.
-        border: False takes the cosine alone for the strength.
+        border: False takes the cosine alone, for match and strength.
     """
     a, b = reference.unit.to(device).float(), image.unit.to(device).float()
     cosine = (a @ b.T).clamp(max=1)
-    strength = cosine
-    if border:
-        strength = cosine - (_likeness_to_border(a, reference)[:, None] + _likeness_to_border(b, image)) / 2
     outside = ~(reference.inside.to(device)[:, None] & image.inside.to(device))
-    strength = strength.masked_fill(outside, -torch.inf)
-    return Matches(_side(cosine, strength, reference.where), _side(cosine.T, strength.T, image.where))
+    score, strength = cosine, cosine
+    if border:
+        p, q = _likeness_to_border(a, reference), _likeness_to_border(b, image)
+        known = cosine.masked_fill(outside, -1)
+        score = 2 * cosine - _crowd(known)[:, None] - _crowd(known.T) - p[:, None] / 2 - q / 2
+        strength = cosine * (1 - p)[:, None] * (1 - q)
+    score = score.masked_fill(outside, -torch.inf)
+    return Matches(_side(score, cosine, strength, reference.where), _side(score.T, cosine.T, strength.T, image.where))
 
 
 def strongest(matches: Matches, count: int) -> list[tuple[int, int]]:
@@ -124,24 +132,29 @@ def strongest(matches: Matches, count: int) -> list[tuple[int, int]]:
 
 
 def _likeness_to_border(unit: Tensor, tokens: Tokens) -> Tensor:
-    """Mean cosine (P,) of each patch to those along its image's border; 0 where a mask tells subject and background."""
+    """Mean cosine (P,) of each patch to those along its image's border, 0..1; 0 where a mask marks the background."""
     if not tokens.inside.all():
         return unit.new_zeros(len(unit))
     border = torch.ones(tokens.where.grid, dtype=torch.bool, device=unit.device)
     border[1:-1, 1:-1] = False
-    return unit @ unit[border.flatten()].mean(0)
+    return (unit @ unit[border.flatten()].mean(0)).clamp(0, 1)
 
 
-def _side(cosine: Tensor, strength: Tensor, where: Layout) -> Side:
-    best, partner = strength.max(1)
+def _crowd(cosine: Tensor) -> Tensor:
+    """Mean of the ten highest cosines of each row, fewer if there are not as many."""
+    return cosine.topk(min(10, cosine.shape[1]), dim=1).values.mean(1)
+
+
+def _side(score: Tensor, cosine: Tensor, strength: Tensor, where: Layout) -> Side:
+    best, partner = score.max(1)
     alone = best.isinf()
-    similar = cosine.gather(1, partner[:, None])[:, 0]
+    cosine, strength = (x.gather(1, partner[:, None])[:, 0].masked_fill(alone, 0) for x in (cosine, strength))
     return Side(
         where.grid,
         where.share,
         partner.masked_fill(alone, NOBODY).cpu().numpy().astype(np.uint16),
-        similar.masked_fill(alone, 0).cpu().numpy().astype(np.float32),
-        best.masked_fill(alone, 0).cpu().numpy().astype(np.float32),
+        cosine.cpu().numpy().astype(np.float32),
+        strength.cpu().numpy().astype(np.float32),
     )
 
 

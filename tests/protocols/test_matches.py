@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Manifest:
 def share(metric: IDSim, root: Path, a: str, b: str, count: int, border: bool) -> float:
     """Of the strongest matches of a pair, those with both ends on the subject, by loops over a grid of 4 x 4."""
     ring = [p for p in range(16) if p // 4 in (0, 3) or p % 4 in (0, 3)]
-    units, inside, plain = [], [], []
+    units, inside, unlike = [], [], []
     for name in (a, b):
         patches = metric.embed(root / f"{name}.png").patches
         assert patches is not None
@@ -52,12 +52,14 @@ def share(metric: IDSim, root: Path, a: str, b: str, count: int, border: bool) -
         mask = torch.from_numpy(np.asarray(Image.open(root / f"{name}-mask.png")) / 255)
         inside.append([float(mask[16 * r : 16 * r + 16, 16 * c : 16 * c + 16].mean()) >= 0.5
                        for r in range(4) for c in range(4)])  # fmt: skip
-        plain.append([float(np.mean([float(u @ units[-1][k]) for k in ring])) if border else 0 for u in units[-1]])
+        likeness = [float(np.mean([float(u @ units[-1][k]) for k in ring])) if border else 0.0 for u in units[-1]]
+        unlike.append([1 - min(max(value, 0.0), 1.0) for value in likeness])
+    cosine = [[float(a @ b) for b in units[1]] for a in units[0]]
+    crowd = [float(np.mean(sorted(row, reverse=True)[:10])) if border else 0.0 for row in cosine]
     found = []
     for j in range(16):
-        strengths = [float(units[0][i] @ units[1][j]) - (plain[0][i] + plain[1][j]) / 2 for i in range(16)]
-        i = int(np.argmax(strengths))
-        found.append((-strengths[i], inside[0][i] and inside[1][j]))
+        i = int(np.argmax([2 * cosine[i][j] - crowd[i] + unlike[0][i] / 2 for i in range(16)]))
+        found.append((-cosine[i][j] * unlike[0][i] * unlike[1][j], inside[0][i] and inside[1][j]))
     return float(np.mean([on for _, on in sorted(found, key=lambda one: one[0])[:count]]))
 
 

@@ -5,9 +5,11 @@ IDMETRIC_SCREENSHOTS=docs/images pytest tests/report/test_browser.py -k screensh
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,10 +168,15 @@ def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
         assert page.locator(".card.pass .state").all_inner_texts() == [word] * passes
 
     check(found["baseline"]["max"], "nearer")  # where the page starts, to the last digit
+    assert page.input_value("#threshold") == f"{found['baseline']['max']:.4f}"
     page.fill("#threshold", repr(distances[2]))
     check(distances[2])  # equal passes, as for --threshold
     page.click("text=false accepts 5 %")
     check(0.125, "nearer")
+    assert page.input_value("#threshold") == "0.1250"
+    page.locator(".open").first.click()
+    assert "at 0.1250 (false accepts 5 %)" in page.inner_text("#about")
+    page.keyboard.press("Escape")
     slider = page.locator("#slider")
     slider.focus()
     for _ in range(40):
@@ -264,7 +271,26 @@ def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]
     assert shown(page) == []
     assert page.locator(".lost li:visible").count() == 2
     page.fill("#filter", "cut")
-    assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(str(Path("gen") / "cut.png"))
+    assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(f"unreadable {Path('gen') / 'cut.png'} ")
+
+
+def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
+    given = ("ref2.png", "ref2.png", "gen/copied.png", "gen/sample2.png", "gen/cut.png", "--include-refs")
+    score(folder, *given, "--on-error", "skip", "--quiet", "--html", "apart.html")
+    page = visit(folder / "apart.html")
+    tiles = dict(text.split("\n") for text in page.locator(".tiles > div").all_inner_texts())
+    for status, tile, badge in (
+        ("copy", "Copies", "copy 0.9"), ("itself", "Reference itself", "the reference itself"),
+        ("unreadable", "Unreadable", "unreadable"),
+    ):  # fmt: skip
+        page.select_option("#status", status)
+        assert tiles[tile] == "1"
+        assert page.inner_text(f"#status option[value={status}]").endswith(" (1)")
+        [shown_badge] = page.locator(".badge:not(.state):visible").all_inner_texts()
+        assert shown_badge.startswith(badge)
+        assert (
+            shown(page) == {"copy": [str(Path("gen") / "copied.png")], "itself": ["ref2.png"], "unreadable": []}[status]
+        )
 
 
 # Side by side
@@ -324,6 +350,13 @@ def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
 def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:
     page.locator(".open").nth(3).click()
     page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    for side in ("reference", "image"):  # bare at first
+        assert painted(page, side) == page.locator(".lines line").count() == 0
+    assert page.locator("#opacity").is_disabled()
+    assert page.locator(".legend").is_hidden()
+    assert page.inner_text("#caveat").startswith("Heatmaps explain more than they prove")
+    page.check("#heat")
+    page.check("#pairs")
     for side in ("reference", "image"):
         canvas, img = (page.locator(f"#at-{side} {tag}").bounding_box() for tag in ("canvas", "img"))
         assert canvas == pytest.approx(img, abs=1)
@@ -336,11 +369,57 @@ def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:
     assert painted(page) == 0
     page.check("#heat")
     assert painted(page) > 1000
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    assert (page.is_checked("#heat"), page.is_checked("#pairs")) == (True, False)  # kept from image to image
+    assert painted(page) > 1000
+    page.keyboard.press("Escape")
+    page.locator(".open").nth(3).click()
+    assert not page.is_checked("#heat")
+    assert painted(page) == 0
+
+
+def packed(pairs: dict[int, tuple[int, float]], grid: int) -> dict[str, Any]:
+    """One side of matches for the page: partner and strength of some patches; the others have no partner."""
+
+    def text(values: list[int]) -> str:
+        return base64.b64encode(b"".join(v.to_bytes(2, "little") for v in values)).decode()
+
+    partner = [pairs.get(p, (65535, 0))[0] for p in range(grid * grid)]
+    strength = text([round(pairs.get(p, (0, 0.0))[1] * 65535) for p in range(grid * grid)])
+    return {"grid": [grid, grid], "share": [1, 1], "partner": text(partner), "cosine": strength, "strength": strength}
+
+
+@pytest.mark.parametrize("admirers", [3, 4])
+def test_lines_join_strong_matches_that_are_no_hubs(
+    visit: Open, report: tuple[Path, dict[str, Any]], admirers: int
+) -> None:
+    """Of 6 x 6 patches: neighbors in either picture, a weak match, and a patch that several others match too."""
+    mutual = {0: (8, 0.8), 1: (1, 0.9), 4: (2, 0.85), 16: (16, 0.45), 28: (34, 0.6), 24: (24, 0.95)}
+    image = mutual | dict.fromkeys((25, 26, 30, 31)[:admirers], (24, 0.3))
+    text = report[0].read_text(encoding="utf-8")
+    [(start, data)] = re.findall(r'(<script type="application/json" id="matches">)(.*?)</script>', text)
+    found = json.loads(data)
+    reference = {own: (p, strength) for p, (own, strength) in mutual.items()}
+    found["items"][0] = {"image": packed(image, 6), "reference": packed(reference, 6)}
+    made = report[0].with_name(f"lines{admirers}.html")
+    made.write_text(text.replace(start + data, start + json.dumps(found | {"low": 0.0, "high": 1.0})), encoding="utf-8")
+    page = visit(made)
+    page.locator(".open").first.click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    page.check("#pairs")
+    stage, joined = page.locator("#stage").bounding_box(), set()
+    for line in page.locator(".lines line:not(.halo)").all():
+        ends = []
+        for side, k in (("image", 2), ("reference", 1)):
+            box = page.locator(f"#at-{side}").bounding_box()
+            x, y = (float(line.get_attribute(f"{c}{k}")) + stage[c] - box[c] for c in "xy")
+            ends.append(int(6 * y / box["height"]) * 6 + int(6 * x / box["width"]))
+        joined.add(tuple(ends))
+    assert joined == {(1, 1), (28, 34)} | ({(24, 24)} if admirers == 3 else set())
 
 
 def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    import base64
-
     page = visit(report[0])
     item = json.loads(page.evaluate("document.getElementById('matches').textContent"))["items"][3]
     page.locator(".open").nth(3).click()
@@ -348,11 +427,12 @@ def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, 
     box = page.locator("#at-image").bounding_box()
     row, column = 1, 2
     page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 4)
-    raw = base64.b64decode(item["image"]["partner"])
-    partner = int.from_bytes(raw[2 * (4 * row + column) :][:2], "little")
-    cosine, strength = (base64.b64decode(item["image"][k])[4 * row + column] / 255 for k in ("cosine", "strength"))
+    partner, cosine, strength = (
+        int.from_bytes(base64.b64decode(item["image"][k])[2 * (4 * row + column) :][:2], "little")
+        for k in ("partner", "cosine", "strength")
+    )
     says = f"Image, row 2, column 3, matches the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
-    assert page.inner_text("#readout") == f"{says}: cosine {cosine:.2f}, strength {strength:.2f}"
+    assert page.inner_text("#readout") == f"{says}: cosine {cosine / 65535:.4f}, strength {strength / 65535:.4f}"
     line = page.locator(".lines line:not(.halo)")
     stage, other = page.locator("#stage").bounding_box(), page.locator("#at-reference").bounding_box()
     ends = {k: float(line.get_attribute(k)) + stage[k[0]] for k in ("x1", "y1", "x2", "y2")}
@@ -362,7 +442,7 @@ def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, 
                 "y2": box["y"] + box["height"] * (row + 0.5) / 4}  # fmt: skip
     assert ends == pytest.approx(expected, abs=1.5)
     page.mouse.move(2, 2)
-    assert page.inner_text("#readout").startswith("Bright: ")
+    assert page.inner_text("#readout").startswith("Point at a patch")
 
 
 def test_a_card_without_matches_says_so(visit: Open, folder: Path) -> None:
@@ -372,6 +452,7 @@ def test_a_card_without_matches_says_so(visit: Open, folder: Path) -> None:
     assert page.locator("#controls").is_visible()
     page.keyboard.press("ArrowRight")
     assert page.locator("#controls").is_hidden()
+    assert page.locator("#caveat").is_hidden()
     assert page.inner_text("#readout") == "Matched patches are kept for the 2 nearest images (--html-details)."
     assert painted(page) == 0
 
@@ -408,10 +489,31 @@ def test_light_and_dark_follow_the_system_and_the_button(
         first = page.evaluate(back)
 
 
-@pytest.mark.parametrize("width", [320, 375])
+def test_references_stand_next_to_the_chart_above_the_first_images(
+    visit: Open, report: tuple[Path, dict[str, Any]]
+) -> None:
+    page = visit(report[0], 1440, 900)
+    assert not overflows(page)
+    chart, side = (page.locator(f".overview > .panel >> nth={k}").bounding_box() for k in range(2))
+    assert side["x"] >= chart["x"] + chart["width"]
+    assert (side["y"], side["height"]) == pytest.approx((chart["y"], chart["height"]), abs=1)
+    first = page.locator(".card").first.bounding_box()
+    assert first["y"] + first["height"] <= 900
+    page.set_viewport_size({"width": 390, "height": 844})
+    chart, side = (page.locator(f".overview > .panel >> nth={k}").bounding_box() for k in range(2))
+    assert side["y"] >= chart["y"] + chart["height"]
+
+
+@pytest.mark.parametrize("width", [320, 390])
 def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[str, Any]], width: int) -> None:
     page = visit(report[0], width, 700, has_touch=True, is_mobile=True, device_scale_factor=2)
     assert not overflows(page)
+    chips = [chip.bounding_box() for chip in page.locator(".chip").all()]
+    assert chips[0]["y"] == chips[1]["y"]
+    assert chips[0]["height"] < 40
+    page.locator(".chip").nth(1).tap()  # the row scrolls, the page does not
+    assert page.input_value("#threshold") == "0.1250"
+    assert page.evaluate("window.scrollX") == 0
     page.locator(".open").nth(3).tap()
     assert not overflows(page)
     assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
@@ -506,6 +608,8 @@ def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
     take(page, "light")
     page.locator(".open").nth(2).click()
     page.set_viewport_size({"width": 1200, "height": 840})
+    page.check("#heat")
+    page.check("#pairs")
     take(page, "detail")
     take(visit(report, 1200, 1320, color_scheme="dark"), "dark")
     page = visit(report, 390, 844, device_scale_factor=1.5, is_mobile=True, has_touch=True)

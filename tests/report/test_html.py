@@ -133,6 +133,13 @@ def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str
         assert f"{name}={value}" in page.visible
     assert f"{printed['baseline']['mean']:.4f}" in page.visible
     assert f"{printed['baseline']['max']:.4f}" in page.visible
+    distances = [row["distance"] for row in printed["rows"]]
+    assert f"Mean {np.mean(distances):.4f} Median {np.median(distances):.4f} " in page.visible
+    for apart in printed["baseline"]["distances"].values():
+        assert f"nearest other reference {apart:.4f}" in page.visible
+    ticks = re.search(r'class="ticks">(.*?)</div>', page.text)
+    assert ticks is not None
+    assert all(re.fullmatch(r"\d\.\d{4}", tick) for tick in re.findall(r">([^<]+)</span>", ticks[1]))
 
 
 def test_the_page_does_not_change_what_is_printed(folder: Path, printed: dict[str, Any]) -> None:
@@ -199,14 +206,19 @@ def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, 
     assert offered == [printed["baseline"]["max"], 0.125]
     given = page_of(folder, *EVERYTHING, "--threshold", "0.0625")
     assert given.all("input", id="threshold")[0]["value"] == "0.0625"
+    assert next(b["data-label"] for b in given.all("button") if "data-threshold" in b) == "your threshold"
     assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
 
 
 def test_three_references_and_a_calibration_without_photos_give_no_verdict(page: Page) -> None:
     assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
-    assert "The farthest of 3 is no verdict" in page.visible
-    assert "another real photo of the subject would lie beyond it in about 25 of 100 cases" in page.visible
-    assert "With 19 references it would in 5." in page.visible
+    assert "Too few for a verdict: another real photo lies beyond the farthest of 3 in one of 4 cases." in page.visible
+    assert "19 references are needed for one of 20 (5 %)." in page.visible
+    assert "% of real photos" not in page.visible  # three of them give no percentage, but a count
+    far = list(page.data("scores")["baseline"]["distances"].values())
+    for card in page.cards:
+        assert card["data-closer"] == f"{sum(d < float(card['data-distance']) for d in far)} of 3 real photos"
+        assert f"closer than this: {card['data-closer']}" in page.visible
     assert "P(same) rests on images of unrecorded origin" in page.visible
 
 
@@ -219,12 +231,17 @@ def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) ->
     given = [word for name in names for word in ("--ref", name)]
     many = page_of(folder, *given, "gen/sample2.png", "--calibration", "photos.json")
     assert ["data-neutral" in b for b in many.all("button") if "data-threshold" in b] == [False, False]
-    assert "no verdict" not in many.visible
+    assert "for a verdict" not in many.visible
+    [card] = many.cards
+    assert card["data-closer"] == f"{float(card['data-percentile']):.0f} % of real photos"
+    assert f"closer than this: {card['data-closer']}" in many.visible
 
 
 def test_one_reference_says_what_it_cannot(folder: Path) -> None:
     one = page_of(folder, "ref0.png", "gen/copied.png")
     assert "is shown with two references or more" in one.visible
+    assert "19 references are needed for a 5 % level" in one.visible
+    assert "closer than this" not in one.visible
     assert "No threshold was given" in one.visible
     assert not one.all("option", value="probability")
 
@@ -317,15 +334,19 @@ def on_the_border(grid: tuple[int, int]) -> list[int]:
 def slow(
     own: torch.Tensor, others: torch.Tensor, plain: list[list[float]], mine: list[bool], theirs: list[bool]
 ) -> list[tuple[int, float, float]]:
-    """For each token its strongest match, by loops: the partner, its cosine and the strength."""
+    """For each token its match, by loops: the partner, its cosine and the strength."""
+    cosines = [[float(F.cosine_similarity(a, b, dim=0)) for b in others] for a in own]
+    known = [[c if mine[i] and theirs[j] else -1.0 for j, c in enumerate(row)] for i, row in enumerate(cosines)]
+    crowd = [np.mean(sorted(column, reverse=True)[:10]) for column in zip(*known, strict=True)]
     found = []
-    for i, token in enumerate(own):
-        best, cosine, strength = NOBODY, 0.0, -9.0
-        for j, other in enumerate(others):
-            value = float(F.cosine_similarity(token, other, dim=0))
-            if mine[i] and theirs[j] and value - (plain[0][i] + plain[1][j]) / 2 > strength:
-                best, cosine, strength = j, value, value - (plain[0][i] + plain[1][j]) / 2
-        found.append((best, cosine, strength if best != NOBODY else 0.0))
+    for i in range(len(own)):
+        best, cosine, strength, highest = NOBODY, 0.0, 0.0, -9.0
+        for j, value in enumerate(cosines[i]):
+            reached = 2 * value - float(crowd[j]) - plain[1][j] / 2
+            if mine[i] and theirs[j] and reached > highest:
+                best, cosine, highest = j, value, reached
+                strength = value * (1 - plain[0][i]) * (1 - plain[1][j])
+        found.append((best, cosine, strength))
     return found
 
 
@@ -344,7 +365,8 @@ def test_matches_are_those_of_a_loop(masked: bool) -> None:
     plain = []
     for patches, grid in ((a.patches[0], (2, 3)), (b.patches[0], (3, 4))):
         at = on_the_border(grid)
-        plain.append([float(np.mean([F.cosine_similarity(t, patches[k], dim=0) for k in at])) for t in patches])
+        likeness = [float(np.mean([F.cosine_similarity(t, patches[k], dim=0) for k in at])) for t in patches]
+        plain.append([min(max(value, 0.0), 1.0) for value in likeness])
     assert len(on_the_border((3, 4))) == 10
     if masked:  # the mask marks the background
         plain[0] = [0.0] * 6
@@ -360,8 +382,8 @@ def test_matches_are_those_of_a_loop(masked: bool) -> None:
     packed = found.packed()["image"]
     assert np.frombuffer(base64.b64decode(packed["partner"]), "<u2").tolist() == found.image.partner.tolist()
     for name, exact in (("cosine", found.image.cosine), ("strength", found.image.strength)):
-        levels = np.frombuffer(base64.b64decode(packed[name]), np.uint8) / 255
-        assert levels == pytest.approx(exact.clip(0, 1), abs=1 / 510 + 1e-6)
+        levels = np.frombuffer(base64.b64decode(packed[name]), "<u2") / 65535
+        assert levels == pytest.approx(exact.clip(0, 1), abs=1 / 131070 + 1e-6)
     assert packed["share"] == [0.96, 1]
 
 
@@ -388,15 +410,19 @@ def test_matches_of_the_page_are_those_of_the_files(folder: Path, page: Page, pr
         a, b = (F.normalize(model.embed(folder / row[side]).patches[0], dim=-1) for side in ("reference", "image"))
         assert item["image"]["grid"] == [4, 4]
         at = on_the_border((4, 4))
-        plain = [(t @ t[at].T).mean(1) for t in (a, b)]
-        strength = (a @ b.T - (plain[0][:, None] + plain[1]) / 2).max(0).values
-        partner = np.frombuffer(base64.b64decode(item["image"]["partner"]), "<u2")
-        levels = {k: np.frombuffer(base64.b64decode(item["image"][k]), np.uint8) / 255 for k in ("cosine", "strength")}
-        assert levels["strength"] == pytest.approx(strength.clamp(0, 1).numpy(), abs=5e-3)
-        chosen = (a @ b.T)[torch.from_numpy(partner.astype(int)), torch.arange(16)]
-        assert levels["cosine"] == pytest.approx(chosen.clamp(0, 1).numpy(), abs=5e-3)
-        reached = chosen - (plain[0][torch.from_numpy(partner.astype(int))] + plain[1]) / 2
-        assert reached.numpy() == pytest.approx(strength.numpy(), abs=2e-3)  # equal ones may change places
+        plain = [(t @ t[at].T).mean(1).clamp(0, 1) for t in (a, b)]
+        cosine = a @ b.T
+        crowd = cosine.topk(10, 1).values.mean(1)
+        score = 2 * cosine - crowd[:, None] - plain[0][:, None] / 2
+        partner = torch.from_numpy(np.frombuffer(base64.b64decode(item["image"]["partner"]), "<u2").astype(int))
+        its = torch.arange(16)
+        assert score[partner, its].numpy() == pytest.approx(score.max(0).values.numpy(), abs=3e-3)  # or an equal one
+        chosen = cosine[partner, its]
+        levels = np.frombuffer(base64.b64decode(item["image"]["cosine"]), "<u2") / 65535
+        assert levels == pytest.approx(chosen.clamp(0, 1).numpy(), abs=2e-3)
+        strength = (chosen * (1 - plain[0][partner]) * (1 - plain[1])).clamp(0, 1)
+        levels = np.frombuffer(base64.b64decode(item["image"]["strength"]), "<u2") / 65535
+        assert levels == pytest.approx(strength.numpy(), abs=2e-3)
 
 
 def test_matches_keep_to_the_subject_where_there_are_masks(folder: Path) -> None:
