@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
     from idmetric.scoring.records import Records
 
-COMMANDS = ("build", "query", "dedupe", "cluster", "prune")
+COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.command in ("build", "query", "prune") and not args.gallery:
+    if args.command in ("build", "query", "info", "prune") and not args.gallery:
         parser.error("--gallery is needed: the folder to keep it in")
-    if args.command in ("dedupe", "cluster") and not args.gallery and not args.sources:
+    if args.command in ("dedupe", "cluster", "report") and not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
     kept = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
@@ -59,11 +59,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
 
 def _run(args: argparse.Namespace) -> int:
     _check(args)
-    command = {"build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "prune": _prune}[args.command]
+    command = {"build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report,
+               "prune": _prune}.get(args.command)  # fmt: skip
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         args.folder = args.gallery or stack.enter_context(_temporary())
         try:
-            return command(args, _open(args))
+            return _info(args) if command is None else command(args, _open(args))
         except MemoryError as error:
             raise CommandError("out of memory: use fewer --workers or a smaller --batch-size") from error
 
@@ -74,8 +75,10 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    if args.command == "cluster":
-        need("eval", "gallery cluster", scipy="SciPy")
+    if args.command in ("cluster", "report"):
+        need("eval", f"gallery {args.command}", scipy="SciPy")
+    if args.command == "report":
+        need("report", "gallery report", jinja2="jinja2")
     if args.parquet:
         need("data", "--parquet", pyarrow="pyarrow")
     if args.index == "faiss":
@@ -94,7 +97,7 @@ def _check(args: argparse.Namespace) -> None:
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    if args.command in ("query", "dedupe", "cluster"):
+    if args.command in ("query", "dedupe", "cluster", "info"):
         check_stdout(args.output)
     _keep_inputs(args)
     check_output(args.output)
@@ -277,6 +280,43 @@ def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
     _print(args, found, ("group", "size", "centre", "distance", "image"), note)
     return status
+
+
+def _report(args: argparse.Namespace, gallery: Gallery) -> int:
+    from idmetric.gallery.clusters import identities, near_duplicates
+    from idmetric.gallery.info import faults
+    from idmetric.report.gallery import gallery_page
+    from idmetric.report.page import check_page, write_page
+
+    check_page(args.output)
+    status = _refresh(args, gallery)
+    wrong = faults(gallery.items, check=True)
+    with Progress("pairs", not args.quiet, verb="compared") as progress:
+        copies = near_duplicates(gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep,
+                                 left_out=wrong, progress=progress)  # fmt: skip
+    groups, note = None, ""
+    try:
+        groups = identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
+                            linkage=args.linkage)  # fmt: skip
+    except ValueError as error:  # without a calibration, say
+        note = str(error)
+    write_page(gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note), args.output)
+    if not args.quiet:
+        say(f"wrote {args.output}: {len(gallery)} images, {sum(row['keep'] for row in copies)} duplicate groups")
+    return 4 if wrong else status
+
+
+def _info(args: argparse.Namespace) -> int:
+    from idmetric.gallery.info import gallery_info
+
+    found = gallery_info(args.folder, check=args.check)
+    shown = found.columns
+    if args.format in (None, "table") and not args.output:  # a line per fact, which fits any screen
+        blocks = [aligned([(name, _cell(row[name])) for name in shown]) for row in found]
+        write("\n\n".join("\n".join(lines) for lines in blocks) + "\n")
+        return 0
+    _print(args, found, shown, "")
+    return 0
 
 
 def _prune(args: argparse.Namespace, gallery: Gallery) -> int:

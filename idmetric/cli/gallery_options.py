@@ -16,6 +16,8 @@ _EXAMPLES = """examples:
   idmetric gallery query who.jpg --gallery index/ --distance joint --rerank 50
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
+  idmetric gallery report --gallery index/ --output page.html
+  idmetric gallery info --gallery index/ --check
   idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
 
 Images are never deleted or moved."""
@@ -33,7 +35,7 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
     for name, (line, add, prints) in _PARTS.items():
         part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
         add(part)
-        _add_shared(part, prints)
+        _add_shared(part, name, prints)
     return parser
 
 
@@ -71,6 +73,10 @@ def _add_dedupe(parser: Parser) -> None:
 
 def _add_cluster(parser: Parser) -> None:
     _add_sources(parser)
+    _add_identities(parser)
+
+
+def _add_identities(parser: Parser) -> None:
     parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
                         "from the calibration)")  # fmt: skip
     parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
@@ -78,6 +84,16 @@ def _add_cluster(parser: Parser) -> None:
     parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
                         "%(default)s")  # fmt: skip
     parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
+
+
+def _add_report(parser: Parser) -> None:
+    _add_dedupe(parser)
+    _add_identities(parser)
+
+
+def _add_info(parser: Parser) -> None:
+    parser.add_argument("--check", action="store_true", help="read all files to count the changed ones (default: "
+                        "compare size, times and inode)")  # fmt: skip
 
 
 def _add_prune(parser: Parser) -> None:
@@ -93,7 +109,7 @@ def _add_sources(parser: Parser) -> None:
 # values of options that only some subcommands have
 _ABSENT: dict[str, Any] = {
     "sources": [], "images": [], "output": None, "parquet": None, "calibration": None, "query_mask_dir": None,
-    "index": "auto", "add": False, "patches": False, "no_update": False,
+    "index": "auto", "add": False, "patches": False, "no_update": False, "mask_dir": None, "trust_sources": False,
 }  # fmt: skip
 # subcommand -> the line that describes it, the function that adds its options, whether it prints a table
 _PARTS: dict[str, tuple[str, Callable[[Parser], None], bool]] = {
@@ -101,15 +117,23 @@ _PARTS: dict[str, tuple[str, Callable[[Parser], None], bool]] = {
     "query": ("find the nearest images", _add_query, True),
     "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe, True),
     "cluster": ("group images by identity", _add_cluster, True),
+    "report": ("make a page of duplicates, identities and neighbors", _add_report, True),
+    "info": ("describe a gallery without opening its model", _add_info, True),
     "prune": ("remove embeddings of images that are gone", _add_prune, False),
 }
 
 
-def _add_shared(parser: Parser, prints: bool) -> None:
+def _add_shared(parser: Parser, name: str, prints: bool) -> None:
     parser.add_argument("--gallery", "-g", metavar="DIR", help="folder of the gallery")
-    if prints:
+    if name == "report":
+        parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
+    elif prints:
         options.add_format(parser, default=None)
         options.add_output(parser, "-o")
+    if name == "info":
+        options.add_quiet(parser, "no warnings")
+        return  # it opens no model and reads no sources
+    if prints:
         parser.add_argument("--no-update", action="store_true", help="do not look for new and changed files first; "
                             "changed ones are left out of the answer")  # fmt: skip
     options.add_quiet(parser, "no progress, no warnings")

@@ -8,7 +8,7 @@ No image is ever deleted or moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -46,6 +46,7 @@ def near_duplicates(
     neighbours: int = 10,
     max_distance: float | None = None,
     keep: Keep = "largest",
+    left_out: Collection[tuple[str, ...]] = (),
     progress: Progress | None = None,
 ) -> Records:
     """Find groups of images that repeat each other's pixels.
@@ -61,6 +62,7 @@ def near_duplicates(
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.
+        left_out: `Item.where` of images that are not compared, such as `info.faults`.
         progress: called with (pairs done, pairs in all).
 
     Returns:
@@ -76,26 +78,29 @@ def near_duplicates(
         raise ValueError(f"neighbours must be at least 1 and keep largest or sharpest, got {neighbours} and {keep!r}")
     if max_distance is not None and not max_distance >= 0:
         raise ValueError(f"max_distance must be at least 0, got {max_distance}")
-    return gallery.answer(lambda: _near_duplicates(gallery, neighbours, max_distance, keep, progress))
+    return gallery.answer(lambda: _near_duplicates(gallery, neighbours, max_distance, keep, left_out, progress))
 
 
 def _near_duplicates(
-    gallery: Gallery, neighbours: int, max_distance: float | None, keep: Keep, progress: Progress | None
-) -> Records:
+    gallery: Gallery, neighbours: int, max_distance: float | None, keep: Keep,
+    left_out: Collection[tuple[str, ...]], progress: Progress | None,
+) -> Records:  # fmt: skip
     if not len(gallery):
         return Records([], DUPLICATES)
-    table, items = gallery.table(), by_key(gallery.items)
-    vectors = _Lookup(gallery)
+    there = [item for item in gallery.items if item.where not in left_out]
+    table, items = gallery.table(), by_key(there)
+    vectors = _Lookup(gallery, there)
     links = _Links(len(table))
     pairs = _nearest_pairs(gallery, neighbours)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
-        if links.root(a) != links.root(b):  # else they are in one group already
+        together = links.root(a) == links.root(b)
+        if not together and table.keys[a] in items and table.keys[b] in items:
             near = max_distance is not None and far <= max_distance
             if near or compare(vectors.print(a), vectors.print(b)).found:
                 links.join(a, b)
         if progress is not None:
             progress(number, len(pairs[0]))
-    groups = [[item for row in rows for item in items[table.keys[row]]] for rows in links.groups()]
+    groups = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
     groups = sorted((g for g in groups if len(g) > 1), key=lambda g: (-len(g), g[0].place))
     rows = [row for number, group in enumerate(groups, 1) for row in _group(number, group, vectors, keep, max_distance)]
     return Records(rows, DUPLICATES)
@@ -166,9 +171,9 @@ def _nearest_pairs(gallery: Gallery, neighbours: int) -> tuple[Ints, Ints, Doubl
 class _Lookup:
     """Pictures and distances of a gallery's images, a few of them in memory."""
 
-    def __init__(self, gallery: Gallery) -> None:
+    def __init__(self, gallery: Gallery, items: Sequence[Item]) -> None:
         self.gallery, self.table = gallery, gallery.table()
-        self.item = {item.key: item for item in reversed(gallery.items)}
+        self.item = {item.key: item for item in reversed(items)}
         self.print = lru_cache(_PRINTS)(self._print)
 
     def image(self, item: Item) -> Image.Image:

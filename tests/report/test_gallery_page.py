@@ -1,0 +1,154 @@
+"""The page of `idmetric gallery report`, in Chromium without a window."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli.gallery import main
+from tests.report.test_browser import Open, browser, visit  # noqa: F401  (fixtures)
+
+pytest.importorskip("jinja2")
+pytest.importorskip("scipy")
+
+NASTY = ('it\'s "quoted" $(touch pwned) `x`.png', "two\nlines.png", "-rf *.png", "back\\slash & <b>.png")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such names, and no /bin/sh")
+
+
+def picture(seed: int) -> Image.Image:
+    """Shapes of many sizes, so that there is detail everywhere."""
+    rng = np.random.default_rng(seed)
+    found = np.zeros((160, 200, 3))
+    for side in (4, 10, 24, 80):
+        grid = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        found += np.asarray(grid.resize((200, 160)), float) / 4
+    return Image.fromarray(found.astype(np.uint8))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Four pictures, each with a smaller copy that has a difficult name, and ten more."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for k, name in enumerate(NASTY):
+        picture(k).save(folder / f"{k}.png")
+        picture(k).resize((150, 120)).save(folder / name)
+    for k in range(10):
+        picture(100 + k).save(folder / f"other{k}.png")
+    return folder
+
+
+@pytest.fixture
+def report(photos: Path, tmp_path: Path) -> Path:
+    given = ["report", str(photos), "--gallery", str(tmp_path / "index"), "--model", "tiny", "--device", "cpu"]
+    assert main([*given, "--threshold", "0.2", "--output", str(tmp_path / "page.html"), "--quiet"]) == 0
+    return tmp_path / "page.html"
+
+
+def record(page: Path) -> Any:
+    text = page.read_text(encoding="utf-8")
+    found = re.search('<script type="application/json" id="record">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def saved(page: Any, button: str) -> str:
+    with page.expect_download() as download:
+        page.click(button)
+    return Path(download.value.path()).read_text(encoding="utf-8")
+
+
+def test_ticks_change_the_sum_and_the_list(visit: Open, report: Path, photos: Path) -> None:  # noqa: F811
+    page = visit(report)
+    sizes = {name: (photos / name).stat().st_size for name in NASTY}
+    assert page.inner_text("#sum") == f"4 files to remove, {sum(sizes.values()) / 1e6:.2f} MB saved"
+    assert set(saved(page, "#list").splitlines()) == {str(photos / n) for n in NASTY if "\n" not in n}
+    assert "leaves out 1" in page.inner_text("#caution")
+
+    label = next(k for k, image in enumerate(record(report)["images"]) if image["path"].endswith(NASTY[0]))
+    page.uncheck(f'[data-remove="{label}"]')
+    rest = sum(size for name, size in sizes.items() if name != NASTY[0])
+    assert page.inner_text("#sum") == f"3 files to remove, {rest / 1e6:.2f} MB saved"
+    assert str(photos / NASTY[0]) not in saved(page, "#list").splitlines()
+
+
+def test_a_group_that_keeps_nothing_is_marked(visit: Open, report: Path) -> None:  # noqa: F811
+    page = visit(report)
+    group = page.locator(".group").first
+    assert group.locator(".none").is_hidden()
+    for tick in group.locator("[data-remove]").all():
+        tick.check()
+    assert group.locator(".none").is_visible()
+
+
+@pytest.mark.parametrize("button", ["#remove", "#move"])
+def test_the_script_removes_exactly_the_ticked_files(
+    visit: Open, report: Path, photos: Path, tmp_path: Path, button: str  # noqa: F811
+) -> None:  # fmt: skip
+    page = visit(report)
+    page.fill("#folder", "it's -gone")
+    before = {path.name: path.read_bytes() for path in photos.iterdir()}
+    (tmp_path / "script.sh").write_text(saved(page, button), encoding="utf-8")
+    subprocess.run(["/bin/sh", str(tmp_path / "script.sh")], cwd=tmp_path, check=True)
+
+    assert {path.name for path in photos.iterdir()} == set(before) - set(NASTY)
+    assert not (tmp_path / "pwned").exists()
+    if button == "#move":
+        moved = {path.name.partition("-")[2]: path.read_bytes() for path in (tmp_path / "it's -gone").iterdir()}
+        assert moved == {name: before[name] for name in NASTY}
+
+
+def test_a_click_shows_the_nearest_images(visit: Open, report: Path, tmp_path: Path) -> None:  # noqa: F811
+    from idmetric import IDSim
+    from idmetric.gallery import Gallery
+
+    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    vectors = dict(zip((item.place for item in gallery.items), gallery.vectors().astype(float), strict=True))
+    images = record(report)["images"]
+    k = 3
+    far = {n: 1 - float(vectors[images[k]["path"]] @ vectors[i["path"]]) for n, i in enumerate(images) if n != k}
+    expected = sorted(far, key=lambda n: far[n])[:12]
+
+    page = visit(report)
+    page.click(f'.group [data-image="{k}"]')
+    shown = page.eval_on_selector_all("#found .see", "all => all.map(one => Number(one.dataset.image))")
+    assert shown == [k, *expected]
+    texts = page.eval_on_selector_all("#found .facts", "all => all.map(one => one.textContent)")
+    assert [float(text) for text in texts[1:]] == pytest.approx([far[n] for n in expected], abs=6e-5)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_fits_the_window_and_shows_its_pictures(visit: Open, report: Path, width: int) -> None:  # noqa: F811
+    page = visit(report, width=width, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 21, 27)"
+    assert page.eval_on_selector_all(".group .see img", "all => all.every(one => one.naturalWidth > 0)")
+
+
+def test_missing_files_become_placeholders(visit: Open, report: Path, photos: Path, tmp_path: Path) -> None:  # noqa: F811
+    (photos / "0.png").unlink()
+    given = ["report", "--gallery", str(tmp_path / "index"), "--device", "cpu", "--no-update", "--threshold", "2"]
+    assert main([*given, "--output", str(report), "--quiet"]) == 4
+    page = visit(report)
+    assert page.locator(".group").count() == 3
+    assert "no picture" in page.inner_text(".cluster .hole")
+
+
+def test_a_large_gallery_says_what_it_left_out(report: Path, tmp_path: Path) -> None:
+    from idmetric import IDSim
+    from idmetric.gallery import Gallery
+    from idmetric.gallery.clusters import near_duplicates
+    from idmetric.report.gallery import gallery_page
+
+    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    page = gallery_page(gallery, near_duplicates(gallery), None, signature=gallery.metric.signature("cls"), most=5)
+    assert "shows 4 of 18 images" in page or "shows 5 of 18 images" in page
+    assert "Not shown: 2 duplicate groups" in page
