@@ -40,7 +40,7 @@ RECIPES = {
     ),
     "visme": ("idmetric.train.visme.recipe", "VisME: LoRA on Qwen2.5-VL, identity-aware batches, gradient caching"),
     "ilgen": ("idmetric.train.ilgen.recipe", "ILGen: a whole encoder, recall@k on generated instances"),
-    "tiny": ("idmetric.train.tiny.recipe", "IDSim('tiny'): a small ResNet from scratch, on rendered identities"),
+    "tiny": ("idmetric.train.tiny.recipe", "IDSim('tiny'): EfficientNet-Lite0, on rendered identities and photos"),
 }
 _EXAMPLES = """examples:
   idmetric train {name} --data train.parquet --out run/

@@ -200,14 +200,22 @@ class IDSim(Embedder):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        tokens: Callable[..., Any]
+        features, patches, grid = self.trunk_features(x)
+        return *self.heads(features, patches), grid
+
+    def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
+        tokens: Callable[..., tuple[Tensor, Tensor, tuple[int, int]]]
         if self.settings.patch_stages:
             tokens = partial(backbones.stage_tokens, stages=self.settings.patch_stages)
         else:
             tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
+        return tokens(self.backbone, x)
+
+    def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         unit = center_and_normalize if self.settings.centre else partial(F.normalize, dim=-1)
-        features, patches, grid = tokens(self.backbone, x)
-        return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches)), grid
+        return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         if self.training or not self.settings.mirror_sizes:

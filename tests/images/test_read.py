@@ -621,7 +621,7 @@ def test_phone_photos_with_a_preview_do_not_warn() -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "JPEG"])
 def test_single_frames_do_not_warn(kind: str) -> None:
-    read_image(saved(Image.new("RGB", (8, 6)), kind))
+    assert read_image(saved(Image.new("RGB", (8, 6)), kind)).size == (8, 6)
 
 
 # What must not happen

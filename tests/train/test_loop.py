@@ -354,12 +354,13 @@ def test_the_best_result_is_the_best_even_if_saving_freezes_the_model(tmp_path: 
     check_best_and_last(tmp_path / "run")
 
 
-def test_how_often_a_recipe_saves_may_change(tmp_path: Path) -> None:
+def test_how_often_a_recipe_saves_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for every in (1, 2):
         processes = Processes(cpu=True)
         recipe = PairRecipe(Config(steps=2), processes)
         recipe.settings = {**recipe.settings, "validate_every": every}  # of its Config, as some have it
         fit(recipe, tmp_path / "run", Settings(workers=0, validate_every=every), processes)
+    assert "this run is finished already" in "".join(capsys.readouterr())
 
 
 def test_files_of_a_recipe_are_made_before_the_first_step(tmp_path: Path) -> None:

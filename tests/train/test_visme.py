@@ -416,7 +416,7 @@ def test_identities_and_their_images_are_not_both_trained_and_validated_on(data:
         made(data.replace(split=split))
     captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
     split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
-    assert made(data.replace(split=split)).validate()["p@1/captions"] >= 0  # texts about pictures of the training
+    assert "p@1/captions" in made(data.replace(split=split)).validate()  # texts about pictures of the training
 
 
 class _Oracle:

@@ -60,18 +60,16 @@ def trunk(metric: Embedder) -> Any:
     return found if hasattr(found, "forward_features") else None
 
 
-def heads_of(metric: Any, x: Tensor) -> Callable[[], Any] | None:
+def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
     """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
-    if not hasattr(metric, "mlp_cls"):
+    from idmetric.models.idsim import IDSim
+
+    if not isinstance(metric, IDSim):
         return None
-    from idmetric.models.backbone import last_tokens
-    from idmetric.models.idsim import center_and_normalize
 
     with torch.no_grad():
-        features, patches, _ = last_tokens(metric.backbone, x)
-    return lambda: (
-        center_and_normalize(metric.mlp_cls(features)), center_and_normalize(metric.mlp_patch(patches)),
-    )  # fmt: skip
+        features, patches, _ = metric.trunk_features(x)
+    return lambda: metric.heads(features, patches)
 
 
 def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
