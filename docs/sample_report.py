@@ -1,0 +1,48 @@
+"""The sample report of the documentation, made at each build from the rendered images of examples/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+NAME = "sample-report.html"
+ROOT = Path(__file__).parent.parent
+REFERENCES = ("mug_a", "mug_b")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the page to the site."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, NAME, content=report()))
+    return files
+
+
+@cache  # `mkdocs serve` builds again and again
+def report() -> str:
+    """Photos of a mug as references; the rest of the images and a copy of one reference as generated images."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as folder:
+        photos, generated = Path(folder, "photos"), Path(folder, "generated")
+        photos.mkdir()
+        generated.mkdir()
+        for path in sorted((ROOT / "examples" / "images").glob("*.png")):
+            shutil.copy(path, photos if path.stem in REFERENCES else generated)
+        with Image.open(photos / "mug_a.png") as copied:
+            copied.convert("RGB").resize((192, 192)).save(generated / "mug_copied.jpg")
+
+        command = [sys.executable, "-m", "idmetric.cli.main", "score", "--model", "tiny", "--device", "cpu",
+                   "--ref", "photos/", "generated/", "--html", NAME]  # fmt: skip
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"docs/sample_report.py:\n{done.stderr}")
+        return Path(folder, NAME).read_text(encoding="utf-8")

@@ -1,0 +1,156 @@
+"""The messages of docs/troubleshooting.md are those that the package gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import constants, errors
+from PIL import Image
+
+from idmetric import IdentityLoss, IDSim, load
+from idmetric.checkpoints import hub
+from idmetric.cli.main import main
+from idmetric.distance.finite import reason
+from idmetric.images.kinds import MultiFrameWarning
+from idmetric.images.read import read_image
+from idmetric.io.hints import need
+
+ROOT = Path(__file__).resolve().parents[2]
+MUG = ROOT / "examples" / "images" / "mug_a.png"
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+QUOTED = [line for block in re.findall(r"```text\n(.*?)```", PAGE, flags=re.S) for line in block.splitlines()]
+TORCHS = ("CUDA out of memory", "Found no NVIDIA driver", "PyTorch is not linked")  # PyTorch gives these
+REPO = "owner/name"
+
+
+def test_the_page_quotes_every_message_once() -> None:
+    assert len(QUOTED) == len(set(QUOTED)) >= 30
+    assert all(any(line.startswith(start) for line in QUOTED) for start in TORCHS)
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Images and masks that are refused or warned of."""
+    made = {name: folder / name for name in ("cut.jpg", "page.jpg", "new.heic", "gif.gif", "deep.tif")}
+    photo = Image.open(MUG).convert("RGB")
+    photo.save(made["cut.jpg"])
+    made["cut.jpg"].write_bytes(made["cut.jpg"].read_bytes()[:3000])
+    made["page.jpg"].write_text("<html>")
+    made["new.heic"].write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    photo.save(made["gif.gif"], save_all=True, append_images=[photo.rotate(90)])
+    Image.fromarray(np.full((8, 8), -5, np.int32)).save(made["deep.tif"])
+    labels = np.zeros((256, 256), np.uint8)
+    labels[:50], labels[60:90] = 1, 2
+    for name, mask in (("labels", labels), ("shape", 255 * (labels[:100] > 0)), ("empty", 0 * labels)):
+        made[name] = folder / f"{name}.png"
+        Image.fromarray(mask.astype(np.uint8)).save(made[name])
+    return made
+
+
+def refused(error: Exception) -> Callable[..., Any]:
+    def raising(*_: Any, **__: Any) -> None:
+        raise error
+
+    return raising
+
+
+@contextmanager
+def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], offline: bool = False) -> Iterator[None]:
+    """A Hub that answers a download by this error."""
+    answer = httpx.Response(403, request=httpx.Request("GET", constants.ENDPOINT))
+    kind: Any = error
+    made = kind("no", response=answer) if issubclass(error, errors.HfHubHTTPError) else kind("no")
+    with patch.context() as within:
+        within.setattr(huggingface_hub, "hf_hub_download", refused(made))
+        within.setattr(hub, "answers", lambda _: True)
+        within.setattr(constants, "HF_HUB_OFFLINE", offline)
+        yield
+
+
+def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) -> Iterator[str]:
+    """What the package says to each mistake."""
+
+    def message(call: Callable[[], Any]) -> str:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            call()
+        return str(caught.value)
+
+    metric, made = IDSim("tiny", device="cpu"), files(tmp_path)
+    for error, offline in (
+        (errors.GatedRepoError, False),
+        (errors.RepositoryNotFoundError, False),
+        (errors.LocalEntryNotFoundError, True),
+        (errors.LocalEntryNotFoundError, False),
+    ):
+        with hub_that(patch, error, offline):
+            yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
+    with patch.context() as silent:
+        silent.setattr(hub, "answers", lambda _: False)
+        silent.setattr(constants, "HF_HUB_OFFLINE", False)
+        hub._reached(REPO, True, hub.Hub())
+        yield said()
+    damaged = tmp_path / ("0" * 64)
+    damaged.write_text("no weights")
+    yield message(lambda: hub._check_download(damaged, "model.safetensors of owner/name", 0))
+    yield message(lambda: load("no model"))
+    yield message(lambda: IDSim(str(tmp_path)))
+
+    with patch.context() as full:
+        full.setattr("idmetric.cli.gallery._dedupe", refused(MemoryError()))
+        assert main(["gallery", "dedupe", str(MUG), "--model", "tiny", "--device", "cpu"]) == 1
+        yield said()
+    with pytest.raises(SystemExit, match="2"):
+        main(["score", "--model", "tiny", "--device", "cpu", str(MUG), str(MUG)])
+    yield said()
+    yield message(lambda: read_image(MUG, max_pixels=100))
+    for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif"):
+        yield message(lambda name=name: metric.embed(made[name]))  # type: ignore[misc]
+    with pytest.warns(MultiFrameWarning) as heard:
+        read_image(made["gif.gif"])
+    yield str(heard[0].message)
+    for pixels in (
+        torch.full((1, 3, 8, 8), 200.0),
+        torch.full((1, 3, 8, 8), -0.5),
+        torch.full((1, 3, 8, 8), torch.nan),
+    ):
+        yield message(lambda pixels=pixels: metric(pixels, MUG))  # type: ignore[misc]
+    for dtype in (torch.float16, torch.float32):
+        yield f"{MUG}: {reason(dtype)}"
+    loss = IdentityLoss(metric, MUG)
+    yield message(lambda: loss(torch.full((1, 3, 8, 8), torch.nan, requires_grad=True)))
+    yield message(lambda: loss(torch.rand(1, 3, 8, 8)))
+    for name in ("labels", "shape", "empty"):
+        yield message(lambda name=name: metric(MUG, MUG, mask_a=made[name]))  # type: ignore[misc]
+    (tmp_path / "masks").mkdir()
+    yield message(lambda: metric.embed(MUG, masks=tmp_path / "masks"))
+    for absent in ("none/*.png", "none.png", "https://example.org/a.png"):
+        yield message(lambda absent=absent: metric.embed(absent))  # type: ignore[misc]
+    yield message(lambda: need("report", "--html", no_such_module="jinja2"))
+
+
+def test_every_quoted_message_is_given(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING", "idmetric")  # a command run with --quiet leaves it higher
+
+    def said() -> str:
+        text = " ".join(record.getMessage() for record in caplog.records) + capsys.readouterr().err
+        caplog.clear()
+        return text
+
+    messages = [" ".join(message.split()) for message in given(tmp_path, monkeypatch, said)]
+    for line in QUOTED:
+        if not line.startswith(TORCHS):
+            pattern = ".+".join(map(re.escape, line.removesuffix("...").split("...")))
+            assert any(re.search(pattern, message) for message in messages), f"{line}\nis not among {messages}"
