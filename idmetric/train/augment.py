@@ -253,9 +253,10 @@ class Blur:
 def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
     """Pixels (3, H, W) in [0, 1] with Gaussian noise of this standard deviation, clamped to [0, 1].
 
-    ID-Sim, A.2.2: "mild generative noise (strength 0.1)" on anchor and positive where the negative is an identity
-    edit, so that artifacts of generation don't give it away; section 4.1 calls it Gaussian noise. The paper does not
-    give the unit of the 0.1; here it is the range of the pixels.
+    ID-Sim's section 4.1 names it among the augmentations, without a number; its list in C.4 lacks it.
+
+    Raises:
+        ValueError: if the strength is negative.
     """
     if strength < 0:
         raise ValueError(f"noise has a strength of 0 or more, got {strength}")

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.check import Progress, faults, without
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
 from idmetric.images.masks import cut_out, read_mask
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
@@ -104,7 +105,7 @@ class Pictures:
     Args:
         data: the manifest.
         size: (height, width) of the pixels, or a function from an image's own height and width to it.
-        interpolation, background: as for `idmetric.images.read.to_pixels`.
+        interpolation, background, fit: as for `idmetric.images.read.to_pixels`.
         augment: see `idmetric.train.augment`; it comes before the resize, which a step of it may already do.
     """
 
@@ -113,11 +114,12 @@ class Pictures:
     interpolation: str = "bicubic"
     background: Color = WHITE
     augment: Augment | None = None
+    fit: Fit = SQUASH
 
     @classmethod
     def of(cls, model: Embedder, data: Manifest, augment: Augment | None = None) -> Pictures:
         """Pictures with the preprocessing of a model that sees all images at one size."""
-        return cls(data, model.image_size, model.interpolation, model.background, augment)
+        return cls(data, model.image_size, model.interpolation, model.background, augment, model.fit)
 
     def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0) -> Tensor:
         """The pixels (3, H, W) of a row, float32 in [0, 1].
@@ -177,7 +179,9 @@ class Pictures:
             view = self._view(row, source, foreground, masked)
             image, cover = view if self.augment is None else self.augment(view, cast(Generator, rng))
         try:
-            pixels = to_pixels(image, self.size, background=self.background, interpolation=self.interpolation)
+            pixels = to_pixels(
+                image, self.size, background=self.background, interpolation=self.interpolation, fit=self.fit
+            )
         except ImageReadError as error:  # an augmented image has no name
             raise ImageReadError(describe(source), error.reason) from error
         if noise:

@@ -33,7 +33,7 @@ def embed_rows(
         ImageReadError: naming an image that cannot be read.
         ValueError: if a feature is not finite.
     """
-    pictures = Pictures(data, model.size_for, model.interpolation, model.background)
+    pictures = Pictures(data, model.size_for, model.interpolation, model.background, fit=model.fit)
     parts: list[Tensor] = []
     # the next batch is read while this one is embedded
     images = in_order(pictures.read, map(int, rows), threads=_THREADS, waiting=batch_size)

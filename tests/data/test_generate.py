@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -264,6 +264,23 @@ def test_relit_objects_shrink_by_up_to_a_third(tmp_path: Path) -> None:
         assert 0.4 < after.mean() / before.mean() < 1.02  # (2/3)^2 to 1 (ILGen, 4.1)
     places = {json.dumps((row.parameters or {})["padded"]) for row in made}
     assert len(places) == 24
+
+
+def test_without_padding_objects_stay_in_place(quick: None, tmp_path: Path) -> None:
+    source, out = saved_pictures(tmp_path, count=2), tmp_path / "out.parquet"
+    assert call(source, "--task", "ilgen", "--padding", 0, "-o", out) == 0
+    made, sources = read(out), read(source)
+    for i in range(8):
+        before, after = sources.mask(i // 4), made.mask(i)
+        assert before is not None
+        assert after is not None
+        assert torch.equal(before, after)
+    for words, message in (
+        (("ilgen", "--padding", -1), "within 0..4"),
+        (("context", "--padding", 0), "for --task ilgen"),
+    ):
+        with pytest.raises(GenerateError, match=message):
+            call(source, "--task", *words, "-o", out)
 
 
 def test_large_images_come_out_at_512_and_small_ones_as_they_are(tmp_path: Path) -> None:
@@ -743,6 +760,69 @@ def test_real_identity_edits(tmp_path: Path) -> None:
     assert parameters is not None
     assert parameters["guidance"] == 2.5  # ID-Sim, A.2.2, and not FLUX's own 30
     assert [side % 16 for side in parameters["size"]] == [0, 0]
+
+
+def edited_triplets(folder: Path, engine: str) -> Path:
+    """Three triplets of photos: one negative by this engine, one by the renderer, and a real one."""
+    photos, source = pictures(folder), folder / "triplets.csv"
+    names = [engine, "idmetric.data.world", None]
+    rows = []
+    for k, made_by in enumerate(names):
+        for n, slot in enumerate(("anchor", "positive", "negative")):
+            row = photos[(2 * k + n) % 6]
+            negative = {"identity": f"other{k}", "engine": made_by, "role": "identity-edit" if made_by else "real"}
+            about = {"id": f"{k}/{slot}", "group": f"g{k}", "slot": slot, **(negative if slot == "negative" else {})}
+            rows.append(replace(row, **{"mask": None, "identity": f"thing{k}", **about}))
+    Manifest.from_rows(rows, folder).write(source)
+    return source
+
+
+def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
+    quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = edited_triplets(tmp_path, Paint.name)
+    out = tmp_path / "noised.parquet"
+    assert call(source, "--task", "noise", "-o", out) == 0
+    before, after = read(source), read(out)
+    assert after.column("id") == before.column("id")
+    assert after.column("group") == before.column("group")
+    assert after.column("identity") == before.column("identity")
+    changed = [k for k in range(9) if np.asarray(after.image(k)).tobytes() != np.asarray(before.image(k)).tobytes()]
+    assert changed == [0, 1]
+    assert [after.image(k).size for k in changed] == [(56, 40)] * 2
+    assert after.column("x_noise") == ["paint", "paint", *[None] * 7]
+    assert call(source, "--task", "noise", "-o", out) == 0
+    assert "made 0 images, 2 were finished" in capsys.readouterr().out
+    with pytest.raises(GenerateError, match=r"edited by paint; engines of negatives: none"):
+        call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
+    for words, message in (
+        (("--copies", 2), "--copies is used for other tasks alone"),
+        (("--with-sources",), "has all rows of its triplets"),
+        (("--set", "flux_fill.strength=0.5"), "noise has the strength 0.1"),
+    ):
+        with pytest.raises(GenerateError, match=message):
+            call(source, "--task", "noise", *words, "-o", out)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_noise_is_the_pipeline_at_strength_a_tenth(tmp_path: Path) -> None:
+    import diffusers
+
+    source = edited_triplets(tmp_path, "flux_fill")
+    words = ("--weights", f"flux_fill={parts.saved()}/flux_fill", "--set", "flux_fill.steps=20", "--device", "cpu")
+    assert call(source, "--task", "noise", *words, "--dtype", "float32", "-o", tmp_path / "out.parquet") == 0
+    made = read(tmp_path / "out.parquet")
+    pipe = diffusers.FluxFillPipeline.from_pretrained(f"{parts.saved()}/flux_fill")
+    pipe.set_progress_bar_config(disable=True)
+    photo = read(source).image(1)
+    small = photo.resize((64, 48), Image.Resampling.LANCZOS)
+    expected = pipe(
+        prompt=WORDS.prompt("identity", **{"class": "mug"}), image=small, mask_image=Image.new("L", small.size, 255),
+        width=64, height=48, strength=0.1, num_inference_steps=20, guidance_scale=2.5,
+        generator=torch.Generator().manual_seed(0),
+    ).images[0]  # fmt: skip
+    near = np.abs(np.asarray(made.image(1), float) - np.asarray(expected.resize(photo.size, Image.Resampling.LANCZOS)))
+    assert near.mean() < 1.0
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")

@@ -3,6 +3,8 @@
 Tasks, and the engines that do them:
   context     the object on another background, in other light (ID-Sim, A.2.1): qwen_edit
   identity    part of the object becomes another's, a hard negative (ID-Sim, A.2.2): flux_fill
+  noise       anchors and positives of triplets pass through the engine that edited their negative, at strength 0.1,
+              so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill, sdxl_inpaint
   distractor  another object of its kind in the same place (NearID, 0.B.1): sdxl_inpaint, flux_fill, flux_canny,
               qwen_inpaint (PowerPaint is in no release of diffusers, and not here)
   ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
@@ -75,6 +77,8 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
     group.add_argument("--each", type=int, help="objects of each category (default: the paper's for the domain, or 10)")
+    text = "most padding around an object, as a share of the image's sides (0.5); 0 leaves it in place (Table 7, S9)"
+    group.add_argument("--padding", type=float, metavar="SHARE", help=text)
     text = "method that finds the object: clean (default; by color, without a model) or clipseg"
     group.add_argument("--remover", choices=("clean", "clipseg"), help=text)
     group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
@@ -111,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("copies", "each", "limit", "ask_count"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise GenerateError(f"{option(name)} must be at least 1")
+    if args.padding is not None and not 0 <= args.padding <= 4:
+        raise GenerateError(f"--padding {args.padding:g} is not within 0..4")
     if (args.side or 0) < 0 or args.seed < 0:
         raise GenerateError("--side and --seed must not be negative")
     refuse_idle(args)
@@ -132,11 +138,16 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
     from idmetric.data import generate
     from idmetric.data.generate.identity import GUIDANCE
 
-    own = {"guidance": GUIDANCE} if args.task == "identity" else {}
+    own = {"guidance": GUIDANCE} if args.task == "identity" or _is_noise_by_flux(args) else {}
     engine = _engine(args, named(args), own)
     common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
     if args.task == "ilgen":
-        return generate.relight_task(sources, engine, words, variants=args.copies or 4, **common), engine
+        task = generate.relight_task(
+            sources, engine, words, variants=args.copies or 4, padding=_padding(args), **common
+        )
+        return task, engine
+    if args.task == "noise":
+        return generate.noise_task(sources, engine, words, guidance=engine.settings["guidance"], **common), engine
     common["copies"] = args.copies or 1
     if args.task == "context":
         return generate.contextual_task(sources, engine, words, **common), engine
@@ -145,6 +156,11 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
         return generate.identity_task(sources, engine, words, guidance=guidance, **common), engine
     common |= {"side": side(args.resolution or "512"), "out_side": 512 if args.side is None else args.side}
     return generate.distractor_task(sources, engine, words, **common), engine
+
+
+def _is_noise_by_flux(args: argparse.Namespace) -> bool:
+    """Whether identity edits by FLUX, which have a guidance of their own, are the negatives."""
+    return args.task == "noise" and named(args) == "flux_fill"
 
 
 def _ilgen(work: Work, words: Wording) -> int:
@@ -165,7 +181,7 @@ def _ilgen(work: Work, words: Wording) -> int:
         (Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png") for job in objects.jobs), work.images
     )
     blocks = [job.block for job in objects.jobs]
-    images = relight_task(planned, relight, words, args.seed, args.copies or 4, blocks=blocks)
+    images = relight_task(planned, relight, words, args.seed, args.copies or 4, padding=_padding(args), blocks=blocks)
     work.plan(objects, draw, remover=remover)
     work.plan(images, relight, check=False)  # their sources are yet to be made
     if not args.dry_run:
@@ -177,6 +193,12 @@ def _ilgen(work: Work, words: Wording) -> int:
         kept = [job for job in images.jobs if job.parent not in gone]
         return work.finish(replace(images, jobs=kept), found.manifest)
     return work.finish(images, planned)
+
+
+def _padding(args: argparse.Namespace) -> float:
+    from idmetric.data.generate.compose import PADDING
+
+    return PADDING if args.padding is None else float(args.padding)
 
 
 def _engine(args: argparse.Namespace, name: str, settings: dict[str, Any] | None = None) -> Engine:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 TASKS = {
     "context": ("qwen_edit",),
     "identity": ("flux_fill",),
+    "noise": ("flux_fill", "sdxl_inpaint"),
     "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"),
     "ilgen": ("iclight",),
 }
@@ -27,17 +28,21 @@ def refuse_idle(args: argparse.Namespace) -> None:
     drawn = args.task == "ilgen" and args.categories is not None
     idle: dict[str, tuple[str, ...]] = {
         "for --task distractor": () if args.task == "distractor" else ("resolution", "side"),
-        "for --task ilgen": () if args.task == "ilgen" else ("categories",),
+        "for --task ilgen": () if args.task == "ilgen" else ("categories", "padding"),
         "with --categories": () if drawn else ("domain", "each", "remover", "ask"),
         "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key"),
         "with a manifest": ("class_from",) if drawn else (),
+        "for other tasks": ("copies",) if args.task == "noise" else (),
     }
     for where, names in idle.items():
         for name in names:
             if getattr(args, name) is not None:
                 raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
-    if args.task == "identity" and "strength" in pairs(args.set, named(args), "--set"):
-        raise GenerateError("--set flux_fill.strength has no use here: identity edits draw it for each image")
+    if args.task == "noise" and args.with_sources:
+        raise GenerateError("--with-sources has no use here: the result of --task noise has all rows of its triplets")
+    if args.task in ("identity", "noise") and "strength" in pairs(args.set, named(args), "--set"):
+        how = "identity edits draw it for each image" if args.task == "identity" else "noise has the strength 0.1"
+        raise GenerateError(f"--set {named(args)}.strength has no use here: {how}")
     used = _used(args, drawn)
     for given, texts in (("--set", args.set), ("--weights", args.weights)):
         for text in texts:

@@ -91,6 +91,7 @@ class Work:
     def finish(self, task: Task, sources: Manifest) -> int:
         """Write the manifest."""
         from idmetric.data.generate import GenerateError
+        from idmetric.data.generate.noise import noised
         from idmetric.data.manifest.table import merge
 
         if self.args.dry_run:
@@ -105,6 +106,9 @@ class Work:
                 )
             self.left_out += len(found.missing)
             print(f"left out: {len(found.missing)} of {len(task.jobs)} images are not finished", file=sys.stderr)
+        if self.args.task == "noise":
+            save(noised(sources, found.manifest, task), self.args)
+            return self.status
         manifest = found.manifest
         save(merge([sources, manifest], shared=True) if self.args.with_sources else manifest, self.args)
         return self.status

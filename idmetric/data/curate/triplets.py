@@ -2,8 +2,8 @@
 
     train = mixture(real, context, edited, count=10_000, ratio=RATIOS["even"], split="train")
 
-Free column x_mixture holds the subset of a row's triplet: real, context or identity. (In training, identity triplets
-get mild noise on anchor and positive, which keeps artifacts of generation from revealing the negative; A.2.2.)
+Free column x_mixture holds the subset of a row's triplet: real, context or identity. `idmetric data generate --task
+noise` then gives anchors and positives the artifacts of the generator that edited their negative (A.2.2).
 """
 
 from __future__ import annotations

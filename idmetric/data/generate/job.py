@@ -79,12 +79,14 @@ class Task:
         make: runs a job.
         load: loads the weights that `make` needs.
         sources: the manifest that images are made from; None for images from words alone.
+        masked: whether a source needs a mask.
     """
 
     jobs: Sequence[Job]
     make: Callable[[Job], Made]
     load: Callable[[], None]
     sources: Manifest | None = None
+    masked: bool = True
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
@@ -116,6 +118,16 @@ def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]
     path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
     image, bits = read_pair(path, mask)
     return image, mask_image(bits)
+
+
+def read_photo(manifest: Manifest, job: Job) -> Image.Image:
+    """Image (RGB) of the row that a job is made from, without its mask.
+
+    Raises:
+        ImageReadError: if it cannot be read.
+    """
+    assert job.source is not None
+    return manifest.image(job.source)
 
 
 def source_sizes(manifest: Manifest, index: int) -> list[int | None]:

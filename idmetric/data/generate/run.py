@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.errors import Flat, GenerateError, Rejected
-from idmetric.data.generate.job import Job, Made, Task, read_source, source_sizes
+from idmetric.data.generate.job import Job, Made, Task, read_photo, read_source, source_sizes
 from idmetric.data.generate.journal import Entry, Journals, add, open_journal
 from idmetric.images.read import ImageReadError
 from idmetric.io.output import replacing
@@ -258,7 +258,7 @@ def unusable_sources(task: Task, jobs: Sequence[Job], progress: Progress) -> Rea
     sources = {job.source: job for job in jobs if job.source is not None}
     for job in progress(sources.values(), len(sources), "check"):
         try:
-            read_source(task.sources, job)
+            (read_source if task.masked else read_photo)(task.sources, job)
         except (ImageReadError, ComposeError) as error:
             problems.append((_who(job), str(error)))
     return problems

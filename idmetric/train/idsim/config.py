@@ -53,7 +53,7 @@ class Config:
     jitter: tuple[float, float, float] = option((0.2, 0.2, 0.08), "of brightness, contrast, saturation (C.4)")
     jitter_p: float = option(0.8, "probability of jitter (C.4)")
     blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
-    noise: float = option(0.1, "Gaussian noise on anchor and positive, where the negative is an edit (A.2.2)")
+    noise: float = option(0.0, "Gaussian noise on every picture; section 4.1 names it, C.4 and this default have none")
     augment: bool = option(True, "crops, jitter and blur; without them images are preprocessed as in use")
     # the optimizer: AdamW without weight decay, constant rate (no schedule is stated)
     lr: float = option(3e-4, "learning rate (C.2)")

@@ -19,7 +19,6 @@ from idmetric.train.splits import rows_in
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-EDITS = ("identity-edit", "distractor", "part-edit")  # roles of images with another identity in a real one's context
 _SHOWN = 5
 _MAKE = "`idmetric data mine triplets` makes them"
 
@@ -33,7 +32,6 @@ class Triplets:
         rows: (T, 3) rows of anchor, positive and negative: the only ones of a group, as in the paper, or its first.
         others: triplet -> its positives and negatives, if it has several: one of each is drawn each time.
         identity: number of each row's identity (N,), unique if the identity is unknown.
-        edited: whether a row is an edit of identity (N,).
         mixtures: number of triplets of each x_mixture (real, context, identity); empty without that column.
         fingerprint: of the triplets' ids, identities and roles, not of their pixels.
     """
@@ -42,7 +40,6 @@ class Triplets:
     rows: Rows
     others: dict[int, tuple[Rows, Rows]]
     identity: Rows
-    edited: NDArray[np.bool_]
     mixtures: dict[str, int]
     fingerprint: str
 
@@ -85,7 +82,7 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
     rows = np.array([[part[0] for part in parts] for parts in sets], np.int64)
     return Triplets(
         tuple(groups), rows, {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
-        np.array(codes, np.int64), np.isin(data.column("role"), EDITS), _mixtures(data, rows), _digest(data, sets),
+        np.array(codes, np.int64), _mixtures(data, rows), _digest(data, sets),
     )  # fmt: skip
 
 
@@ -194,7 +191,8 @@ class Loader:
 
     Args:
         batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
-        noise: standard deviation of Gaussian noise on anchor and positive, if the negative is an edit (A.2.2).
+        noise: standard deviation of Gaussian noise on every picture. On anchor and positive alone, it would tell which
+            picture is the negative (`idmetric.data.generate.noise` has the paper's generative noise).
     """
 
     triplets: Triplets
@@ -217,9 +215,7 @@ class Loader:
         ])  # fmt: skip
         rows = drawn[own.start : own.stop].T  # slot by slot
         places = [3 * (first + k) + slot for slot in range(3) for k in own]
-        noise = np.zeros(rows.shape)
-        noise[:2] = self.noise * self.triplets.edited[rows[2]]
-        pixels = self.pictures.batch(rows.ravel(), (self.seed, step), places=places, noise=noise.ravel().tolist())
+        pixels = self.pictures.batch(rows.ravel(), (self.seed, step), places=places, noise=[self.noise] * rows.size)
         if self.pictures.augment is not None:
             pixels = (pixels * 255).round().to(torch.uint8)  # a quarter of the memory that loading processes share
         identity = torch.from_numpy(self.triplets.identity[drawn.T])

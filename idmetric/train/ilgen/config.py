@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from idmetric.models.backbone import Pool
+from idmetric.models.tokens import Pool
 from idmetric.train import pretrained
 from idmetric.train.options import check_least, check_positive, option
 
