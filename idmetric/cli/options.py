@@ -11,7 +11,10 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 FORMATS = ("table", "json", "jsonl", "csv")
 OUTSIDE = ("black", "white", "crop", "keep")
 DEFAULT_MODEL = "dinov3_vitl16"
-MODELS = "published model, 'tiny' (in the package, no download), 'timm:NAME', folder or Hub repository"
+MODELS = (
+    "published model, 'tiny' (in the package, no download), score such as 'dino-i:dreambooth', 'timm:NAME', folder, "
+    "Hub repository, or 'package.module:Class'"
+)
 
 Options = argparse._ActionsContainer  # a parser, or a group of its options
 

@@ -286,10 +286,11 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
 
 
 def list_models() -> str:
-    """The table of --list-models."""
+    """The tables of --list-models: models, published scores, frozen encoders."""
     from idmetric.checkpoints import released
     from idmetric.checkpoints.format import CONFIG, WEIGHTS
     from idmetric.models.idsim import TINY
+    from idmetric.models.named import FROZEN, NAMED
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
@@ -298,7 +299,9 @@ def list_models() -> str:
     for name, release in released.models().items():
         state = "cached" if released.is_cached(release) else "not fetched"
         lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])
-    return "\n".join(aligned(lines)) + "\n"
+    scores = [["score", "encoder", "source"], *([name, s.backbone, s.source] for name, s in NAMED.items())]
+    frozen = [["frozen encoder", "timm's name"], *([name, encoder] for name, (encoder, _) in FROZEN.items())]
+    return "\n\n".join("\n".join(aligned(table)) for table in (lines, scores, frozen)) + "\n"
 
 
 if __name__ == "__main__":

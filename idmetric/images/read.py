@@ -12,7 +12,8 @@ itself enforces.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from idmetric.images.arrays import (
     is_float,
     single_image,
 )
+from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import (
     MAX_PIXELS,
     STORED,
@@ -43,7 +45,7 @@ from idmetric.images.kinds import (
 )
 from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb
 from idmetric.images.opening import open_image
-from idmetric.images.resize import RESAMPLE, check_interpolation, place, resize_pixels
+from idmetric.images.resize import check_interpolation, place
 
 __all__ = [
     "ImageLike",
@@ -99,15 +101,18 @@ def to_pixels(
     interpolation: str = "bicubic",
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
+    fit: Fit = SQUASH,
 ) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
     Args:
         source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
             stay float64, everything else becomes float32.
-        size: (height, width) to squash to (no crop), or a function from the image's own to it, or None to keep those.
+        size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
         background, max_pixels, preprocessing: as for `read_image`.
         interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
+        fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have
+            `size` already stay as they are.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -116,12 +121,16 @@ def to_pixels(
     check_interpolation(interpolation)
     if isinstance(source, Tensor | np.ndarray) and is_float(source):
         pixels = float_pixels(source, describe(source), background)
-        size = _choose(size, pixels.shape[1], pixels.shape[2], describe(source))
-        return pixels if size is None else resize_pixels(pixels[None], size, interpolation)[0]
+        size = _choose(size, pixels.shape[1], pixels.shape[2], source)
+        if size is None:
+            return pixels
+        with _naming(source):
+            return fit.pixels(pixels[None], size, interpolation, background)[0]
     image = _rgb(source, background, max_pixels, preprocessing)
-    size = _choose(size, image.height, image.width, describe(source))
-    if size is not None and image.size != (size[1], size[0]):
-        image = image.resize((size[1], size[0]), RESAMPLE[interpolation])
+    size = _choose(size, image.height, image.width, source)
+    if size is not None:
+        with _naming(source):
+            image = fit.image(image, size, interpolation, background)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
     return pixels.to(source.device) if isinstance(source, Tensor) else pixels
 
@@ -135,6 +144,7 @@ def load_batch(
     max_pixels: int = MAX_PIXELS,
     device: torch.device | str | None = None,
     preprocessing: Preprocessing = "standard",
+    fit: Fit = SQUASH,
 ) -> Tensor:
     """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
 
@@ -151,14 +161,14 @@ def load_batch(
         name = describe(images)
         single_image(images[:1], name)
         check_pixels(images, name)
-        return place(resize_pixels(composite(images, background), size, interpolation), device)
+        return place(fit.pixels(composite(images, background), size, interpolation, background), device)
     singles = split_images(images)
     if not singles:
         raise ValueError("no images given: the list is empty")
     parts = [
         to_pixels(
             one, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
-            preprocessing=preprocessing,
+            preprocessing=preprocessing, fit=fit,
         )
         for one in singles
     ]  # fmt: skip
@@ -204,12 +214,19 @@ def is_single(images: Any) -> bool:
 
 
 def _choose(
-    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None, height: int, width: int, name: str
+    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None, height: int, width: int, source: ImageLike
 ) -> tuple[int, int] | None:
-    try:
+    with _naming(source):
         return size(height, width) if callable(size) else size
+
+
+@contextmanager
+def _naming(source: ImageLike) -> Iterator[None]:
+    """Name the image in errors about its size."""
+    try:
+        yield
     except ValueError as error:
-        raise ImageReadError(name, str(error)) from error
+        raise ImageReadError(describe(source), str(error)) from error
 
 
 def _is_image(x: Any) -> bool:

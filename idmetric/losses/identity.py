@@ -32,12 +32,10 @@ from torch import Tensor, nn
 
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.images.coverage import average_to
 from idmetric.images.kinds import SLACK
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.pairing import Images, Masks
 from idmetric.images.read import Outside
-from idmetric.images.resize import resize_pixels
 from idmetric.images.subject import Boxes, subject_of
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding, concatenate
@@ -272,9 +270,9 @@ class IdentityLoss(nn.Module):
 
     def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
         metric = self._metric
-        seen = [resize_pixels(v, metric.size_for(*v.shape[-2:]), metric.interpolation) for v in views]
+        seen = [metric.fit_pixels(v) for v in views]
         if covers is not None:
-            covers = [average_to(c, (s.shape[-2], s.shape[-1])) for c, s in zip(covers, seen, strict=True)]
+            covers = [metric.fit.cover(c, (s.shape[-2], s.shape[-1]), True) for c, s in zip(covers, seen, strict=True)]
         if len({s.shape[-2:] for s in seen}) == 1:
             return self._weighted(torch.cat(seen), None if covers is None else torch.cat(covers))
         parts = [self._weighted(s, None if covers is None else covers[i]) for i, s in enumerate(seen)]

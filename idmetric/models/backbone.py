@@ -5,26 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import timm
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.config import check, check_arguments, check_view
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub, fetch
 from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
+from idmetric.images.fit import Fit, Resize
+from idmetric.images.resize import check_interpolation
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite
 from idmetric.models.embedder import Embedder
+from idmetric.models.named import NAMED, plain_positions
+from idmetric.models.tokens import Pool, final_tokens
 
-Pool = Literal["auto", "cls", "avg", "head"]
+HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
+PICKLED = "pytorch_model.bin"  # of older repositories
 _SPARE = 100  # parameters that two modules share are saved once
 # bytes of buffers that a model may have beyond the size of its weights (in timm at most two thirds of it)
 _TABLES = 2**25
@@ -191,106 +197,6 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
     return dinov3.timm_names(state) if "storage_tokens" in state else state
 
 
-def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Output of the last block, before the final norm, as ID-Sim's release reads it.
-
-    Args:
-        model: a timm model; x: normalised pixels (B, 3, H, W).
-
-    Returns:
-        Global feature (B, D): the class token, or the mean of the feature map for encoders without one. Patch tokens
-        (B, P, D) in row-major order, class and register tokens dropped. The patch grid (rows, columns).
-    """
-    if getattr(model, "num_prefix_tokens", 0):
-        [(tokens, prefix)] = model.forward_intermediates(
-            x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
-        )
-        return prefix[:, 0], tokens, _token_grid(model, x)
-    if x.device.type == "cpu":  # convolutions are faster so; to the others it is all the same
-        x = x.contiguous(memory_format=torch.channels_last)
-    [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
-    rows, columns = features.shape[-2:]
-    return features.mean((2, 3)), features.flatten(2).transpose(1, 2), (rows, columns)
-
-
-def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Output of the whole encoder, final norm included, as baselines are usually scored.
-
-    Args:
-        model, x: as in `last_tokens`.
-        pool: global feature: "cls" the class token, "avg" the mean of the patches, "head" timm's own pooling and
-            pre-classifier (SigLIP's attention pooling; CLIP's projection when the model kept its head), "auto" the
-            class token where there is one, else timm's.
-
-    Returns:
-        As `last_tokens`.
-    """
-    features = model.forward_features(x)
-    if features.ndim == 4:
-        if getattr(model, "output_fmt", "NCHW") == "NHWC":
-            rows, columns = features.shape[1:3]
-            tokens = features.flatten(1, 2)
-        else:
-            rows, columns = features.shape[2:]
-            tokens = features.flatten(2).transpose(1, 2)
-        grid, prefix = (rows, columns), 0
-    else:
-        prefix = int(getattr(model, "num_prefix_tokens", 0))
-        tokens, grid = features[:, prefix:], _token_grid(model, x)
-    has_class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
-    if pool == "cls" and not has_class_token:
-        raise ValueError(f"{type(model).__name__} has no class token to pool: choose pool='avg' or 'head'")
-    if pool == "cls" or (pool == "auto" and has_class_token):
-        return features[:, 0], tokens, grid
-    if pool == "avg":
-        return tokens.mean(1), tokens, grid
-    return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
-
-
-def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Output of a whole convolutional encoder, with patch tokens from the feature maps of some of its stages.
-
-    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first stage's grid, and the
-    centred, unit-length vectors of each place are joined.
-
-    Args:
-        model, x: as in `last_tokens`.
-        stages: numbers of timm's feature stages (`model.feature_info`), the finest first.
-
-    Returns:
-        As `last_tokens`, with D of the patches as `stage_channels`.
-    """
-    if x.device.type == "cpu":
-        x = x.contiguous(memory_format=torch.channels_last)
-    final, maps = model.forward_intermediates(x, indices=list(stages), norm=False, output_fmt="NCHW")
-
-    rows, columns = maps[0].shape[-2:]
-    tokens = []
-    for found in maps:
-        resized = F.interpolate(found, (rows, columns), mode="bilinear", align_corners=False)
-        vectors = resized.flatten(2).transpose(1, 2)
-        tokens.append(F.normalize(vectors - vectors.mean(-1, keepdim=True), dim=-1))
-    return model.forward_head(final, pre_logits=True), torch.cat(tokens, -1), (rows, columns)
-
-
-def stage_channels(model: Any, stages: Sequence[int]) -> int:
-    """Channels of the patch tokens of `stage_tokens`.
-
-    Raises:
-        CheckpointError: if the encoder has no such stages.
-    """
-    known = getattr(model, "feature_info", [])
-    if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
-        raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
-    return sum(int(known[stage]["num_chs"]) for stage in stages)
-
-
-def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
-    embed = model.patch_embed
-    rows, columns = embed.dynamic_feat_size(x.shape[-2:]) if hasattr(embed, "dynamic_feat_size") else embed.grid_size
-    return int(rows), int(columns)
-
-
 @dataclass(frozen=True)
 class BackboneConfig:
     """Settings of a `Backbone`, saved in config.json."""
@@ -302,23 +208,39 @@ class BackboneConfig:
     interpolation: str = "bicubic"
     pool: Pool = "auto"
     backbone_args: dict[str, Any] = field(default_factory=dict)
+    resize: Resize = "squash"
+    crop_pct: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
+        Fit(self.resize, self.crop_pct)  # raises
+
+
+def _states(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"backbone.{key}": value for key, value in state.items()}
 
 
 class Backbone(Embedder):
     """A frozen timm encoder, e.g. `Backbone("vit_base_patch16_dinov3.lvd1689m")`, as a baseline.
 
     Args:
-        source: timm's model name (weights from its Hub repository), "efficientnet-lite0", "-lite1" or "-lite2" (weights
-            from an installed package, see `idmetric.models.efficientnet_lite`), a folder written by `save_pretrained`,
-            or a Hub repository with such files.
-        pretrained: False for random weights (needs a timm name).
+        source: timm's model name (weights from its Hub repository); "hf-hub:owner/name" for another repository in
+            timm's format, with a revision after "@"; a published score of `idmetric.models.named.NAMED`;
+            "efficientnet-lite0", "-lite1" or "-lite2" (weights from an installed package, see
+            `idmetric.models.efficientnet_lite`); a folder written by `save_pretrained`, or a Hub repository with such
+            files.
+        pretrained: False for random weights (needs a timm name, or the name of a score).
         image_size: input side in pixels; default: the model's own.
-        pool: which global feature `cls` compares, see `final_tokens`.
+        pool: which global feature `cls` compares, see `idmetric.models.tokens.final_tokens`.
+        resize: "squash" (default) changes both sides to `image_size`; "crop" resizes the shorter side and cuts out the
+            center, as torchvision's Resize and CenterCrop; "pad" keeps the shape between borders of `background`.
+        crop_pct: with "crop", the share of the shorter side that is kept; default: that of the pretrained weights.
+        interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
         revision: commit of the Hub repository.
         weights: local file with the timm model's weights, instead of the Hub's.
         backbone_args: more arguments of `timm.create_model`.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
-        background: colour under transparent images.
+        background: color under transparent images, and of the borders.
         cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     Raises:
@@ -335,6 +257,9 @@ class Backbone(Embedder):
         pretrained: bool = True,
         image_size: int | None = None,
         pool: Pool = "auto",
+        resize: Resize | None = None,
+        crop_pct: float | None = None,
+        interpolation: str | None = None,
         revision: str | None = None,
         weights: str | os.PathLike[str] | None = None,
         backbone_args: Mapping[str, Any] | None = None,
@@ -348,21 +273,42 @@ class Backbone(Embedder):
         name = os.fspath(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
         state, exact, files = None, "", None
-        if is_timm(name):
-            config = _timm_config(name, image_size, pool, dict(backbone_args or {}))
+        view = _View(image_size, resize, crop_pct, interpolation)
+        score = NAMED.get(name)
+        if score is not None:
+            if pool != "auto" or view != _View(None, None, None, None):
+                raise ValueError(f"{name!r} sets pool, image_size, resize, crop_pct and interpolation itself")
+            if score.references == "frames" and type(self) is Backbone:
+                raise ValueError(f"{name!r} reads frames in its own way: open it by idmetric.load({name!r})")
+            view = _View(224, score.fit.resize, score.fit.crop_pct, "bicubic")
+            config = _timm_config(score.backbone, view, score.pool, dict(backbone_args or {}))
+            if pretrained and weights is None:
+                weights = pretrained_file(score.backbone, hub)
+            if weights is not None:
+                exact = revision_of(weights)
+        elif name.startswith(HUB):
+            name, config, found = _hub_model(name, hub, view, pool, dict(backbone_args or {}))
+            if pretrained:
+                weights = found if weights is None else weights
+                exact = revision_of(weights)
+                if is_pickled(weights):
+                    state = _states(fitted(config.backbone, read_weights(weights), weights, config.backbone_args))
+        elif is_timm(name):
+            config = _timm_config(name, view, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
                 weights = pretrained_file(name, hub)
             if weights is not None:
                 exact = revision_of(weights)
         elif name in efficientnet_lite.FILES:
-            config = _timm_config(efficientnet_lite.timm_name(name), image_size, pool, dict(backbone_args or {}))
+            config = _timm_config(efficientnet_lite.timm_name(name), view, pool, dict(backbone_args or {}))
             if pretrained and weights is None:
                 model = build(config.backbone, args=config.backbone_args, empty=True)
-                state = {f"backbone.{key}": value for key, value in efficientnet_lite.read_state(name, model).items()}
+                state = _states(efficientnet_lite.read_state(name, model))
                 exact = revision_of(efficientnet_lite.weights_file(name))
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
+            config = view.over(config)
             name, exact, state, files = saved.name, saved.revision, saved.state, saved.files
         super().__init__(
             name=name,
@@ -372,38 +318,116 @@ class Backbone(Embedder):
             std=config.std,
             interpolation=config.interpolation,
             background=background,
+            fit=Fit(config.resize, config.crop_pct),
             files=files,
         )
         self.settings = config
+        self._other_filter = interpolation is not None and config.resize == "squash"
         if state is not None:
             check_fit(config.backbone, state, name, image_size=config.image_size, args=config.backbone_args)
         self.backbone = build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, weights=weights,
-            empty=state is not None,
+            config.backbone, image_size=config.image_size, args=config.backbone_args,
+            weights=weights if state is None else None, empty=state is not None,
         )  # fmt: skip
         if state is not None:
             load_state(self, state, name, dtype)
+        self.named = score
+        if score is not None and score.plain_positions and weights is not None:
+            own = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
+            self.backbone.pos_embed = nn.Parameter(plain_positions(own, self.backbone))
         self._finish(device, dtype)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """See `Embedder.forward_features`."""
         return final_tokens(self.backbone, x, self.settings.pool)
 
+    @property
+    def label(self) -> str:
+        """See `Embedder.label`: with a filter that is not the model's own."""
+        return f"{super().label}[{self.interpolation}]" if self._other_filter else super().label
+
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        return asdict(self.settings)
+        found = asdict(self.settings)
+        if self.settings.resize == "squash":  # without them, files are as before: their hash stays
+            del found["resize"]
+        if self.settings.resize != "crop":
+            del found["crop_pct"]
+        return found
 
 
-def _timm_config(name: str, image_size: int | None, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
+@dataclass(frozen=True)
+class _View:
+    """How a user wants images to be seen; None: as the weights' own settings say."""
+
+    image_size: int | None
+    resize: Resize | None
+    crop_pct: float | None
+    interpolation: str | None
+
+    def over(self, config: BackboneConfig) -> BackboneConfig:
+        """The settings of a saved model with those that were given; its size is that of its weights."""
+        given = {
+            key: value for key in ("resize", "crop_pct", "interpolation") if (value := getattr(self, key)) is not None
+        }
+        return replace(config, **given)
+
+
+def _hub_model(name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any]) -> tuple[str, BackboneConfig, Path]:
+    """A Hub repository in timm's format: its name without revision, the settings, and the file with the weights.
+
+    Raises:
+        CheckpointError: if it cannot be read, is not in that format, or has another revision than the one asked for.
+    """
+    name, _, pinned = name.partition("@")
+    if pinned:
+        if hub.revision not in (None, pinned):
+            raise CheckpointError(f"{name}@{pinned} names another revision than revision={hub.revision!r}")
+        hub = replace(hub, revision=pinned)
+    files = Files(name.removeprefix(HUB), hub)
+    if files.local:
+        raise CheckpointError(f"{name!r} names a repository of the Hub, and there is a folder of that name: rename it")
+    found = checkpoint.read_json(files[checkpoint.CONFIG])
+    about, own = found.get("pretrained_cfg", found), found.get("model_args") or {}
+    try:
+        architecture = found["architecture"]
+        if not isinstance(architecture, str) or not timm.is_model(architecture):
+            raise ValueError(f"timm has no model {architecture!r}")
+        check_arguments(own)
+        size = tuple(about["input_size"])[-1]
+        config = BackboneConfig(
+            architecture, view.image_size or size, tuple(about["mean"]), tuple(about["std"]),
+            view.interpolation or _filter(about.get("interpolation")), pool, {**own, **args}, view.resize or "squash",
+            (view.crop_pct or about.get("crop_pct", 1.0)) if view.resize == "crop" else 1.0,
+        )  # fmt: skip
+        check(BackboneConfig, asdict(config))
+        check_view(config.image_size, config.mean, config.std)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise CheckpointError(f"the config of {name!r} does not describe a timm model: {error}") from error
+    classes = found.get("num_classes", about.get("num_classes"))
+    if pool == "head" and isinstance(classes, int) and classes > 0:
+        config.backbone_args.setdefault("num_classes", classes)
+    weights = files.optional(checkpoint.WEIGHTS)
+    return name, config, weights if weights is not None else files[PICKLED]
+
+
+def _filter(interpolation: object) -> str:
+    return str(interpolation) if interpolation in ("bilinear", "bicubic") else "bicubic"
+
+
+def _timm_config(name: str, view: _View, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
     cfg = pretrained_config(name)
     if pool == "head" and cfg.num_classes:
         args.setdefault("num_classes", cfg.num_classes)
+    crop = view.resize == "crop"
     return BackboneConfig(
         backbone=name,
-        image_size=image_size or cfg.input_size[-1],
+        image_size=view.image_size or cfg.input_size[-1],
         mean=tuple(cfg.mean),
         std=tuple(cfg.std),
-        interpolation=cfg.interpolation if cfg.interpolation in ("bilinear", "bicubic") else "bicubic",
+        interpolation=view.interpolation or _filter(cfg.interpolation),
         pool=pool,
         backbone_args=args,
+        resize=view.resize or "squash",
+        crop_pct=(view.crop_pct or cfg.crop_pct) if crop else 1.0,
     )

@@ -24,7 +24,7 @@ from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
-from idmetric.images.coverage import average_to
+from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId, MaskLike, cut_out, labelled
 from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import (
@@ -39,10 +39,11 @@ from idmetric.images.read import (
     split_images,
     to_pixels,
 )
-from idmetric.images.resize import place, resize_pixels
+from idmetric.images.resize import place
 from idmetric.models.batches import in_batches, names_of, progress_bar
 from idmetric.models.calibrated import CalibratedModel
 from idmetric.models.embedding import Embedding, same_model
+from idmetric.models.named import NamedScore
 
 Self = TypeVar("Self", bound="Embedder")
 
@@ -55,11 +56,12 @@ class Embedder(CalibratedModel):
     Args:
         name: the name by which the user opened it, e.g. "tiny".
         revision: which exact weights (`Checkpoint.revision`).
-        image_size: height and width of the encoder's input; images are squashed to it, not cropped.
+        image_size: height and width of the encoder's input.
         mean, std: per-channel normalisation of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
         background: RGB colour (0-255) that shows through transparent images.
         preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.images`).
+        fit: how images of other shapes are brought to `image_size`; squashed by default, not cropped.
         files: the folder or repository that it was loaded from, perhaps with a calibration.
 
     Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
@@ -67,6 +69,7 @@ class Embedder(CalibratedModel):
     """
 
     model_type = ""
+    named: NamedScore | None = None  # the published score that it was opened by
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Embedder(CalibratedModel):
         interpolation: str = "bicubic",
         background: tuple[int, int, int] = (255, 255, 255),
         preprocessing: Preprocessing = "standard",
+        fit: Fit = SQUASH,
         files: Files | None = None,
     ) -> None:
         if preprocessing not in get_args(Preprocessing):
@@ -88,6 +92,7 @@ class Embedder(CalibratedModel):
         self.interpolation = interpolation
         self.background = background
         self.preprocessing = preprocessing
+        self.fit = fit
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         self._compiled: Callable[..., Any] | None = None
 
@@ -108,14 +113,19 @@ class Embedder(CalibratedModel):
         """Embed pixels, differentiably.
 
         Args:
-            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (resized by antialiased bicubic interpolation).
+            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (see `fit_pixels`).
 
         Raises:
             ImageReadError: if the values leave [0, 1]; the message gives the range found.
         """
         if not torch.compiler.is_compiling():
             check_pixels(pixels)
-        return self.embed_pixels(resize_pixels(pixels, self.image_size, self.interpolation))
+        return self.embed_pixels(self.fit_pixels(pixels))
+
+    def fit_pixels(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) in [0, 1] at the size at which this model sees them, antialiased, differentiably."""
+        size = self.size_for(pixels.shape[-2], pixels.shape[-1])
+        return self.fit.pixels(pixels, size, self.interpolation, self.background)
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
@@ -275,7 +285,7 @@ class Embedder(CalibratedModel):
         if mask is None:
             pixels = to_pixels(
                 image, self.size_for, background=self.background, interpolation=self.interpolation,
-                preprocessing=self.preprocessing,
+                preprocessing=self.preprocessing, fit=self.fit,
             )  # fmt: skip
             return pixels, None
         if self.preprocessing == "release":
@@ -285,10 +295,14 @@ class Embedder(CalibratedModel):
             )
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:
-            pixels = to_pixels(subject, self.size_for, interpolation=self.interpolation)
+            pixels = to_pixels(
+                subject, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
+            )
         except ImageReadError as error:  # it knows the cut-out alone
             raise ImageReadError(describe(image), error.reason) from error
-        cover = average_to(cover, (pixels.shape[1], pixels.shape[2]))
+        cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(subject, Tensor))
+        if not cover.any():
+            raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)
 
     def _load_batch(
@@ -300,7 +314,7 @@ class Embedder(CalibratedModel):
         if all(mask is None for mask in masks):
             pixels = load_batch(
                 images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
-                preprocessing=self.preprocessing,
+                preprocessing=self.preprocessing, fit=self.fit,
             )  # fmt: skip
             cover = None
         else:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from idmetric import __version__
 from idmetric.checkpoints.fingerprint import Marks, weights_digest
 from idmetric.checkpoints.hub import Files
+from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside, Preprocessing
 
@@ -42,6 +43,7 @@ class IdentifiedModel(nn.Module):
     interpolation: str
     background: tuple[int, int, int]
     preprocessing: Preprocessing
+    fit: Fit
 
     def __init__(self, name: str, revision: str, files: Files | None) -> None:
         super().__init__()
@@ -121,7 +123,8 @@ class IdentifiedModel(nn.Module):
     def label(self) -> str:
         """Class and name, and every other setting of a model that changes its scores."""
         reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
-        return f"{type(self).__name__}:{self.short_name}{reading}"
+        shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
+        return f"{type(self).__name__}:{self.short_name}{reading}{shape}"
 
     @property
     def resolution(self) -> str:
@@ -147,11 +150,12 @@ class IdentifiedModel(nn.Module):
             outside: what becomes of pixels outside masks; None for whole images.
             mask_id: which label of the masks is the subject, if one was chosen.
         """
+        shape = "" if self.fit == SQUASH else f" {self.fit}"
         return {
             **self.signature(),
             "weights": weights_digest(self),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
-            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}",
+            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}{shape}",
             "outside": outside or "all",
             **({} if mask_id is None else {"mask_id": str(mask_id)}),
         }

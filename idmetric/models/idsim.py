@@ -31,6 +31,7 @@ from idmetric.images.read import Preprocessing
 from idmetric.images.resize import resize_pixels
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
+from idmetric.models import tokens as token_features
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 
@@ -50,7 +51,7 @@ class IDSimConfig:
     normalised. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
     feature is then the mean of all, scaled to unit length. Neither paper nor release does so. Patches are always
     those of the image itself. Transformers take no side but `image_size`. `patch_stages` are feature maps of a
-    convolutional backbone from which patches are taken (`backbones.stage_tokens`), with features="final"; () means
+    convolutional backbone from which patches are taken (`token_features.stage_tokens`), with features="final"; () means
     those of the last map. `preprocessing`: see `IDSim`.
     """
 
@@ -191,7 +192,7 @@ class IDSim(Embedder):
             dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden, config.residual)
             stages = config.patch_stages
-            patch_dim = backbones.stage_channels(trunk, stages) if stages else dim
+            patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
             self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
@@ -207,9 +208,11 @@ class IDSim(Embedder):
         """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
         tokens: Callable[..., tuple[Tensor, Tensor, tuple[int, int]]]
         if self.settings.patch_stages:
-            tokens = partial(backbones.stage_tokens, stages=self.settings.patch_stages)
+            tokens = partial(token_features.stage_tokens, stages=self.settings.patch_stages)
         else:
-            tokens = backbones.last_tokens if self.settings.features == "last-block" else backbones.final_tokens
+            tokens = (
+                token_features.last_tokens if self.settings.features == "last-block" else token_features.final_tokens
+            )
         return tokens(self.backbone, x)
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,10 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.io.hints import did_you_mean
+from idmetric.models.custom import is_custom, open_custom
 from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.embedder import Embedder
+from idmetric.models.named import FROZEN, NAMED
 
 # model_type of config.json -> its class
 _CLASSES = {
@@ -23,6 +25,7 @@ _CLASSES = {
     "qwen2_5_vl": ("idmetric.models.visid", "VisIDEmbed"),
     "qwen2_vl": ("idmetric.models.visid", "VisIDEmbed"),
     "backbone": ("idmetric.models.backbone", "Backbone"),
+    "vbench": ("idmetric.models.vbench", "VBenchDino"),
 }
 
 
@@ -32,7 +35,10 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     Args:
         source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
-            such files, "timm:NAME" for a frozen `Backbone`, or "efficientnet-lite0" (also 1, 2), which needs no Hub.
+            such files, "timm:NAME" or "hf-hub:owner/name" for a frozen `Backbone`, a published score such as
+            "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.models.named`),
+            "efficientnet-lite0" (also 1, 2), which needs no Hub, or "package.module:Class", which is imported, for an
+            embedder of your own (`idmetric.models.custom`).
         options: passed to the class, e.g. device, dtype, revision, preprocessing.
 
     Raises:
@@ -40,9 +46,14 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
     """
     name = os.fspath(source)
-    if name.startswith("timm:"):
+    if name.startswith(("timm:", "hf-hub:")):
         return _open("backbone", name.removeprefix("timm:"), options)
-    if name in EFFICIENTNET_LITE:
+    if name in FROZEN:
+        encoder, pool = FROZEN[name]
+        return _open("backbone", encoder, {"pool": pool, **options})
+    if name == "dino:vbench":
+        return _open("vbench", name, options)
+    if name in EFFICIENTNET_LITE or name in NAMED:
         return _open("backbone", name, options)
     if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():
         return _open("idsim", name, options)
@@ -52,9 +63,12 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         return _open("qwen2_5_vl", name, options)
     if "/" not in name and not Path(name).is_dir():
         known = ["tiny", *released.models(), *EFFICIENTNET_LITE]
+        meant = did_you_mean(name, [*known, *NAMED, *FROZEN])
+        if is_custom(name, found=bool(meant)):
+            return open_custom(name, options)
         raise CheckpointError(
-            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, an existing folder, or owner/name on the "
-            f"Hub{did_you_mean(name, known)}"
+            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, a score or encoder of --list-models, an "
+            f"existing folder, owner/name on the Hub, or package.module:Class{meant}"
         )
     hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
     files = Files(name, hub)

@@ -23,6 +23,7 @@ from idmetric.checkpoints.released_nearid import read_nearid
 from idmetric.checkpoints.weights import load_state
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
+from idmetric.models import tokens as token_features
 from idmetric.models.embedder import Embedder
 
 
@@ -112,7 +113,7 @@ class NearID(Embedder):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        pooled, tokens, grid = backbones.final_tokens(self.backbone, x)
+        pooled, tokens, grid = token_features.final_tokens(self.backbone, x)
         return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid
 
     def config(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import MaskId, labelled
 from idmetric.images.pairing import Images, Masks, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
-from idmetric.images.resize import place, resize_pixels
+from idmetric.images.resize import place
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches, names_of
 from idmetric.models.embedder import Embedder
@@ -165,8 +165,7 @@ class VisIDEmbed(Embedder):
         """Embed pixels (B, 3, H, W) in [0, 1] under the default instruction, differentiably."""
         if not torch.compiler.is_compiling():
             check_pixels(pixels)
-        pixels = resize_pixels(pixels, self.size_for(pixels.shape[-2], pixels.shape[-1]), self.interpolation)
-        return self._run(list(pixels), [self.settings.instruction] * len(pixels))
+        return self._run(list(self.fit_pixels(pixels)), [self.settings.instruction] * len(pixels))
 
     def embed(
         self,

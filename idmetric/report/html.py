@@ -76,7 +76,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     return render(
         "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
         signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
-        baseline=baseline, baseline_note=found.get("baseline_note"),
+        baseline=baseline, baseline_note=found.get("baseline_note"), named=found["summary"].get("named"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
         thresholds=thresholds, enough=ENOUGH,
         basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),

@@ -25,7 +25,7 @@ from idmetric.scoring.files import Cross, PathLike, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile
 from idmetric.scoring.records import Record
 from idmetric.scoring.run import Run
-from idmetric.scoring.scores import COLUMNS, RequestError, Scores, columns_of
+from idmetric.scoring.scores import COLUMNS, NamedValue, RequestError, Scores, columns_of
 from idmetric.scoring.settings import Progress, Settings, Watcher
 
 STORED = "stored"  # names the calibration that is saved with the model's weights
@@ -183,8 +183,28 @@ def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[s
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
     scores = Scores(
         rows, columns_of(rows) or COLUMNS[:10], signature, skipped, run.baseline,
-        threshold=settings.threshold, calibration=settings.calibration,
+        threshold=settings.threshold, calibration=settings.calibration, named=_named(run, work, settings),
     )  # fmt: skip
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
     return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
+
+
+def _named(run: Run, work: Cross | Pairs, settings: Settings) -> NamedValue | None:
+    """Compute the number of the published score that the model was opened by; None for other models."""
+    score, name = run.metric.named, run.metric.name
+    if score is None or not run.distances:
+        return None
+    if settings.distance != "cls" or settings.mask_dir is not None or any(work.masked):
+        return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+    try:
+        value = score.value([[1 - far for far in row] for row in run.distances], [1 - far for far in run.consecutive])
+    except ValueError as error:
+        return NamedValue(name, None, f"{score.source}: {error}")
+    references = f" x {len(run.distances[0])} references" if isinstance(work, Cross) else ""
+    times = "" if score.scale == 1 else f"{score.scale:g} x "
+    clamp = ", at least 0" if score.clamp else ""
+    if score.references == "frames":
+        return NamedValue(name, value, f"of {len(run.distances) + 1} frames in the order given; {score.source}")
+    count = f"{len(run.distances)} {'images' if isinstance(work, Cross) else 'pairs'}"
+    return NamedValue(name, value, f"{times}mean cosine of {count}{references}{clamp}; {score.source}")

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.distance.patches import Layout, Match, compete, on_grid, patch_similarity, patch_tokens, spread
+from idmetric.images.fit import SQUASH
 from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.pairing import Images, Masks
 from idmetric.images.read import ImageLike, Outside, split_images
@@ -104,7 +105,13 @@ def subject_maps(
 
 
 def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> Layout:
-    """Return the layout of the patches of an image of this size, given its embedding (of one image, without a mask)."""
+    """Return the layout of the patches of an image of this size, given its embedding (of one image, without a mask).
+
+    Raises:
+        ValueError: for a model that crops or pads images, as patches would lie elsewhere.
+    """
+    if metric.fit != SQUASH:
+        raise ValueError(f"{metric.label} does not see the whole image at its shape: load it with resize='squash'")
     seen = metric.size_for(height, width)
     if embedded.grid is None:  # VisIDEmbed: square cells, as many as have weight
         count = patch_tokens(embedded).shape[1] if embedded.weights is None else int((embedded.weights[0] > 0).sum())

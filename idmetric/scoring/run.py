@@ -27,18 +27,23 @@ class Run:
     """Makes the rows of one request.
 
     Attributes:
+        metric: the model.
         baseline: with several references, set by `cross`.
+        distances: of each image in turn to every reference, or of each pair, for published scores.
+        consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
     def __init__(
         self, metric: Embedder, settings: Settings, watcher: Watcher | None, progress: Progress, on_cpu: bool
     ) -> None:
-        self._metric, self._settings, self._watcher, self._progress = metric, settings, watcher, progress
+        self.metric, self._settings, self._watcher, self._progress = metric, settings, watcher, progress
         self.reader = Reader(metric, settings, watcher)
         self._encoder = Encoder(metric, settings, self.reader, watcher, on_cpu)
         self._prints = Prints()
         self._signature = metric.signature(settings.distance)
         self.baseline: Baseline | None = None
+        self.distances: list[list[float]] = []
+        self.consecutive: list[float] = []
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate."""
@@ -53,11 +58,17 @@ class Run:
             self._watcher.references |= dict.fromkeys(found)
 
         rows = []
+        before = references[[0]]
         for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
             with _naming(file[0]):
-                far = self._metric.pairwise(references, seen.embedding, self._settings.distance)[:, 0].double()
+                far = self.metric.pairwise(references, seen.embedding, self._settings.distance)[:, 0].double()
             best = int(far.argmin())
             row = self._against(names, best, far.tolist(), file[0])
+            if self.metric.named is not None:
+                self.distances.append(far.tolist())
+                if self.metric.named.references == "frames":
+                    self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
+                    before = seen.embedding
             mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
             rows.append(row)
             if self._watcher is not None:
@@ -82,7 +93,7 @@ class Run:
         if len(names) < 2:
             return None
         warn_of_repeated_references(prints)
-        apart = self._metric.pairwise(references, None, self._settings.distance).double().cpu().numpy()
+        apart = self.metric.pairwise(references, None, self._settings.distance).double().cpu().numpy()
         values = leave_one_out(apart, self._settings.aggregate)
         return Baseline(dict(zip(names, rounded(values.tolist()), strict=True)), self._settings.aggregate)
 
@@ -100,12 +111,14 @@ class Run:
         return rows
 
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
-        device = self._metric.device
+        device = self.metric.device
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
         found = distance_of(a.embedding.to(device), b.embedding.to(device), self._settings.distance)
         with _naming(pair.b):
-            check_distances(found, self._metric.dtype)
+            check_distances(found, self.metric.dtype)
         row = self._row(pair.a, pair.b, [float(found[0])])
+        if self.metric.named is not None:
+            self.distances.append([float(found[0])])
         own, other = (self._prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
         mark_copy(row, pair.b, own, {pair.a: other})
         row |= dict(pair.other)

@@ -49,6 +49,20 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class NamedValue:
+    """The number of a published score (see `idmetric.models.named`) for the scored images; higher = more similar.
+
+    Attributes:
+        name: e.g. "dino-i:dreambooth". value: None where the source defines none for this request.
+        note: what it is the mean of and where it is defined, or the reason why there is none.
+    """
+
+    name: str
+    value: float | None
+    note: str
+
+
+@dataclass(frozen=True)
 class Scores(Records):
     """Scored images: a row for each, with the fields that `idmetric score --format json` prints.
 
@@ -64,6 +78,7 @@ class Scores(Records):
         left_out: references among the images, which have no row.
         other: columns of a file of pairs that are carried through.
         calibration: the source of the probabilities.
+        named: the number of a published score, if the model was opened by its name.
     """
 
     signature: dict[str, str] = field(default_factory=dict)
@@ -74,6 +89,7 @@ class Scores(Records):
     left_out: Sequence[str] = ()
     other: Sequence[str] = ()
     calibration: Calibration | None = None
+    named: NamedValue | None = None
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -81,7 +97,7 @@ class Scores(Records):
 
         Returns:
             n, mean (None without rows), std (n - 1; None for fewer than two rows); with a threshold also threshold,
-            passing (how many are not above it) and share_passing in [0, 1].
+            passing (how many are not above it) and share_passing in [0, 1]; with a published score also named.
         """
         distances = [row["distance"] for row in self.rows]
         found: dict[str, Any] = {
@@ -93,6 +109,8 @@ class Scores(Records):
             passing = len(distances) - len(self.failing)
             share = passing / len(distances) if distances else None
             found |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+        if self.named is not None:
+            found["named"] = asdict(self.named)
         return found
 
     @property

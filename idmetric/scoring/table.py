@@ -78,4 +78,7 @@ def _summary(found: dict[str, Any]) -> str:
     if found.get("share_passing") is not None:
         share = four(found["share_passing"])
         parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
-    return f"summary: {', '.join(parts)}"
+    line = f"summary: {', '.join(parts)}"
+    if (named := found.get("named")) is not None:
+        line += f"\n{named['name']}: {'none' if named['value'] is None else four(named['value'])} ({named['note']})"
+    return line

@@ -383,7 +383,10 @@ def test_models_are_listed_with_licence_size_and_cache_state(
 
     def state_of() -> dict[str, str]:
         assert main(["--list-models"]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        models, scores, frozen = capsys.readouterr().out.split("\n\n")
+        assert "dreambench_plus/metrics/dino_score.py" in scores
+        assert "frozen:dinov3-l16" in frozen
+        lines = models.splitlines()
         assert lines[0].split() == ["model", "download", "licence", "resolution", "distance", "state", "repository"]
         return {line.split()[0]: line for line in lines[1:]}
 

@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import Tensor
 
-from idmetric.models.backbone import final_tokens, last_tokens
+from idmetric.models.tokens import final_tokens, last_tokens
 
 SMALL_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 SWIN: dict[str, Any] = {"embed_dim": 24, "depths": (1, 1), "num_heads": (2, 2), "img_size": (64, 128), "window_size": 4}

@@ -15,8 +15,8 @@ from torch import nn
 
 from idmetric import Backbone, IDSim, NearID, load
 from idmetric.checkpoints.weights import init_empty_weights, load_state
-from idmetric.models.backbone import last_tokens
 from idmetric.models.nearid import NearIDConfig
+from idmetric.models.tokens import last_tokens
 from tests.checkpoints.test_released import VARIANTS, publish
 from tests.conftest import random_model
 from tests.models.test_nearid import official

@@ -49,7 +49,7 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes."""
     pixels = load_batch(
         photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
-        device=metric.device,
+        device=metric.device, fit=metric.fit,
     )  # fmt: skip
     return metric.normalize(pixels).to(metric.dtype)
 

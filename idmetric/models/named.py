@@ -1,0 +1,127 @@
+"""Published scores under one name each: encoder, transform, aggregation, and where they are written down.
+
+"DINO" and "CLIP-I" are many scores. `idmetric.load("dino-i:dreambooth")` opens the encoder with the transform of that
+source, and `idmetric score` adds the source's number to its summary. Similarities: higher = more similar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.images.fit import SQUASH, Fit
+
+DINO_256 = Fit("crop", 224 / 256)
+CLIP_224 = Fit("crop", 1.0)
+
+
+@dataclass(frozen=True)
+class NamedScore:
+    """A published score of generated images against reference images.
+
+    Args:
+        backbone: timm's name of the encoder; its Hub repository has the weights.
+        source: the paper or the file that defines the score.
+        pool: global feature, see `idmetric.models.tokens.final_tokens`.
+        fit: from an image to 224 x 224 pixels, by bicubic interpolation; "dino:vbench" has its own class
+            (`idmetric.models.vbench`).
+        references: "all" averages over every pair of image and reference; "own" compares an image with the one
+            reference that it was generated from; "frames" compares each frame of a video with the first and with the
+            one before.
+        scale: factor of the published number.
+        clamp: whether a negative mean counts as 0; of frames, each negative cosine.
+        plain_positions: position embeddings are resampled without antialiasing, as transformers does (timm does not).
+    """
+
+    backbone: str
+    source: str
+    pool: Literal["cls", "head"] = "cls"
+    fit: Fit = DINO_256
+    references: Literal["all", "own", "frames"] = "own"
+    scale: float = 1.0
+    clamp: bool = False
+    plain_positions: bool = False
+
+    def value(
+        self, cosines: Sequence[Sequence[float]] | NDArray[np.float64], consecutive: Sequence[float] = ()
+    ) -> float:
+        """The published number of cosines (images, references), or (pairs, 1).
+
+        Args:
+            consecutive: of frames, cosine of each image to the one before; of the first image, to the reference.
+
+        Raises:
+            ValueError: for references or images that do not fit the source's definition.
+        """
+        table = np.asarray(cosines, dtype=np.float64)
+        if self.references == "frames":
+            if table.shape[1] != 1 or len(consecutive) != len(table):
+                raise ValueError("it follows one video: give its first frame as the reference, the others as images")
+            table = np.stack([table[:, 0], np.asarray(consecutive, dtype=np.float64)])
+            return self.scale * float(np.maximum(table, 0).mean() if self.clamp else table.mean())
+        if self.references == "own" and table.shape[1] > 1:
+            raise ValueError("it compares each image with its own reference: give one reference, or pairs")
+        mean = float(table.mean())
+        return self.scale * (max(mean, 0.0) if self.clamp else mean)
+
+
+NAMED = {
+    "dino-i:dreambooth": NamedScore(
+        "vit_small_patch16_224.dino", "DreamBooth, section 4.1; github.com/google/dreambooth/issues/3", references="all"
+    ),
+    # the paper does not name the encoder; ViT-B/32 is that of later evaluations of DreamBooth's data
+    "clip-i:dreambooth": NamedScore(
+        "vit_base_patch32_clip_quickgelu_224.openai", "DreamBooth, section 4.1; ViT-B/32 as in later evaluations",
+        "head", CLIP_224, references="all",
+    ),
+    "dino-i:kosmos-g": NamedScore(
+        "vit_small_patch16_224.dino", "Kosmos-G's evaluation on DreamBench", scale=100, clamp=True
+    ),
+    "dino-i:dreambench++": NamedScore(
+        "vit_small_patch8_224.dino", "DreamBench++, dreambench_plus/metrics/dino_score.py, v1", scale=100
+    ),
+    "dinov2-i:dreambench++": NamedScore(
+        "vit_small_patch14_dinov2.lvd142m", "DreamBench++, dreambench_plus/metrics/dino_score.py, v2", scale=100,
+        plain_positions=True,
+    ),
+    "clip-i:dreambench++": NamedScore(
+        "vit_base_patch32_clip_quickgelu_224.openai", "DreamBench++, dreambench_plus/metrics/clip_score.py", "head",
+        CLIP_224, scale=100,
+    ),
+    "dino:vbench": NamedScore(
+        "vit_base_patch16_224.dino", "VBench, vbench/subject_consistency.py", fit=SQUASH, references="frames",
+        clamp=True,
+    ),
+    "dino:peft": NamedScore(
+        "vit_base_patch14_dinov2.lvd142m", "peft, method_comparison/image-gen/run.py", plain_positions=True
+    ),
+}  # fmt: skip
+
+# frozen encoders that are often asked for: timm's name, and the global feature
+FROZEN = {
+    "frozen:pe-core-b16": ("vit_pe_core_base_patch16_224.fb", "head"),
+    "frozen:pe-core-l14": ("vit_pe_core_large_patch14_336.fb", "head"),
+    "frozen:siglip2-b16": ("vit_base_patch16_siglip_224.v2_webli", "head"),
+    "frozen:siglip2-so400m": ("vit_so400m_patch14_siglip_378.v2_webli", "head"),
+    "frozen:dinov3-b16": ("vit_base_patch16_dinov3.lvd1689m", "cls"),
+    "frozen:dinov3-l16": ("vit_large_patch16_dinov3.lvd1689m", "cls"),
+    "frozen:aimv2-l14": ("aimv2_large_patch14_224.apple_pt", "auto"),
+    "frozen:megadescriptor-t": ("hf-hub:BVRA/MegaDescriptor-T-224", "auto"),
+    "frozen:megadescriptor-l": ("hf-hub:BVRA/MegaDescriptor-L-384", "auto"),
+}
+
+
+def plain_positions(positions: Tensor, model: Any) -> Tensor:
+    """A ViT's position embedding (1, 1 + n, D) for the model's grid, resampled bicubically without antialiasing."""
+    class_token, grid = positions[:, :1], positions[:, 1:]
+    side = round(grid.shape[1] ** 0.5)
+    square = grid.mT.reshape(1, -1, side, side)
+    resampled = F.interpolate(square, model.patch_embed.grid_size, mode="bicubic", align_corners=False)
+    return torch.cat([class_token, resampled.flatten(2).mT], 1)

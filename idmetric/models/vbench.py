@@ -1,0 +1,100 @@
+"""DINO as VBench's subject consistency sees the frames of a video (vbench/utils.py, vbench/subject_consistency.py).
+
+The shorter side becomes 224 pixels, bilinearly and without antialiasing, and nothing is cropped. DINO then resamples
+its position embedding to the frame's grid, as its own code does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.images.masks import MaskId, MaskLike
+from idmetric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
+from idmetric.models.backbone import Backbone
+from idmetric.models.embedding import Embedding, concatenate
+
+SIDE, PATCH = 224, 16
+_MOST_RATIO = 20  # of a frame's sides
+
+
+class VBenchDino(Backbone):
+    """The encoder of `dino:vbench`: frames keep their shape; only the class token is compared.
+
+    Args:
+        source: "dino:vbench". options: those of `Backbone` that do not change the transform.
+    """
+
+    def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
+        super().__init__(source, **options)
+        self.interpolation = "bilinear"
+
+    @property
+    def resolution(self) -> str:
+        """The shorter side."""
+        return f"shorter {SIDE}"
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """See `Embedder.size_for`: whole patches, as DINO's embedding drops the rest."""
+        rows, columns = _resized(height, width)
+        return rows // PATCH * PATCH, columns // PATCH * PATCH
+
+    def fit_pixels(self, pixels: Tensor) -> Tensor:
+        """See `Embedder.fit_pixels`."""
+        planned = _resized(pixels.shape[-2], pixels.shape[-1])
+        rows, columns = self.size_for(pixels.shape[-2], pixels.shape[-1])
+        if tuple(pixels.shape[-2:]) != planned:
+            pixels = F.interpolate(pixels, planned, mode="bilinear", align_corners=False)
+        return pixels[..., :rows, :columns]
+
+    def load_image(
+        self, image: ImageLike, mask: MaskLike | None = None, outside: Outside = "black", *,
+        mask_id: MaskId | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """See `Embedder.load_image`; masks are refused."""
+        if mask is not None:
+            raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
+        pixels = to_pixels(image, None, background=self.background)
+        try:
+            return self.fit_pixels(pixels[None])[0], None
+        except ValueError as error:
+            raise ImageReadError(describe(image), str(error)) from error
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
+        """See `Embedder.forward_features`."""
+        model: Any = self.backbone
+        grid = x.shape[-2] // PATCH, x.shape[-1] // PATCH
+        tokens = model.patch_embed.proj(x).flatten(2).mT
+        tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1) + _positions(model.pos_embed, grid)
+        return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
+
+    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any, pinned: bool) -> Any:
+        return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
+
+    def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:
+        frames: list[Tensor] = loaded[0]
+        if len({frame.shape for frame in frames}) == 1:
+            return self.embed_pixels(torch.stack(frames).to(self.device))
+        return concatenate([self.embed_pixels(frame[None].to(self.device)) for frame in frames])
+
+
+def _resized(height: int, width: int) -> tuple[int, int]:
+    shorter, longer = min(height, width), max(height, width)
+    if longer > _MOST_RATIO * shorter:
+        raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1: it is not a frame")
+    other = int(SIDE * longer / shorter)  # as torchvision rounds
+    return (SIDE, other) if height <= width else (other, SIDE)
+
+
+def _positions(embedding: Tensor, grid: tuple[int, int]) -> Tensor:
+    """DINO's `interpolate_pos_encoding`: bicubic, at a scale of (n + 0.1) / 14."""
+    side = SIDE // PATCH
+    if grid == (side, side):
+        return embedding
+    square = embedding[:, 1:].mT.reshape(1, -1, side, side)
+    scale = [(n + 0.1) / side for n in grid]
+    found = F.interpolate(square, scale_factor=scale, mode="bicubic", align_corners=False)
+    return torch.cat([embedding[:, :1], found.flatten(2).mT], 1)
