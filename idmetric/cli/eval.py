@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
-# needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) and OPTIONAL ("data", "model")
+# needs them `add_arguments(parser)`, `read_data(path)` or `open_data(args)` (the manifest that --data means), and
+# OPTIONAL ("data", "model")
 PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -55,6 +56,10 @@ PROTOCOLS = {
     "dreambench": (
         "idmetric.protocols.nearid_table2_dreambench.protocol",
         "DreamBench++: agreement with people (NearID, Table 2)",
+    ),
+    "generator": (
+        "idmetric.protocols.generator.protocol",
+        "your generated images: identity, copying, diversity, prompt fidelity of each method",
     ),
     "calibrate": (
         "idmetric.protocols.calibrate.protocol",
@@ -258,7 +263,11 @@ def _traced(result: Result, args: argparse.Namespace) -> Result:
 
 def _data(module: Any, args: argparse.Namespace) -> Manifest:
     """Read the manifest of --data and --split."""
-    manifest: Manifest = getattr(module, "read_data", read_data)(args.data)
+    manifest: Manifest
+    if hasattr(module, "open_data"):
+        manifest = module.open_data(args)
+    else:
+        manifest = getattr(module, "read_data", read_data)(args.data)
     if not args.split:
         return manifest
     there = dict.fromkeys(manifest.column("split"))

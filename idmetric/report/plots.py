@@ -1,4 +1,4 @@
-"""Plots of evaluations as PNG or SVG files: ROC, precision and recall, distributions, oracle, sensitivity, reliability.
+"""Plots of evaluations as PNG or SVG files: ROC, precision and recall, distributions, sensitivity, Pareto fronts, ...
 
     draw(results, Path("results"), "folder", "svg")  # all plots that the results' items allow
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
 from idmetric.io.hints import need
@@ -214,11 +215,38 @@ def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, ti
     _finish(figure, path)
 
 
+def trade_off(
+    found: Mapping[str, Mapping[str, tuple[Value, Value]]], path: Place, names: tuple[str, str], title: str = ""
+) -> None:
+    """Draw methods by two scores with intervals, a panel per model; the Pareto front is dashed.
+
+    Args:
+        found: model -> method -> its two scores, higher = better. names: of the scores.
+    """
+    figure, axes = _figure(1, len(found))
+    for panel, (model, methods) in zip(axes, found.items(), strict=True):
+        x, y = (np.array([pair[k].value for pair in methods.values()]) for k in range(2))
+        for k, (method, (a, b)) in enumerate(methods.items()):
+            spread = [[[max(0.0, v.value - v.low)], [max(0.0, v.high - v.value)]]
+                      if v.low is not None and v.high is not None else None for v in (a, b)]  # fmt: skip
+            panel.errorbar(a.value, b.value, yerr=spread[1], xerr=spread[0], fmt="o", color=f"C{k % 10}", capsize=3)
+            at = a.value, b.value
+            panel.annotate(method, at, xytext=(6, 6), textcoords="offset points", fontsize="small", parse_math=False)
+        best = np.flatnonzero(on_front(x, y))
+        best = best[np.argsort(x[best])]
+        panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
+        panel.margins(0.15)
+        panel.set(xlabel=names[0], ylabel=names[1], title=title or model)
+
+    _finish(figure, path)
+
+
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
     """Draw all plots that the results' items allow, as `name`.PLOT.`ending`; each of several datasets has its plots.
 
     Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
-    oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve.
+    oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve. Rows of
+    methods with identity, and diversity or CLIP-T, give their Pareto front.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -244,6 +272,10 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
     if any(bars.values()):
         sensitivity_bars({m: found for m, found in bars.items() if found}, place("sensitivity"))
         similarity_trends({r.model: r.items["grid"] for r in results if "grid" in r.items}, place("trends"))
+    for other in ("diversity", "CLIP-T"):
+        fronts = {r.model: methods for r in results if len(methods := _methods(r, other)) > 1}
+        if fronts:
+            trade_off(fronts, place("pareto", other), ("identity", other))
 
     return written
 
@@ -263,6 +295,16 @@ def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
             if same[own].any() and not same[own].all():
                 found.setdefault(name if several else "", {})[result.model] = Scored(score[own], same[own])
 
+    return found
+
+
+def _methods(result: Result, other: str) -> dict[str, tuple[Value, Value]]:
+    """Return method -> identity and another score, over all its images."""
+    found = {}
+    for row in result.rows:
+        identity, score = row.get("identity"), row.get(other)
+        if row.get("group") == "all" and isinstance(identity, Value) and isinstance(score, Value):
+            found[str(row["method"])] = identity, score
     return found
 
 

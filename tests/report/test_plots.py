@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idmetric.evaluate.pareto import on_front
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report.plots import (
     Scored,
@@ -18,6 +19,7 @@ from idmetric.report.plots import (
     precision_recall_curve,
     roc,
     roc_curve,
+    trade_off,
 )
 
 pytest.importorskip("matplotlib")
@@ -97,3 +99,24 @@ def test_a_missing_matplotlib_is_named(scored: Scored, tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"idmetric\[report\]"):
         roc({"m": scored}, tmp_path / "roc.png")
+
+
+def test_the_pareto_front_is_that_of_a_loop() -> None:
+    x, y = np.random.default_rng(0).integers(0, 6, (2, 40))
+    for k, beaten in enumerate(~on_front(x, y)):
+        better = [j for j in range(40) if x[j] >= x[k] and y[j] >= y[k] and (x[j] > x[k] or y[j] > y[k])]
+        assert beaten == bool(better)
+
+
+def test_methods_with_two_scores_give_a_trade_off(tmp_path: Path) -> None:
+    rows: list[dict[str, str | Value]] = [
+        {"method": m, "group": g, "identity": Value(0.5 + k / 10, 0.4, None, 9), "diversity": Value(0.3, 0.2, 0.4, 3)}
+        for k, m in enumerate(("lora", "<b>&")) for g in ("all", "x: 1")
+    ]  # fmt: skip
+    written = draw([Result("generator", "tiny", rows)], tmp_path, "g", "svg")  # type: ignore[arg-type]
+    assert [path.name for path in written] == ["g.diversity.pareto.svg"]
+    text = written[0].read_text(encoding="utf-8")
+    assert "lora" in text
+    one = {"tiny": {"lora": (Value(0.5, None, None, 9), Value(0.3, None, None, 9))}}
+    trade_off(one, tmp_path / "one.png", ("identity", "diversity"))
+    assert (tmp_path / "one.png").stat().st_size > 1000

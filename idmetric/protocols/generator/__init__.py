@@ -1,0 +1,1 @@
+"""How good is a generator of pictures of given subjects? See `protocol`."""

@@ -1,0 +1,77 @@
+"""Paired comparisons of methods: same subjects, prompts and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from idmetric.evaluate.paired import holm, signed_rank
+from idmetric.protocols.common import intervals
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Settings
+
+Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference a - b over common places, with p of the signed-rank test over subjects."""
+
+    a: str
+    b: str
+    value: Value
+    p: float
+    subjects: int
+
+
+def differences(scores: Scored, settings: Settings, against: str | None = None) -> list[Difference]:
+    """Compare each two methods that have common places, or each with one."""
+    pairs = combinations(scores, 2) if against is None else ((a, against) for a in scores if a != against)
+    found = []
+    for a, b in pairs:
+        common = [place for place in scores[a] if place in scores.get(b, {})]
+        if not common:
+            continue
+        apart = np.array([scores[a][place] - scores[b][place] for place in common])
+        subject = np.array([place[0] for place in common], dtype=object)
+        value = intervals.mean(apart, subject, settings)
+        found.append(Difference(a, b, value, signed_rank(apart, subject), len(set(subject))))
+    return found
+
+
+def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
+    """Add a row for each two methods, and all tests as items.
+
+    Args:
+        scores: metric -> method -> place -> score; p of the first metric is in the rows.
+    """
+    rows: dict[tuple[str, str], Row] = {}
+    for metric, scored in scores.items():
+        found = differences(scored, settings, against)
+        corrected = holm([d.p for d in found]).tolist()
+        for difference, p in zip(found, corrected, strict=True):
+            pair = difference.a, difference.b
+            row = rows.setdefault(pair, {"method": " - ".join(pair), "group": "paired"})
+            row[metric] = difference.value
+            row.setdefault("p", Value(p, None, None, difference.subjects))
+        v = [d.value for d in found]
+        result.keep(
+            "tests", a=[d.a for d in found], b=[d.b for d in found], metric=[metric] * len(found),
+            difference=[x.value for x in v], low=[x.low for x in v], high=[x.high for x in v],
+            p=[d.p for d in found], p_holm=corrected, subjects=[d.subjects for d in found],
+            pairs=[x.count for x in v],
+        )  # fmt: skip
+    result.rows.extend(rows.values())
+
+
+def by_place(method: Sequence[Any], places: Sequence[tuple[str, ...]], values: Sequence[float]) -> Scored:
+    """Scores as `differences` takes them, without NaN."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, place, value in zip(method, places, values, strict=True):
+        if not np.isnan(value):
+            found.setdefault(name, {})[place] = float(value)
+    return found

@@ -1,0 +1,148 @@
+"""The generated images of a manifest with their places, and the scores of each by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
+from idmetric.evaluate.references import leave_one_out
+from idmetric.protocols.common.arrays import Array, Ints
+from idmetric.protocols.common.columns import free
+from idmetric.protocols.common.scorers import Scorer, VectorScorer
+from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
+
+Names = NDArray[Any]
+Place = tuple[str, str, str]  # subject, prompt, seed
+
+
+@dataclass(frozen=True)
+class Images:
+    """Generated images, in the manifest's order, and the references of each subject.
+
+    Attributes:
+        rows: (G,) of the manifest. method, subject, prompt, seed: (G,) texts.
+        references, training: subject -> rows.
+    """
+
+    rows: Ints
+    method: Names
+    subject: Names
+    prompt: Names
+    seed: Names
+    references: Mapping[str, Ints]
+    training: Mapping[str, Ints]
+
+    @classmethod
+    def of(cls, data: Manifest) -> Images:
+        """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
+        role, subject = (np.array(free(data, name), dtype=object) for name in ("role", "subject"))
+
+        def by_subject(wanted: str) -> dict[str, Ints]:
+            rows = np.flatnonzero(role == wanted)
+            return {name: rows[subject[rows] == name] for name in dict.fromkeys(subject[rows])}
+
+        references = by_subject(REFERENCE)
+        known = np.array([name in references for name in subject], dtype=bool)
+        rows = np.flatnonzero((role == GENERATED) & known)
+        method, named, prompt, seed = (
+            np.array(["" if text is None else text for text in free(data, name)], dtype=object)[rows]
+            for name in ("method", "subject", "prompt", "seed")
+        )
+        return cls(rows, method, named, prompt, seed, references, by_subject(TRAINING))
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods in order of appearance."""
+        return list(dict.fromkeys(self.method))
+
+    def places(self) -> list[Place]:
+        """(subject, prompt, seed) of each image."""
+        return list(zip(self.subject, self.prompt, self.seed, strict=True))
+
+    def cells(self) -> dict[tuple[str, str, str], Ints]:
+        """(method, subject, prompt) -> its images (numbers below G), which differ by seed."""
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for k, cell in enumerate(zip(self.method, self.subject, self.prompt, strict=True)):
+            found.setdefault(cell, []).append(k)
+        return {cell: np.array(of) for cell, of in found.items()}
+
+    def missing(self) -> dict[str, list[Place]]:
+        """Method -> the places that other methods have and it lacks."""
+        places = self.places()
+        every = dict.fromkeys(places)
+        own: dict[str, set[Place]] = {name: set() for name in self.methods}
+        for name, place in zip(self.method, places, strict=True):
+            own[name].add(place)
+        found = {name: [place for place in every if place not in own[name]] for name in own}
+        return {name: lacking for name, lacking in found.items() if lacking}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Diversity of the images of each method, subject and prompt that has two or more: columns of equal length (C,)."""
+
+    method: Names
+    subject: Names
+    prompt: Names
+    distance: Array
+    vendi: Array  # NaN where similarities are not cosines
+    first: Ints  # an image of each
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of the images by a model.
+
+    Attributes:
+        identity: (G,) mean similarity to the references of the subject. nearest: (G,) row of the most similar one.
+        real: subject -> mean similarity of its references to each other; absent for subjects with one.
+        copied: (G,) highest agreement with a reference or training image; None if not asked for.
+        fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
+    """
+
+    identity: Array
+    nearest: Ints
+    real: Mapping[str, float]
+    cells: Cells
+    copied: Array | None = None
+    fidelity: Array | None = field(default=None)
+
+
+def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None) -> Scores:
+    """Score images by a bound model, subject by subject."""
+    identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
+    real = {}
+    for name, references in images.references.items():
+        own = np.flatnonzero(images.subject == name)
+        if len(own):
+            found = scorer.matrix(images.rows[own], references)
+            identity[own], nearest[own] = found.mean(1), references[found.argmax(1)]
+        if len(references) > 1:
+            real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
+    return Scores(identity, nearest, real, _cells(images, scorer), copied, fidelity)
+
+
+def _cells(images: Images, scorer: Scorer) -> Cells:
+    cosines = isinstance(scorer, VectorScorer) and scorer.distance == "cls"
+    names: list[tuple[str, str, str]] = []
+    distance, vendi, first = [], [], []
+    for name, own in images.cells().items():
+        if len(own) < 2:
+            continue
+        found = scorer.matrix(images.rows[own], images.rows[own])
+        names.append(name)
+        distance.append(mean_pairwise_distance(found))
+        vendi.append(vendi_score(found) if cosines else np.nan)
+        first.append(own[0])
+    columns: Sequence[Any] = list(zip(*names, strict=True)) or [(), (), ()]
+    method, subject, prompt = (np.array(column, dtype=object) for column in columns)
+    return Cells(method, subject, prompt, np.array(distance), np.array(vendi), np.array(first, np.int64))

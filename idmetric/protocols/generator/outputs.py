@@ -1,0 +1,283 @@
+"""Reads generated images with their references as one manifest: from folders by a pattern, or from a table.
+
+A row's free columns hold its place: x_role (generated, reference, training), x_method, x_subject, x_prompt, x_seed,
+x_held_out, and a column for each further field of the pattern or column of the table.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images import paths
+from idmetric.protocols.generator.layouts import LAYOUTS, Layout, read_benchmark
+from idmetric.protocols.generator.pattern import Pattern, split
+from idmetric.protocols.generator.picture import GENERATED, ONLY, REFERENCE, TRAINING, YES, OutputsError, Picture
+from idmetric.protocols.generator.table import read_table
+from idmetric.store.fingerprint import key_of
+
+KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
+_SHOWN = 10
+
+
+class UnmatchedWarning(UserWarning):
+    """Images that do not match the pattern are left out."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The places of outputs and references.
+
+    Attributes:
+        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image.
+        pattern, layout: of the outputs in a folder: a pattern, or the name of one of `LAYOUTS`.
+        references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
+        training: images that the generators were trained on, given as references are.
+        benchmark: the file that a layout with `{index}` needs.
+        skip: leave images out that do not match the pattern, with an `UnmatchedWarning`.
+    """
+
+    data: Path
+    pattern: str | None = None
+    layout: str | None = None
+    references: str | None = None
+    training: str | None = None
+    benchmark: Path | None = None
+    skip: bool = False
+
+
+def read(where: Where) -> Manifest:
+    """The manifest of outputs, references and training images.
+
+    Raises:
+        OutputsError: if images do not match, occur twice, or have no reference.
+        PatternError, SourceError: for a pattern or table that cannot be used.
+    """
+    if not where.data.exists():
+        raise OutputsError(f"{where.data}: no such file or folder")
+    found = read_table(where.data) if where.data.is_file() else _of_folder(where)
+    if where.references is not None:
+        found = [p for p in found if p.role != REFERENCE]
+        found += _of_subjects(where.references, REFERENCE, where.skip)
+    if where.training is not None:
+        found += _of_subjects(where.training, TRAINING, where.skip)
+
+    found = _one_of_each(found)
+    _check(found)
+    return _manifest(_numbered(found))
+
+
+# Folders
+
+
+def _of_folder(where: Where) -> list[Picture]:
+    if (where.pattern is None) == (where.layout is None):
+        raise OutputsError(
+            f"{where.data} is a folder: name its layout by --pattern, such as "
+            f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
+        )
+    if where.layout is not None and where.layout not in LAYOUTS:
+        raise OutputsError(f"unknown layout {where.layout!r}: choose {', '.join(LAYOUTS)}")
+    layout = LAYOUTS[where.layout] if where.layout else Layout(where.pattern or "")
+    if layout.benchmark and where.benchmark is None:
+        raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
+
+    files = _images_below(where.data)
+    found, rest = _matched(where.data, files, layout)
+    if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
+        # the folder of one method
+        inner = Layout(layout.outputs.removeprefix("{method}/"), layout.references, layout.benchmark)
+        if inner.references is not None:
+            inner = Layout(inner.outputs, inner.references.removeprefix("{ignore}/"), layout.benchmark)
+        found, rest = _matched(where.data, files, inner)
+
+    _refuse_unmatched(rest, f"{where.data} and {layout.outputs!r}", where.skip)
+    return _indexed(found, where.benchmark) if layout.benchmark and where.benchmark else found
+
+
+def _images_below(folder: Path) -> list[Path]:
+    try:
+        return [Path(path) for path in paths.listed(folder) if paths.is_image(path)]
+    except paths.InputError as error:
+        raise OutputsError(str(error)) from error
+
+
+def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files that match outputs or references, and the other files."""
+    outputs = Pattern(layout.outputs)
+    references = None if layout.references is None else Pattern(layout.references)
+    found, rest = [], []
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        as_reference = references.match(name) if references is not None else None
+        as_output = outputs.match(name) if as_reference is None else None
+        if as_reference is not None:
+            found.append(Picture(file, REFERENCE, {"subject": ONLY, **as_reference}))
+        elif as_output is not None:
+            given = {"method": folder.resolve().name, "subject": ONLY, **as_output}
+            found.append(Picture(file, GENERATED, given))
+        else:
+            rest.append(file)
+    return found, rest
+
+
+def _of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
+    """References or training images of a folder or a path with fields."""
+    root, text = (place, "") if os.path.isdir(place) else split(place)
+    folder = Path(root)
+    if not folder.is_dir():
+        raise OutputsError(f"{place}: no such folder")
+    files = _images_below(folder)
+    if not text:  # a folder per subject, or the images of the only subject
+        text = "{subject}/*" if any(file.parent != folder for file in files) else "*"
+    pattern = Pattern(text)
+    found, rest = [], []
+    for file in files:
+        fields = pattern.match(file.relative_to(folder).as_posix())
+        if fields is None:
+            rest.append(file)
+        else:
+            found.append(Picture(file, role, {"subject": ONLY, **fields}))
+    if not found:
+        raise OutputsError(f"{place}: no image matches {text!r}")
+    _refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
+    return found
+
+
+def _refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
+    if not rest:
+        return
+    shown = "".join(f"\n  {path}" for path in rest[:_SHOWN])
+    more = f"\n  and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+    said = f"{len(rest)} images do not match ({where})"
+    if skip:
+        warnings.warn(f"{said} and are left out:{shown}{more}", UnmatchedWarning, stacklevel=3)
+        return
+    raise OutputsError(
+        f"{said}; change the pattern ({{ignore}} and * match any text), or leave them out (--on-error skip):"
+        f"{shown}{more}"
+    )
+
+
+def _indexed(found: Sequence[Picture], benchmark: Path) -> list[Picture]:
+    """Outputs with the subject and prompt of their entry, and the references of these entries."""
+    entries = read_benchmark(benchmark)
+    out: list[Picture] = []
+    references: dict[tuple[str, Path], None] = {}
+    for picture in found:
+        entry = entries.get(str(int(picture.fields["index"]))) if picture.fields["index"].isdigit() else None
+        if entry is None:
+            raise OutputsError(f"{picture.path}: {benchmark} has no entry {picture.fields['index']}")
+        fields = {**picture.fields, "subject": entry.subject, "prompt": entry.prompt}
+        out.append(Picture(picture.path, GENERATED, {k: v for k, v in fields.items() if k != "index"}))
+        references |= {(entry.subject, path): None for path in entry.references}
+    missing = [path for _, path in references if not path.is_file()]
+    if missing:
+        raise OutputsError(f"{benchmark}: no file {missing[0]}; paths are relative to the file's folder")
+    return out + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
+
+
+# Manifest
+
+
+def _one_of_each(found: Sequence[Picture]) -> list[Picture]:
+    """The pictures, with equal files among a subject's references once."""
+    seen: set[tuple[str, str, str]] = set()
+    kept = []
+    for picture in found:
+        if picture.role != GENERATED and picture.path.is_file():
+            mark = picture.role, picture.fields["subject"], key_of(picture.path)
+            if mark in seen:
+                continue
+            seen.add(mark)
+        kept.append(picture)
+    return kept
+
+
+def _check(found: Sequence[Picture]) -> None:
+    subjects = {role: dict.fromkeys(p.fields["subject"] for p in found if p.role == role)
+                for role in (GENERATED, REFERENCE)}  # fmt: skip
+    if not subjects[GENERATED]:
+        raise OutputsError("no generated images")
+    if not subjects[REFERENCE]:
+        raise OutputsError("no references: name their folder by --references, or give rows the role reference")
+    lacking = [name for name in subjects[GENERATED] if name not in subjects[REFERENCE]]
+    if lacking:
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        raise OutputsError(
+            f"no references of {', '.join(lacking[:_SHOWN])}{more}; there are references of "
+            f"{', '.join(list(subjects[REFERENCE])[:_SHOWN])}"
+        )
+
+
+def _numbered(found: Sequence[Picture]) -> list[Picture]:
+    """Outputs with a seed; without one, they count from 0 within method, subject and prompt.
+
+    Raises:
+        OutputsError: if a seed occurs twice there.
+    """
+    nth: Counter[tuple[str, ...]] = Counter()
+    first: dict[tuple[str, ...], Path] = {}
+    out = []
+    for picture in found:
+        if picture.role != GENERATED:
+            out.append(picture)
+            continue
+        cell = tuple(picture.fields.get(name, "") for name in ("method", "subject", "prompt"))
+        seed = picture.fields.get("seed") or str(nth[cell])
+        nth[cell] += 1
+        other = first.setdefault((*cell, seed), picture.path)
+        if other is not picture.path:
+            method, subject, prompt = cell
+            raise OutputsError(
+                f"{other} and {picture.path} are both of method {method!r}, subject {subject!r}, prompt {prompt!r}, "
+                f"seed {seed!r}: a field or column that separates them is missing"
+            )
+        out.append(Picture(picture.path, GENERATED, {**picture.fields, "seed": seed}, picture.text, picture.mask))
+    return out
+
+
+@dataclass
+class _Ids:
+    """Names of rows: the paths, numbered where one occurs twice."""
+
+    root: str
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def of(self, picture: Picture) -> str:
+        name = Path(os.path.relpath(picture.path, self.root)).as_posix()
+        self.seen[name] += 1
+        return name if self.seen[name] == 1 else f"{name} ({self.seen[name]})"
+
+
+def _manifest(found: Sequence[Picture]) -> Manifest:
+    ids = _Ids(os.path.commonpath([os.path.abspath(p.path.parent) for p in found if p.role == GENERATED]))
+    rows = [
+        Row(
+            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),
+            role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
+            text=p.text or _words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
+        )
+        for p in found
+    ]  # fmt: skip
+    names = dict.fromkeys([*KNOWN, *(name for p in found for name in p.fields)])
+    columns: dict[str, list[str | None]] = {f"x_{name}": [p.fields.get(name) for p in found] for name in names}
+    columns["x_role"] = [p.role for p in found]
+    columns["x_held_out"] = [_held_out(p.fields.get("held_out")) for p in found]
+    return Manifest.from_rows(rows).replace(**columns)
+
+
+def _words(prompt: str | None) -> str | None:
+    """A prompt in a file's name as words; None for a number."""
+    if prompt is None or prompt.isdigit():
+        return None
+    return prompt if " " in prompt else prompt.replace("_", " ")
+
+
+def _held_out(given: str | None) -> str | None:
+    return None if given is None else "yes" if given.lower() in YES else "no"

@@ -1,0 +1,305 @@
+"""How good are generators of pictures of given subjects? Methods x subjects x prompts x seeds, in one table.
+
+    idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ \\
+        --model tiny --out results/
+    idmetric eval generator --data outputs.csv --by prompt_class --model tiny --out results/
+    idmetric eval generator --model tiny --out results/      a rendered example of four methods, no download
+
+A row for each method (and each value of --by), then one for each two methods: the difference on equal subjects, prompts
+and seeds.
+
+| column | meaning |
+|---|---|
+| identity | mean over images of the mean similarity to the subject's references |
+| worst | the lowest mean identity of a subject |
+| real | the same of real photos: mean similarity of a subject's references to each other |
+| SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
+| copies | share of images that repeat the pixels of a reference or training image |
+| diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
+| Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
+| CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
+| p | of the difference in identity: Wilcoxon's signed-rank test over subjects, corrected by Holm |
+
+Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are
+listed, and do not count as 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.copies import THRESHOLD
+from idmetric.protocols.common import intervals
+from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.columns import free
+from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
+from idmetric.protocols.generator.checks import check, groups_of, notes_on, thresholds_of
+from idmetric.protocols.generator.comparison import add_differences, by_place
+from idmetric.protocols.generator.copies import agreements
+from idmetric.protocols.generator.example import example
+from idmetric.protocols.generator.images import Images, Scores, score
+from idmetric.protocols.generator.layouts import LAYOUTS
+from idmetric.protocols.generator.outputs import Where, read
+
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+_CLIP = "CLIP-T"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        by: columns to group by. against: compare each method with this one alone.
+        scr: similarities under which a subject has failed; empty: the threshold of a calibration, where there is one.
+        calibration: the file to use in place of the model's own. rate: its false-accept rate.
+        copies: look for copies.
+        held_out: references are not among the generators' training images, says the user.
+    """
+
+    by: tuple[str, ...] = ()
+    against: str | None = None
+    scr: tuple[float, ...] = ()
+    calibration: Path | None = None
+    rate: float = 0.05
+    copies: bool = True
+    held_out: bool = False
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval generator`."""
+    text = "names of output files below --data, such as '{method}/{subject}/{prompt}_{seed}.png'"
+    parser.add_argument("--pattern", metavar="PATTERN", help=text)
+    parser.add_argument("--layout", choices=list(LAYOUTS), help="a published layout instead of --pattern")
+    parser.add_argument("--benchmark", type=Path, metavar="FILE", help="prompts and references of --layout uno (JSON)")
+    text = "a folder with a folder for each subject, or a path such as 'refs/{subject}/*.jpg'"
+    parser.add_argument("--references", metavar="PATH", help=text)
+    text = "images that the generators were trained on, given as --references are"
+    parser.add_argument("--training", metavar="PATH", help=text)
+    text = "state that no reference was among the training images"
+    parser.add_argument("--held-out", action="store_true", help=text)
+    text = "also group by this field or column; may be repeated"
+    parser.add_argument("--by", action="append", default=[], metavar="COLUMN", help=text)
+    parser.add_argument("--against", metavar="METHOD", help="compare each method with this one (default: each two)")
+    text = "similarities under which a subject has failed (default: the threshold of the model's calibration)"
+    parser.add_argument("--scr", type=float, nargs="+", default=[], metavar="TAU", help=text)
+    text = "calibration for SCR (default: the model's own)"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=text)
+    text = "false-accept rate of the calibration's threshold (default: %(default)s)"
+    parser.add_argument("--rate", type=float, default=0.05, help=text)
+    text = "CLIP or SigLIP for prompt fidelity: folder or Hub repository (pip install 'idmetric[visid]')"
+    parser.add_argument("--clip-t", metavar="REPO", help=text)
+    parser.add_argument("--no-copies", action="store_true", help="do not look for copies of references")
+
+
+def open_data(args: argparse.Namespace) -> Manifest:
+    """The manifest of the command's outputs and references."""
+    return read(
+        Where(args.data, args.pattern, args.layout, args.references, args.training, args.benchmark,
+              args.on_error == "skip")
+    )  # fmt: skip
+
+
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    if data is None:
+        if args.out is None:
+            raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
+        data = example(args.out / "example", progress=settings.progress)
+    clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)
+    options = Options(
+        tuple(args.by),
+        args.against,
+        tuple(args.scr),
+        args.calibration,
+        args.rate,
+        not args.no_copies,
+        args.held_out or args.data is None,
+    )
+    asked = {name: getattr(args, name) for name in ("pattern", "layout", "references", "training", "clip_t")}
+    results = run(data, models, settings, options, clip)
+    return [replace(r, settings={**r.settings, **{k: v for k, v in asked.items() if v is not None}}) for r in results]
+
+
+def run(
+    data: Manifest,
+    models: Models,
+    settings: Settings = _SETTINGS,
+    options: Options = _OPTIONS,
+    clip: DualEncoder | None = None,
+) -> list[Result]:
+    """A result for each model, with rows for methods, their groups, and their paired differences.
+
+    Args:
+        data: as `outputs.read` makes it. clip: adds prompt fidelity.
+
+    Raises:
+        ValueError: for an unknown method or column, or a model that gives no similarities of all pairs.
+        CalibrationError: for a calibration of another model or distance.
+        UnreadableError: see `scorers.bind`.
+    """
+    judges = [name for name, model in models.items() if hasattr(model, "bind")]
+    if judges:
+        raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
+    check(data, options.by, options.against)  # before anything is embedded
+    thresholds = {
+        name: thresholds_of(model, settings, options.scr, options.calibration, options.rate)
+        for name, model in models.items()
+    }
+
+    bound = bind(data, models if clip is None else {**models, _CLIP: clip}, settings)
+    notes = notes_on(bound.manifest, options.held_out)
+    images = Images.of(bound.manifest)
+    groups = dict(groups_of(images, bound.manifest, options.by))
+    copied = _copied(images, bound.manifest, settings) if options.copies else None
+    fidelity = None
+    if clip is not None:
+        fidelity = _fidelity(images, bound.manifest, cast(VectorScorer, bound.models.pop(_CLIP)), clip, notes)
+
+    about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
+    results = []
+    for scorer, result in bound.results("generator", about, notes):
+        found = score(images, scorer, copied, fidelity)
+        limits, remark = thresholds[result.model]
+        result.notes.extend(remark)
+        for method in images.methods:
+            for group, chosen in groups.items():
+                chosen = chosen & (images.method == method)
+                if chosen.any():
+                    row: Row = {"method": method, "group": group}
+                    result.rows.append(row | _values(images, found, chosen, limits, settings))
+        _compare(images, found, settings, options, result)
+        _keep(images, found, bound.manifest, options, limits, result)
+        results.append(result)
+    return results
+
+
+# Scores
+
+
+def _copied(images: Images, data: Manifest, settings: Settings) -> Array:
+    """The highest agreement (G,) of each image with a reference or training image of its subject."""
+    ends: list[tuple[int, int, int]] = []
+    for name in dict.fromkeys(images.subject):
+        others = [*images.references[name].tolist(), *images.training.get(name, np.empty(0, np.int64)).tolist()]
+        ends += [(int(k), int(images.rows[k]), other) for k in np.flatnonzero(images.subject == name)
+                 for other in others]  # fmt: skip
+    number, rows, others_ = np.array(ends, np.int64).T
+    found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
+    best = np.full(len(images.rows), -1.0)
+    np.maximum.at(best, number, found)
+    return best
+
+
+def _fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEncoder, notes: list[str]) -> Array:
+    """Cosine (G,) of each image and its prompt, NaN without one."""
+    words = np.array(data.column("text"), dtype=object)[images.rows]
+    spoken = np.flatnonzero(words != None)  # noqa: E711
+    if len(spoken) < len(words):
+        notes.append(f"{len(words) - len(spoken)} images have no prompt in words, and no CLIP-T: add a column text")
+    found = np.full(len(words), np.nan)
+    different, place = np.unique(words[spoken].astype(str), return_inverse=True)
+    texts = [clip.texts(different[k : k + 64].tolist()).double().cpu().numpy() for k in range(0, len(different), 64)]
+    if texts:
+        found[spoken] = (scorer.vectors(images.rows[spoken]) * np.concatenate(texts)[place]).sum(1)
+    return found
+
+
+def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, float], settings: Settings) -> Row:
+    """The numbers of one method's images."""
+    subject = images.subject[chosen]
+    own = _means(found.identity[chosen], subject)
+    names, means = np.array(list(own), dtype=object), np.array(list(own.values()))
+    row: Row = {
+        "identity": intervals.mean(found.identity[chosen], subject, settings),
+        "worst": Value(float(means.min()), None, None, len(means)),
+    }
+    anchored = np.array([name in found.real for name in subject], dtype=bool)
+    if anchored.any():
+        real = np.array([found.real[name] for name in subject[anchored]])
+        row["real"] = intervals.mean(real, subject[anchored], settings)
+    for column, tau in limits.items():
+        row[column] = intervals.mean((means < tau).astype(float), names, settings)
+    if found.copied is not None:
+        row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), subject, settings)
+
+    cells = found.cells
+    inside = chosen[cells.first] if len(cells) else np.empty(0, bool)
+    if inside.any():
+        row["diversity"] = intervals.mean(cells.distance[inside], cells.subject[inside], settings)
+        if not np.isnan(cells.vendi[inside]).any():
+            row["Vendi"] = intervals.mean(cells.vendi[inside], cells.subject[inside], settings)
+    if found.fidelity is not None:
+        spoken = chosen & ~np.isnan(found.fidelity)
+        if spoken.any():
+            row[_CLIP] = intervals.mean(found.fidelity[spoken], images.subject[spoken], settings)
+    return row
+
+
+def _means(values: Array, subject: Any) -> dict[str, float]:
+    """Subject -> mean of its images."""
+    names, place = np.unique(subject.astype(str), return_inverse=True)
+    means = np.bincount(place, values) / np.bincount(place)
+    return dict(zip(names.tolist(), means.tolist(), strict=True))
+
+
+def _compare(images: Images, found: Scores, settings: Settings, options: Options, result: Result) -> None:
+    if len(images.methods) < 2:
+        return
+    cells, places = found.cells, images.places()
+    scores = {
+        "identity": by_place(images.method.tolist(), places, found.identity.tolist()),
+        "diversity": by_place(
+            cells.method.tolist(), list(zip(cells.subject, cells.prompt, strict=True)), cells.distance.tolist()
+        ),
+    }
+    if found.fidelity is not None:
+        scores[_CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
+    add_differences(result, scores, settings, options.against)
+
+
+# Items
+
+
+def _keep(
+    images: Images, found: Scores, data: Manifest, options: Options, limits: Mapping[str, float], result: Result
+) -> None:
+    """Keep the scores of each image and subject, and the missing places."""
+    ids = np.array(data.column("id"), dtype=object)
+    columns: dict[str, Any] = {
+        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
+        "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
+    }  # fmt: skip
+    if found.copied is not None:
+        columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
+    if found.fidelity is not None:
+        columns["clip_t"] = [None if np.isnan(value) else float(value) for value in found.fidelity]
+    for name in options.by:
+        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
+    result.keep("images", **columns)
+
+    for method in images.methods:
+        own: Ints = np.flatnonzero(images.method == method)
+        means, counts = _means(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
+        result.keep(
+            "subjects", method=[method] * len(means), subject=list(means), identity=list(means.values()),
+            real=[found.real.get(name) for name in means],
+            images=[counts[name] for name in means],
+            **{name: [mean < tau for mean in means.values()] for name, tau in limits.items()},
+        )  # fmt: skip
+    for method, lacking in images.missing().items():
+        subjects, prompts, seeds = zip(*lacking, strict=True)
+        result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)

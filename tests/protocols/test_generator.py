@@ -1,0 +1,271 @@
+"""The protocol `generator` against slow computations, and what it says of missing, copied and trained images."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+
+from idmetric import IDSim
+from idmetric.calibration.apply import CalibrationError
+from idmetric.cli import eval as cli
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.copies import compare, take_print
+from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.generator import copies
+from idmetric.protocols.generator.example import example
+from idmetric.protocols.generator.outputs import Where, read
+from idmetric.protocols.generator.protocol import Options, run
+from tests.protocols.parts import PLAIN, Scripted, picture, values
+from tests.protocols.test_mveb import clip_folder
+from tests.runner import Runner
+
+PLACE = "{method}/{subject}/{prompt}_{seed}.png"
+METHODS, SUBJECTS, PROMPTS, SEEDS = ("a", "b"), ("cat", "dog", "mug"), ("on_a_beach", "in_the_snow"), (0, 1, 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Outputs of two methods, and two or three references of three subjects."""
+    for m, method in enumerate(METHODS):
+        for s, subject in enumerate(SUBJECTS):
+            for p, prompt in enumerate(PROMPTS):
+                for seed in SEEDS:
+                    picture(tmp_path / "out" / method / subject / f"{prompt}_{seed}.png", s + 10 * m, 1 + 3 * p + seed)
+    for s, subject in enumerate(SUBJECTS):
+        for k in range(2 + (s == 0)):
+            picture(tmp_path / "refs" / subject / f"{k}.png", s, 50 + k)
+    return tmp_path
+
+
+def given(folder: Path, **more: str) -> Manifest:
+    return read(Where(folder / "out", PLACE, references=str(folder / "refs"), **more))  # type: ignore[arg-type]
+
+
+def cosine(metric: IDSim) -> Callable[[Path, Path], float]:
+    vectors: dict[Path, np.ndarray] = {}
+
+    def of(a: Path, b: Path) -> float:
+        for path in (a, b):
+            if path not in vectors:
+                vectors[path] = F.normalize(metric.embed(path).cls.double(), dim=-1)[0].numpy()
+        return float(vectors[a] @ vectors[b])
+
+    return of
+
+
+def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
+    [result] = run(given(folder), {"m": metric}, Settings(bootstrap=40, workers=1), Options(by=("prompt",), scr=(0.9,)))
+    like, refs = cosine(metric), {s: sorted((folder / "refs" / s).iterdir()) for s in SUBJECTS}
+
+    def image(method: str, subject: str, prompt: str, seed: int) -> Path:
+        return folder / "out" / method / subject / f"{prompt}_{seed}.png"
+
+    real = {s: np.mean([like(a, b) for a in refs[s] for b in refs[s] if a != b]) for s in SUBJECTS}
+    for method in METHODS:
+        for group, prompts in (("all", PROMPTS), *((f"prompt: {p}", (p,)) for p in PROMPTS)):
+            row = values(result, method=method, group=group)
+            own = {s: [np.mean([like(image(method, s, p, k), r) for r in refs[s]]) for p in prompts for k in SEEDS]
+                   for s in SUBJECTS}  # fmt: skip
+            assert row["identity"].value == pytest.approx(np.mean(list(own.values())), abs=1e-6)
+            assert row["identity"].count == 9 * len(prompts)
+            assert row["identity"].low <= row["identity"].value <= row["identity"].high  # type: ignore[operator]
+            means = [np.mean(found) for found in own.values()]
+            assert row["worst"].value == pytest.approx(min(means), abs=1e-6)
+            assert row["SCR@0.9"].value == pytest.approx(np.mean(np.array(means) < 0.9))
+            assert row["real"].value == pytest.approx(np.mean(list(real.values())), abs=1e-6)
+            several = [(i, j) for i in SEEDS for j in range(i)]
+            apart = [np.mean([1 - like(image(method, s, p, i), image(method, s, p, j)) for i, j in several])
+                     for s in SUBJECTS for p in prompts]  # fmt: skip
+            assert row["diversity"].value == pytest.approx(np.mean(apart), abs=1e-6)
+            assert 1 <= row["Vendi"].value <= 3
+            assert row["copies"].value == 0
+
+    pair = values(result, method="a - b")
+    apart = [np.mean([like(image("a", s, p, k), r) for r in refs[s]]) - np.mean([like(image("b", s, p, k), r)
+             for r in refs[s]]) for s in SUBJECTS for p in PROMPTS for k in SEEDS]  # fmt: skip
+    assert pair["identity"].value == pytest.approx(np.mean(apart), abs=1e-6)
+    tests = result.items["tests"]
+    assert tests["metric"] == ["identity", "diversity"]
+    assert tests["subjects"] == [3, 3]
+    assert pair["p"].value == pytest.approx(tests["p"][0])  # one comparison: nothing to correct
+    items = result.items["images"]
+    assert len(items["image"]) == 36
+    assert items["image"][0] == "a/cat/in_the_snow_0.png"
+    best = max(refs["cat"], key=lambda path: like(image("a", "cat", "in_the_snow", 0), path))
+    assert items["nearest"][0] == f"../refs/cat/{best.name}"
+    assert not result.notes[0].startswith("a lacks")
+
+
+def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:
+    (folder / "out" / "b" / "dog" / "on_a_beach_1.png").unlink()
+    for path in (folder / "out" / "a" / "mug").iterdir():
+        path.unlink()
+    picture(folder / "refs" / "unused" / "0.png", 99)
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(held_out=True))
+    assert result.notes[0].startswith("a lacks 6 of 18 combinations")
+    assert result.notes[1] == "b lacks 1 of 18 combinations of subject, prompt and seed: dog/on_a_beach/1"
+    assert result.notes[2] == "no method has images of 1 subjects with references: unused"
+    assert values(result, method="a")["identity"].count == 12
+    assert values(result, method="a - b")["identity"].count == 11
+    missing = result.items["missing"]
+    assert missing["method"] == ["a"] * 6 + ["b"]
+    assert (missing["subject"][-1], missing["prompt"][-1], missing["seed"][-1]) == ("dog", "on_a_beach", "1")
+
+
+def test_references_seen_in_training_are_named(folder: Path) -> None:
+    model = {"hsv": open_model("hsv")}
+
+    def warned(data: Manifest, options: Options = Options()) -> list[str]:  # noqa: B008
+        [result] = run(data, model, PLAIN, options)
+        return [note for note in result.notes if note.startswith("WARNING")]
+
+    assert "nothing states" in warned(given(folder))[0]
+    assert warned(given(folder), Options(held_out=True)) == []
+    (folder / "train" / "dog").mkdir(parents=True)
+    picture(folder / "train" / "dog" / "x.png", 77)
+    assert warned(given(folder, training=str(folder / "train"))) == []
+    (folder / "train" / "dog" / "y.png").write_bytes((folder / "refs" / "dog" / "1.png").read_bytes())
+    [note] = warned(given(folder, training=str(folder / "train")), Options(held_out=True))
+    assert "trained on 1 of 7 references" in note
+    assert "../refs/dog/1.png" in note
+
+
+def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
+    for k, subject in enumerate(SUBJECTS):
+        Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
+    ImageOps.mirror(Image.open(photos[0]).convert("RGB")).save(folder / "out" / "a" / "cat" / "on_a_beach_0.png")
+    Image.open(photos[3]).save(folder / "out" / "b" / "dog" / "on_a_beach_0.png")
+    (folder / "train" / "dog").mkdir(parents=True)
+    Image.open(photos[3]).convert("RGB").save(folder / "train" / "dog" / "0.jpg", quality=80)
+    data = given(folder, training=str(folder / "train"))
+    settings = Settings(bootstrap=0, store=folder / "store")
+    [result] = run(data, {"hsv": open_model("hsv")}, settings)
+    items = result.items["images"]
+    copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
+    assert copied == ["a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"]
+    assert values(result, method="a")["copies"].value == pytest.approx(1 / 18)
+
+
+def test_agreements_are_kept_and_equal_those_of_the_detector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = given(folder)
+    a, b = np.array([0, 1, 2, 0, 40]), np.array([36, 36, 36, 37, 36])
+    first = copies.agreements(data, a, b, folder / "store")
+    for image, reference, found in zip(a, b, first, strict=True):
+        prints = [take_print(copies.small_picture(data.image(int(k)))) for k in (reference, image)]
+        assert found == compare(*prints).agreement
+    monkeypatch.setattr(copies, "compare", None)  # nothing is compared again
+    assert copies.agreements(data, a[::-1], b[::-1], folder / "store").tolist() == first[::-1].tolist()
+
+
+def test_a_second_run_embeds_and_compares_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(bootstrap=0, store=folder / "store", workers=1)
+    [first] = run(given(folder), {"m": metric}, settings)
+    monkeypatch.setattr(copies, "compare", None)
+    monkeypatch.setattr(type(metric), "embed", None)
+    [second] = run(given(folder), {"m": metric}, settings)
+    assert second.rows == first.rows
+    assert second.items == first.items
+
+
+def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -> None:
+    tiny = IDSim("tiny", device="cpu")
+    [result] = run(given(folder), {"tiny": tiny}, PLAIN)
+    [point] = [t for t in tiny.calibration.thresholds if t["false_accept_rate"] == 0.05]  # type: ignore[union-attr]
+    tau = 1 - float(point["distance"])
+    subjects = result.items["subjects"]
+    assert subjects["SCR"] == [value < tau for value in subjects["identity"]]
+    assert any(f"under {tau:.3f}" in note for note in result.notes)
+    with pytest.raises(ValueError, match=r"--rate 0\.2: the calibration has thresholds at 0\.1, 0\.05"):
+        run(given(folder), {"tiny": tiny}, PLAIN, Options(rate=0.2))
+    path = folder / "other.json"
+    tiny.calibration.write(path)  # type: ignore[union-attr]
+    with pytest.raises(CalibrationError, match="was made for"):
+        run(given(folder), {"m": metric}, PLAIN, Options(calibration=path))
+    [result] = run(given(folder), {"m": metric}, PLAIN)
+    assert any(note.startswith("no SCR") for note in result.notes)
+
+
+def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
+    clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(), clip)
+    items = result.items["images"]
+    for k in (0, 17, 35):
+        pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, "black", None)
+        image = clip.embed([pixels], False).cls[0]
+        [text] = clip.texts([items["prompt"][k].replace("_", " ")])
+        assert items["clip_t"][k] == pytest.approx(float(image @ text), abs=1e-5)
+    own = [v for v, m in zip(items["clip_t"], items["method"], strict=True) if m == "a"]
+    assert values(result, method="a")["CLIP-T"].value == pytest.approx(np.mean(own))
+    assert "CLIP-T" in values(result, method="a - b")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
+        (Options(against="c"), "--against 'c': no such method; there are a, b"),
+    ],
+)
+def test_unknown_names_are_refused(folder: Path, options: Options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(given(folder), {"hsv": open_model("hsv")}, PLAIN, options)
+
+
+def test_judges_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="judge: judges score pairs one by one"):
+        run(given(folder), {"judge": Scripted(lambda data, a, b: np.zeros(len(a)))}, PLAIN)
+
+
+def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_ = Runner(cli.main, capsys)
+    words = ["generator", "--data", folder / "out", "--references", folder / "refs", "--model", "hsv", "--bootstrap",
+             "20", "--out", folder / "r", "--device", "cpu"]  # fmt: skip
+    assert run_(*words, "--pattern", PLACE, "--against", "b", "--format", "csv", "--held-out") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {(r["method"], r["group"]) for r in rows} == {("a", "all"), ("b", "all"), ("a - b", "paired")}
+    written = {path.name for path in (folder / "r").iterdir()}
+    assert {f"generator.hsv.{kind}.parquet" for kind in ("images", "subjects", "tests")} <= written
+    picture(folder / "out" / "grid.png", 5)
+    run_.says("1 images do not match", *words, "--pattern", PLACE)
+    run_.says("--out DIR is needed", "generator", "--model", "hsv")
+    run_.says("name its layout by --pattern", *words)
+
+
+# The rendered example
+
+
+@pytest.mark.slow
+def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> None:
+    pytest.importorskip("vtk")
+    [result] = run(example(tmp_path), {"tiny": IDSim("tiny", device="cpu")}, Settings(workers=1))
+    rows = {name: values(result, method=name) for name in ("copy", "good", "drift", "swap")}
+    identity = [rows[name]["identity"].value for name in ("copy", "good", "drift", "swap")]
+    assert identity == sorted(identity, reverse=True)
+    worst = [rows[name]["worst"].value for name in ("copy", "good", "swap")]
+    assert worst == sorted(worst, reverse=True)
+    assert {name: row["copies"].value for name, row in rows.items()} == {"copy": 1, "good": 0, "drift": 0, "swap": 0}
+    for name in ("good", "drift", "swap"):
+        assert rows[name]["diversity"].low > rows["copy"]["diversity"].high  # type: ignore[operator]
+        assert rows[name]["Vendi"].low > rows["copy"]["Vendi"].high  # type: ignore[operator]
+    failed = [rows[name]["SCR"].value for name in ("copy", "good", "drift", "swap")]
+    assert failed == sorted(failed)
+    assert failed[-1] >= 0.75
+    for pair in ("copy - good", "copy - drift", "drift - swap", "good - swap"):
+        assert values(result, method=pair)["identity"].low > 0, pair  # type: ignore[operator]
+    assert values(result, method="drift - good")["identity"].high < 0  # type: ignore[operator]
+    assert values(result, method="drift - good")["p"].value < 0.05
+
+    # the page shows these numbers; pixels differ a little between versions of VTK
+    page = (Path(__file__).parents[2] / "docs" / "protocols-generator.md").read_text(encoding="utf-8")
+    for name, row in rows.items():
+        [line] = re.findall(rf"^\| {name} \|(.*)\|$", page, flags=re.M)
+        shown = [float(cell.split()[0]) for cell in line.split("|")]
+        assert shown == pytest.approx([value.value for value in row.values()], abs=5e-3), name

@@ -1,0 +1,236 @@
+"""Readers of generated images: patterns, published layouts, tables; references and training images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.generator.layouts import LAYOUTS, read_benchmark
+from idmetric.protocols.generator.outputs import UnmatchedWarning, Where, read
+from idmetric.protocols.generator.pattern import Pattern, PatternError, split
+from idmetric.protocols.generator.picture import OutputsError
+from tests.protocols.parts import picture
+
+PLACE = "{method}/{subject}/{prompt}_{seed}.png"
+
+
+def files(root: Path, *names: str) -> Path:
+    """Different pictures at these paths below a folder."""
+    for k, name in enumerate(names):
+        picture(root / name, k)
+    return root
+
+
+def listed(data: Manifest, role: str, *columns: str) -> list[tuple[str | None, ...]]:
+    """Values of free columns of the rows of a role."""
+    every = zip(*(data.column(f"x_{name}") for name in ("role", *columns)), strict=True)
+    return [rest for one, *rest in map(list, every) if one == role]  # type: ignore[misc]
+
+
+# Patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fields"),
+    [
+        (PLACE, "a/dog/on_a_beach_12.png", {"method": "a", "subject": "dog", "prompt": "on_a_beach", "seed": "12"}),
+        (PLACE, "a/dog/beach_x.png", None),  # a seed is a number
+        (PLACE, "a/dog/beach_1.jpg", None),
+        (PLACE, "b/a/dog/beach_1.png", None),
+        ("{ignore}/{subject}-{ignore}.*", "x/dog-y.tar.png", {"subject": "dog"}),
+        ("{subject}/{subject}_{seed}.png", "dog/dog_3.png", {"subject": "dog", "seed": "3"}),
+        ("{subject}/{subject}_{seed}.png", "dog/cat_3.png", None),
+        ("run(1)/{subject}.p+g", "run(1)/dog.p+g", {"subject": "dog"}),
+        ("{a}_{b}", "x_y_z", {"a": "x_y", "b": "z"}),
+    ],
+)
+def test_a_pattern_gives_the_fields_of_a_path(pattern: str, path: str, fields: dict[str, str] | None) -> None:
+    assert Pattern(pattern).match(path) == fields
+
+
+@pytest.mark.parametrize("pattern", ["", "{}", "{a", "a}b", "{a}{b}", "{a b}", "/x/{a}", "../{a}", "{1a}"])
+def test_patterns_without_meaning_are_refused(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        Pattern(pattern)
+
+
+def test_a_path_with_fields_is_split_at_the_first() -> None:
+    assert split("/x/y/{subject}/*.jpg") == ("/x/y", "{subject}/*.jpg")
+    assert split("refs/*.jpg") == ("refs", "*.jpg")
+    assert split("{subject}.jpg") == (".", "{subject}.jpg")
+
+
+# Folders
+
+
+def test_outputs_and_references_become_rows_in_natural_order(tmp_path: Path) -> None:
+    files(tmp_path / "out", "b/dog/run_10.png", "b/dog/run_9.png", "a/dog/run_9.png", "a/cat/in_the_sun_1.png")
+    files(tmp_path / "refs", "dog/1.jpg", "dog/2.jpg", "cat/1.jpg")
+    data = read(Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs")))
+    assert listed(data, "generated", "method", "subject", "prompt", "seed") == [
+        ["a", "cat", "in_the_sun", "1"], ["a", "dog", "run", "9"], ["b", "dog", "run", "9"], ["b", "dog", "run", "10"],
+    ]  # fmt: skip
+    assert listed(data, "reference", "subject") == [["cat"], ["dog"], ["dog"]]
+    assert data.column("text")[0] == "in the sun"
+    assert all(Path(p).is_file() for p in data.column("path"))
+    same = read(Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs" / "{subject}" / "*.jpg")))
+    assert same.table.equals(data.table)
+
+
+def test_images_that_do_not_match_are_listed(tmp_path: Path) -> None:
+    files(tmp_path / "out", "a/dog/run_1.png", "a/grid.png", "a/dog/last.png")
+    (tmp_path / "out" / "a" / "log.txt").write_text("no image")
+    files(tmp_path / "refs", "dog/1.jpg")
+    where = Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs"))
+    with pytest.raises(OutputsError, match=r"2 images do not match[\s\S]*last\.png[\s\S]*grid\.png") as caught:
+        read(where)
+    assert "log.txt" not in str(caught.value)
+    with pytest.warns(UnmatchedWarning, match="2 images"):
+        data = read(Where(**{**vars(where), "skip": True}))
+    assert len(listed(data, "generated")) == 1
+
+
+def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
+    out, refs = files(tmp_path / "out", "a/dog/run_1.png", "a/cat/run_1.png"), files(tmp_path / "refs", "dog/1.jpg")
+    with pytest.raises(OutputsError, match="no references of cat; there are references of dog"):
+        read(Where(out, PLACE, references=str(refs)))
+    with pytest.raises(OutputsError, match="no references: name their folder"):
+        read(Where(out, PLACE))
+    with pytest.raises(OutputsError, match="--pattern, such as"):
+        read(Where(out, references=str(refs)))
+    with pytest.raises(OutputsError, match="are both of method 'a', subject 'subject', prompt '', seed '1'"):
+        read(Where(out, "{method}/{ignore}/run_{seed}.png", references=str(refs / "dog")))
+    with pytest.raises(OutputsError, match="unknown layout 'uni'"):
+        read(Where(out, layout="uni", references=str(refs)))
+
+
+def test_images_without_seeds_count(tmp_path: Path) -> None:
+    out, refs = files(tmp_path / "out", "a/dog/x.png", "a/dog/y.png"), files(tmp_path / "refs", "dog/1.jpg")
+    data = read(Where(out, "{method}/{subject}/*", references=str(refs)))
+    assert listed(data, "generated", "seed") == [["0"], ["1"]]
+
+
+# Tables
+
+
+def test_a_table_keeps_its_further_columns(tmp_path: Path) -> None:
+    files(tmp_path, "o/1.png", "o/2.png", "r.png", "t.png")
+    rows = {
+        "path": ["o/1.png", "o/2.png", "r.png", "t.png"], "role": [None, "generated", "reference", "training"],
+        "method": ["a", "b", None, None], "subject": ["dog"] * 4, "prompt": ["p", "p", None, None],
+        "seed": [7.0, 7.0, None, None], "text": ["a dog, running", None, None, None],
+        "prompt_class": ["action", "action", None, None], "held_out": [None, None, "Yes", None],
+    }  # fmt: skip
+    pa.parquet.write_table(pa.table(rows), tmp_path / "outputs.parquet")
+    data = read(Where(tmp_path / "outputs.parquet"))
+    assert listed(data, "generated", "method", "seed", "prompt_class") == [["a", "7", "action"], ["b", "7", "action"]]
+    assert listed(data, "reference", "held_out", "method") == [["yes", None]]
+    assert len(listed(data, "training")) == 1
+    assert data.column("text")[:2] == ["a dog, running", "p"]
+    text = "path,method,subject,prompt,seed,role\no/1.png,a,dog,p,7,\nr.png,,dog,,,reference\n"
+    (tmp_path / "outputs.csv").write_text(text)
+    assert listed(read(Where(tmp_path / "outputs.csv")), "generated", "method", "seed") == [["a", "7"]]
+
+
+def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    for text, message in (
+        ("file\nx\n", "no column 'path'"),
+        ("path,role\nx.png,other\n", "row 1, column 'role'"),
+        ("path,role\nx.png,\n,\n", "row 2 has no path"),
+        ("path,held_out\nx.png,perhaps\n", "column 'held_out': 'perhaps'"),
+    ):
+        table.write_text(text)
+        with pytest.raises(SourceError, match=message):
+            read(Where(table))
+
+
+def test_equal_references_of_a_subject_count_once(tmp_path: Path) -> None:
+    refs = files(tmp_path / "refs", "dog/1.jpg", "dog/2.jpg")
+    (refs / "dog" / "3.jpg").write_bytes((refs / "dog" / "1.jpg").read_bytes())
+    out = files(tmp_path / "out", "a/dog/run_1.png")
+    assert len(listed(read(Where(out, PLACE, references=str(refs))), "reference")) == 2
+
+
+# Published layouts
+
+
+def test_dreambench_plus_plus(tmp_path: Path) -> None:
+    run = "emu2_gs3_step50_seed42_torch_bfloat16"
+    for prompt in (0, 4):
+        picture(tmp_path / run / "src_image" / "object_00_motorcycle" / f"{prompt}_0.jpg", 1)
+        picture(tmp_path / run / "tgt_image" / "object_00_motorcycle" / f"{prompt}_0.jpg", 2 + prompt)
+    data = read(Where(tmp_path, layout="dreambench++"))
+    expected = [[run, "object_00_motorcycle", prompt, "0"] for prompt in ("0", "4")]
+    assert listed(data, "generated", "method", "subject", "prompt", "seed") == expected
+    assert listed(data, "reference", "subject") == [["object_00_motorcycle"]]  # saved once for each prompt
+    assert listed(read(Where(tmp_path / run, layout="dreambench++")), "generated", "method") == [[run], [run]]
+
+
+def test_uno(tmp_path: Path) -> None:
+    files(tmp_path / "datasets", "dreambooth/dataset/backpack/02.jpg", "dreambooth/dataset/can/00.jpg")
+    entries = [
+        {"prompt": "a backpack in the jungle", "image_paths": ["./dreambooth/dataset/backpack/02.jpg"]},
+        {"prompt": "a can on a beach", "image_paths": ["./dreambooth/dataset/can/00.jpg"]},
+    ]
+    benchmark = tmp_path / "datasets" / "dreambench_singleip.json"
+    benchmark.write_text(json.dumps(entries))
+    files(tmp_path / "uno", "0_0.png", "0_1.png", "1_0.png")
+    (tmp_path / "uno" / "0_0.json").write_text("{}")
+    data = read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+    assert listed(data, "generated", "method", "subject", "prompt", "seed") == [
+        ["uno", "backpack", "a backpack in the jungle", "0"], ["uno", "backpack", "a backpack in the jungle", "1"],
+        ["uno", "can", "a can on a beach", "0"],
+    ]  # fmt: skip
+    assert listed(data, "reference", "subject") == [["backpack"], ["can"]]
+    with pytest.raises(OutputsError, match="needs --benchmark"):
+        read(Where(tmp_path / "uno", layout="uno"))
+    picture(tmp_path / "uno" / "2_0.png", 9)
+    with pytest.raises(OutputsError, match="has no entry 2"):
+        read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+    benchmark.write_text(json.dumps([{"prompt": "two", "image_paths": ["a/0.jpg", "b/0.jpg"]}]))
+    with pytest.raises(ValueError, match="entry 0 shows 2 subjects"):
+        read_benchmark(benchmark)
+
+
+def test_imagenhub(tmp_path: Path) -> None:
+    files(tmp_path / "results" / "exp", "input/sample_7.jpg", "DreamBooth/sample_7.jpg", "SuTI/sample_7.jpg")
+    (tmp_path / "results" / "exp" / "dataset_lookup.json").write_text("{}")
+    data = read(Where(tmp_path / "results" / "exp", layout="imagenhub"))
+    assert listed(data, "generated", "method", "subject") == [["DreamBooth", "7"], ["SuTI", "7"]]
+    assert listed(data, "reference", "subject") == [["7"]]
+
+
+def test_omnicontext(tmp_path: Path) -> None:
+    files(tmp_path / "results", "OmniGen2/fullset/single_object/0003.png")
+    refs = files(tmp_path / "refs", "0003/1.jpg")
+    data = read(Where(tmp_path / "results", layout="omnicontext", references=str(refs)))
+    assert listed(data, "generated", "method", "task", "subject") == [["OmniGen2", "single_object", "0003"]]
+
+
+def test_mirrormetrics(tmp_path: Path) -> None:
+    files(tmp_path, "Lora_Candidates/step 500/x.png", "Lora_Candidates/step 1000/y.png", "Reference_Images/1.jpg")
+    data = read(Where(tmp_path, layout="mirrormetrics"))
+    assert listed(data, "generated", "method", "seed") == [["step 500", "0"], ["step 1000", "0"]]
+    assert len(listed(data, "reference")) == 1
+
+
+def test_dreambooth_references(tmp_path: Path) -> None:
+    files(tmp_path / "dataset", "backpack/00.jpg", "backpack/01.jpg", "cat2/00.jpg")
+    (tmp_path / "dataset" / "prompts_and_classes.txt").write_text("")
+    out = files(tmp_path / "out", "a/backpack/p_0.png")
+    data = read(Where(out, PLACE, references=str(tmp_path / "dataset")))
+    assert listed(data, "reference", "subject") == [["backpack"], ["backpack"], ["cat2"]]
+
+
+def test_every_layout_is_a_pattern_with_a_test_here() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    for name, layout in LAYOUTS.items():
+        assert Pattern(layout.outputs).fields
+        assert f'layout="{name}"' in text
