@@ -117,14 +117,14 @@ def _measure(
 
     for dataset, search in searches.items():
         scores = remembered(scorer, search.gallery)
-        found = measure(scores, search, measures(options.k))
+        found, near = measure(scores, search, measures(options.k))
         row: Row = {"dataset": dataset}
         row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
         both = score_pairs(scores, search.gallery, search.identity, search.image, settings.seed)
         row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
         result.rows.append(row)
         result.keep("queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
-                    identity=identities[search.queries], **found)  # fmt: skip
+                    identity=identities[search.queries], **found, **near.columns(ids))  # fmt: skip
         result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
                     same=both.same)  # fmt: skip
 

@@ -173,13 +173,13 @@ def _measure(
 
     for name, search in found.items():
         label, measures = measures_of(name, options.k)
-        values = measure(scorer, search, measures)
+        values, near = measure(scorer, search, measures)
         owner = search.identity[search.queries]
         precision = mean(values["mAP"], owner, settings, paper.get(name))
         first = mean(values["P@1"], owner, settings)
         result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
         result.keep("queries", dataset=[name] * len(owner), id=ids[search.queries],
-                    identity=identities[search.queries], **values)  # fmt: skip
+                    identity=identities[search.queries], **values, **near.columns(ids))  # fmt: skip
 
     result.rows.extend(_summaries(result.rows, paper))
 

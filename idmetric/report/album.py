@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from idmetric.images.fit import SQUASH
 from idmetric.images.masks import MaskLike, cut_out
 from idmetric.images.read import Outside
 from idmetric.models.embedder import Embedder
@@ -60,6 +61,8 @@ class Album:
 
     def tokens(self, file: File, masked: bool, embedding: Embedding) -> Tokens | None:
         """Return the tokens for an image's matches; None if its model has no patches, or they cannot be placed."""
+        if self._metric.fit != SQUASH:
+            return None  # patches do not lie on a grid over the whole image
         if not self.details or embedding.patches is None or (embedding.grid is None and masked):
             return None
         return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)

@@ -10,6 +10,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 LINES = 200  # of a list of items: the hardest
+UNFOLDED = 20  # of these, the lines that are shown at first
 _SMALL = 12_000  # bytes of an item's picture, at most
+_HEADS = {
+    "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
+    "wrong_3": "third",
+}  # fmt: skip
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
-    "trends": "Similarity over growing changes",
+    "trends": "Similarity over growing changes", "pareto": "Pareto front of identity",
 }  # fmt: skip
 
 
@@ -50,7 +56,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         protocol=", ".join(dict.fromkeys(r.protocol for r in results)), models=[r.model for r in results],
         labels=names_of(results, str), metrics=names_of(results, Value), printed=printed, results=results,
         lines=[{"model": result.model, "row": row} for result, row in rows],
-        notes=footnotes(results), plots=_plots(results), tables=tables,
+        notes=footnotes(results), plots=_plots(results), tables=tables, unfolded=UNFOLDED,
     )  # fmt: skip
 
 
@@ -78,19 +84,26 @@ def _caption(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a list of items: an image with its row `at` in the manifest, a number, or text."""
+    """A cell of a list of items: an image with its row `at` in the manifest and its score, a number, or text."""
 
     text: str
     image: bool = False
     at: int | None = None
     number: bool = False
     exact: str = ""
+    score: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A list of items, the hardest first."""
+    """A list of items of a model, the hardest first.
 
+    Attributes:
+        title, about: shown above the list; `about` names the order and the columns with one value.
+        columns: headings. numbers: the headings of numbers.
+    """
+
+    model: str
     title: str
     about: str
     columns: list[str]
@@ -99,29 +112,70 @@ class Table:
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """List the items of a result that name images of the data."""
+    """List the items of a result that name images of the data, and the means of each identity's queries."""
     found = []
     for kind, columns in result.items.items():
-        pictured = {name for name, values in columns.items() if _are_images(values, ids)}
+        pictured = [name for name, values in columns.items() if _are_images(values, ids)]
         if not pictured:
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
-        numbers = {name for name, values in shown.items() if _is_numeric(values)}
-        total = len(next(iter(columns.values())))
-        order, about = _hardest(shown, numbers)
-        lines = [[_cell(values[k], name, pictured, numbers, ids) for name, values in shown.items()] for k in order]
-        few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
-        found.append(Table(f"{result.model}: {kind}", f"{few}, {about}", list(shown), numbers, lines))
+        order, about = _hardest(shown)
+        found.append(_table(result.model, kind, shown, order, about, ids))
+        if kind == "queries" and "identity" in shown:
+            means = _by_identity(shown)
+            by = next(name for name in means if _is_numeric(means[name]) and name != "queries")
+            lowest = np.argsort(np.array(means[by], float), kind="stable")[:LINES].tolist()
+            found.append(_table(result.model, "identities", means, lowest, f"lowest mean {by} first", ids))
 
     return found
 
 
+def _table(model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int]) -> Table:
+    """The list of the columns' items in this order; images come first, with their scores."""
+    total = len(next(iter(columns.values())))
+    pictured = [name for name, values in columns.items() if _are_images(values, ids)]
+    scores = {name: f"{name}_score" for name in pictured if f"{name}_score" in columns}
+    own = [name for name in columns if name not in pictured and name not in scores.values()]
+    constant = {name: _cell(columns[name][0]).text for name in own if total > 1 and _is_constant(columns[name])}
+    names = [*pictured, *(name for name in own if name not in constant)]
+    lines = [
+        [_image(columns[name][k], columns.get(scores.get(name, ""), {k: None})[k], ids) if name in pictured
+         else _cell(columns[name][k]) for name in names]
+        for k in order
+    ]  # fmt: skip
+    few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
+    alike = "".join(f"; {name}: {text}" for name, text in constant.items())
+    numbers = {_HEADS.get(name, name) for name in names if name not in pictured and _is_numeric(columns[name])}
+    return Table(model, kind, f"{few}, {about}{alike}", [_HEADS.get(name, name) for name in names], numbers, lines)
+
+
+def _by_identity(queries: Columns) -> dict[str, list[Any]]:
+    """Means of the queries' measures for each identity of each dataset, with its first query as picture."""
+    same = list(zip(queries.get("dataset", queries["identity"]), queries["identity"], strict=True))
+    names = [
+        name for name, values in queries.items()
+        if _is_numeric(values) and not name.endswith("_score") and name != "right_rank"
+    ]  # fmt: skip
+    rows: dict[Any, list[int]] = {}
+    for k, name in enumerate(same):
+        rows.setdefault(name, []).append(k)
+    first = {name: [queries[name][of[0]] for of in rows.values()] for name in ("id", "dataset", "identity")
+             if name in queries}  # fmt: skip
+    means = {name: [float(np.mean([queries[name][k] for k in of])) for of in rows.values()] for name in names}
+    return {**first, "queries": [len(of) for of in rows.values()], **means}
+
+
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
-    return len(values) > 0 and all(isinstance(value, str) and value in ids for value in values)
+    named = [value for value in values if value is not None]
+    return bool(named) and all(isinstance(value, str) and value in ids for value in named)
 
 
 def _is_nested(values: Sequence[Any]) -> bool:
     return any(isinstance(value, list | tuple | dict | np.ndarray) for value in values)
+
+
+def _is_constant(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
@@ -132,17 +186,23 @@ def _is_numeric(values: Sequence[Any]) -> bool:
     )
 
 
-def _hardest(columns: Columns, numbers: set[str]) -> tuple[list[int], str]:
+def _hardest(columns: Columns) -> tuple[list[int], str]:
     """Return the items to show, in order, and their description."""
     if {"score", "same"} <= columns.keys():
         score, same = np.asarray(columns["score"], float), np.asarray(columns["same"], bool)
         own, other = (np.flatnonzero(where) for where in (same, ~same))
         half = LINES // 2
-        chosen = [*own[np.argsort(score[own], kind="stable")][:half],
-                  *other[np.argsort(-score[other], kind="stable")][:half]]  # fmt: skip
-        return [int(k) for k in chosen], "least similar of one identity, then most similar of two"
+        worst, near = (values[np.argsort(sign * score[values], kind="stable")][:half].tolist()
+                       for values, sign in ((own, 1), (other, -1)))  # fmt: skip
+        both = [k for pair in zip_longest(worst, near) for k in pair if k is not None]
+        return both, "in turn the least similar of one identity and the most similar of two"
 
-    first = next((name for name in columns if name in numbers), None)
+    if {"wrong_1_score", "right_score"} <= columns.keys():
+        wrong, right = (np.array(columns[name], float) for name in ("wrong_1_score", "right_score"))
+        order = np.argsort(-(wrong - right), kind="stable")[:LINES]  # NaN, without a wrong image, comes last
+        return order.tolist(), "sorted by the nearest wrong image's similarity less that of the first right one"
+
+    first = next((name for name, values in columns.items() if _is_numeric(values)), None)
     count = len(next(iter(columns.values())))
     if first is None:
         return list(range(min(count, LINES))), "in their order"
@@ -150,18 +210,20 @@ def _hardest(columns: Columns, numbers: set[str]) -> tuple[list[int], str]:
     return [int(k) for k in np.argsort(values, kind="stable")[:LINES]], f"lowest {first} first"
 
 
-def _cell(value: Any, name: str, pictured: set[str], numbers: set[str], ids: Mapping[str, int]) -> Cell:
-    if name in pictured:
-        return Cell(value, image=True, at=ids[value])
-    if name in numbers:
-        number = math.nan if value is None else float(value)
-        whole = isinstance(value, int | np.integer)
-        text = "–" if math.isnan(number) else str(value) if whole else f"{number:.4f}"
-        return Cell(text, number=True, exact=str(value) if whole else f"{number:.9g}")
+def _image(name: str | None, score: float | None, ids: Mapping[str, int]) -> Cell:
+    if name is None:
+        return Cell("–")
+    return Cell(name, image=True, at=ids[name], score="" if score is None else f"{score:.4f}")
 
+
+def _cell(value: Any) -> Cell:
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")
-    return Cell("" if value is None else str(value))
+    if isinstance(value, int | float | np.integer | np.floating):
+        whole = isinstance(value, int | np.integer)
+        text = "–" if math.isnan(value) else str(value) if whole else f"{value:.4f}"
+        return Cell(text, number=True, exact=str(value) if whole else f"{value:.9g}")
+    return Cell("–" if value is None else str(value))
 
 
 def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:

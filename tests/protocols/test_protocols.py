@@ -179,6 +179,41 @@ def test_every_score_is_kept(photographed: Manifest) -> None:
     assert "twice" in queries["id"]
 
 
+@pytest.mark.parametrize("cells", [2**24, 12])
+def test_each_query_names_what_it_finds_first(
+    photographed: Manifest, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranked, "_CELLS", cells)
+    model = Drawn()
+    [result] = folder.run(photographed, {"m": model}, PLAIN)
+    data = photographed.filter(lambda row: row.identity is not None)
+    x, path, ids = model.of(data), data.column("path"), data.column("id")
+    names, sets = data.column("identity"), data.column("dataset")
+    columns = result.items["queries"]
+    for k, name in enumerate(columns["id"]):
+        q = ids.index(name)
+        order = sorted(
+            (g for g in range(len(ids)) if sets[g] == sets[q] and path[g] != path[q]), key=lambda g: (-(x[q] @ x[g]), g)
+        )
+        wrong = [g for g in order if names[g] != names[q]][:3]
+        right = next(g for g in order if names[g] == names[q])
+        assert [columns[f"wrong_{n}"][k] for n in (1, 2, 3)] == [ids[g] for g in wrong]
+        scores = [columns[f"wrong_{n}_score"][k] for n in (1, 2, 3)]
+        assert scores == pytest.approx([x[q] @ x[g] for g in wrong], abs=1e-6)
+        assert columns["right"][k] == ids[right]
+        assert columns["right_score"][k] == pytest.approx(x[q] @ x[right], abs=1e-6)
+        better = sum(x[q] @ x[g] > x[q] @ x[right] for g in order)
+        assert columns["right_rank"][k] == 1 + better
+
+
+def test_a_query_with_few_wrong_images_names_them(draw: Images, tmp_path: Path) -> None:
+    rows = [Row("a", draw(0, 0)), Row("a", draw(0, 1)), Row("b", draw(1, 0))]
+    [result] = folder.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    columns = result.items["queries"]
+    assert columns["wrong_1"] == [Manifest.from_rows(rows, tmp_path).column("id")[2]] * 2
+    assert columns["wrong_2"] == columns["wrong_3_score"] == [None, None]
+
+
 def test_intervals_hold_their_values_and_follow_the_seed(photographed: Manifest) -> None:
     runs = [folder.run(photographed, {"m": Drawn()}, Settings(bootstrap=60, seed=s))[0] for s in (1, 1, 2)]
     assert runs[0].rows == runs[1].rows != runs[2].rows

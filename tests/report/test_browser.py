@@ -71,6 +71,16 @@ def visit(browser: Any) -> Iterator[Open]:
     assert faults == []
 
 
+def faults_of(page: Any) -> list[str]:
+    """What axe-core finds seriously wrong with a page's accessibility."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0].get('failureSummary', '')}"
+        for one in found if one["impact"] in ("serious", "critical")
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("browser"))
@@ -557,7 +567,54 @@ def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> N
         )
     page.click("#results th:nth-child(1) button")
     assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "pixels"]
-    assert page.evaluate(DRAWN) == 3 + 2 * (9 + 2 * 36)  # plots; queries and pairs of two models
+    # plots; of two models 9 queries with 4 images each, 3 identities, and 36 pairs
+    assert page.evaluate(DRAWN) == 3 + 2 * (9 * 5 + 3 + 2 * 36)
+
+
+def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation)
+    for model in ("pixels", "hsv"):
+        page.select_option("#model", model)
+        sections = page.locator("section[data-model]:visible")
+        assert sections.count() == 3
+        assert {sections.nth(k).get_attribute("data-model") for k in range(3)} == {model}
+    pairs = page.locator("section[data-model=hsv]").nth(2)
+    rows, button = pairs.locator("tbody tr:visible"), pairs.locator("button.more")
+    assert (rows.count(), button.inner_text()) == (20, "Show all 36")
+    pairs.locator("th button", has_text="score").click()
+    scores = [float(text) for text in rows.locator("td.number").all_inner_texts()]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 20  # the others stay folded
+    button.focus()
+    page.keyboard.press("Enter")
+    assert rows.count() == 36
+    assert button.get_attribute("aria-expanded") == "true"
+    button.click()
+    assert rows.count() == 20
+
+
+def test_the_queries_of_an_evaluation_stay_in_sight(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation, 390, 844)
+    assert not overflows(page)
+    box = page.locator(".scroll").nth(1)
+    query = box.locator("tbody td").first
+    before = query.bounding_box()["x"]
+    box.evaluate("box => { box.scrollLeft = 200; }")
+    assert box.evaluate("box => box.scrollLeft") == 200
+    assert query.bounding_box()["x"] == pytest.approx(before, abs=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("which", ["scores", "evaluation"])
+def test_pages_are_accessible(
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, which: str, scheme: str
+) -> None:
+    page = visit(report[0] if which == "scores" else evaluation, color_scheme=scheme)
+    assert faults_of(page) == []
+    if which == "scores":
+        page.click(".open")
+        page.check("#heat")
+        assert faults_of(page) == []
 
 
 def test_an_evaluation_says_which_pictures_are_not_there(visit: Open, evaluation: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.gallery import main
-from tests.report.test_browser import Open, browser, visit  # noqa: F401  (fixtures)
+from tests.report.test_browser import Open, browser, faults_of, visit  # noqa: F401  (fixtures)
 
 pytest.importorskip("jinja2")
 pytest.importorskip("scipy")
@@ -152,3 +152,9 @@ def test_a_large_gallery_says_what_it_left_out(report: Path, tmp_path: Path) -> 
     page = gallery_page(gallery, near_duplicates(gallery), None, signature=gallery.metric.signature("cls"), most=5)
     assert "shows 4 of 18 images" in page or "shows 5 of 18 images" in page
     assert "Not shown: 2 duplicate groups" in page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(report: Path, visit: Open, scheme: str) -> None:  # noqa: F811
+    page = visit(report, color_scheme=scheme)
+    assert faults_of(page) == []

@@ -538,8 +538,9 @@ def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pyt
                 assert (cell["data-metric"], float(cell["data-value"])) == (metric, value["value"])
                 small = next(s for s in bounds if "data-low" in s)
                 assert (float(small["data-low"]), float(small["data-high"])) == (value["low"], value["high"])
-    assert "hsv: queries all 9, lowest mAP first" in page.visible
-    assert "hsv: pairs all 36" in page.visible
+    assert "queries of hsv all 9, sorted by the nearest wrong image's similarity" in page.visible
+    assert "identities of hsv all 3, lowest mean mAP first; dataset: " in page.visible
+    assert "pairs of hsv all 36" in page.visible
     pictures = page.data("pictures")
     assert len(pictures) == 9
     assert {img["data-picture"] for img in page.all("img") if "data-picture" in img} == set(pictures)
@@ -576,11 +577,12 @@ def test_the_hardest_items_are_listed(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     score_, same = rng.random(1000), rng.random(1000) < 0.5
-    order, about = evaluation._hardest({"score": score_, "same": same}, {"score"})
+    order, about = evaluation._hardest({"score": score_, "same": same})
     assert len(order) == evaluation.LINES
-    own, other = order[:100], order[100:]
+    own, other = np.array(order)[same[order]].tolist(), np.array(order)[~same[order]].tolist()
+    assert order[:4] == [own[0], other[0], own[1], other[1]]
     assert sorted(score_[same])[:100] == score_[own].tolist()
     assert sorted(score_[~same], reverse=True)[:100] == score_[other].tolist()
-    assert about == "least similar of one identity, then most similar of two"
-    order, about = evaluation._hardest({"id": ["a", "b", "c"], "mAP": [0.5, None, 0.25]}, {"mAP"})
+    assert about == "in turn the least similar of one identity and the most similar of two"
+    order, about = evaluation._hardest({"id": ["a", "b", "c"], "mAP": [0.5, None, 0.25]})
     assert (order, about) == ([2, 0, 1], "lowest mAP first")

@@ -105,11 +105,11 @@ class DualEncoder:
             vectors = F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
             spoken = [k for k, text in enumerate(words) if text]
             if spoken:
-                texts = self._texts([words[k] for k in spoken])
-                vectors[spoken] = (vectors[spoken] + texts) / 2
+                vectors[spoken] = (vectors[spoken] + self.texts([words[k] for k in spoken])) / 2
         return Embedding(vectors, model=f"DualEncoder:{self.name}")
 
-    def _texts(self, words: Sequence[str]) -> Tensor:
+    def texts(self, words: Sequence[str]) -> Tensor:
+        """Unit vectors (T, D) of texts."""
         # SigLIP was trained on texts padded to its length; CLIP finds the end of a text itself
         inputs = self.tokenizer(
             list(words), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
@@ -117,7 +117,8 @@ class DualEncoder:
         known = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask") if name in inputs}
         if self.model.config.model_type == "siglip":
             known.pop("attention_mask", None)  # nor was it masked
-        return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
+        with torch.no_grad():
+            return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
 
 
 def open_dual(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from idmetric.protocols.common.intervals import codes, owners
 from idmetric.protocols.common.scorers import Scorer, slices
 
 Measure = Callable[[Array, Truths], float]  # scores and relevance of one query's gallery
+WRONG = 3  # images of other identities that are noted for a query
 _CELLS = 2**24  # similarities held at once (128 MB)
 PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
 OWN_PAIRS = 5_000_000  # of one identity, likewise; only identities with hundreds of images have more
@@ -98,12 +99,56 @@ def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool =
     return search.only(has), [f"{text}: left out"]
 
 
-def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> dict[str, Array]:
-    """Measures (Q,) of each query, all of which must have a positive."""
-    found = {name: np.empty(len(search.queries)) for name in measures}
+@dataclass(frozen=True)
+class Nearest:
+    """The images that a query finds first: three of other identities, and the nearest one of its own.
+
+    Attributes:
+        wrong, wrong_score: (Q, 3), rows of the manifest and similarities, nearest first; -1 and NaN where there are
+            fewer.
+        right, right_score, right_rank: (Q,), of the nearest positive; its rank is 1 more than the number of images
+            that are more similar.
+    """
+
+    wrong: Ints
+    wrong_score: Array
+    right: Ints
+    right_score: Array
+    right_rank: Ints
+
+    @classmethod
+    def empty(cls, count: int) -> Nearest:
+        """Room for `count` queries."""
+        none, nan = np.full((count, WRONG), -1), np.full((count, WRONG), np.nan)
+        return cls(none, nan, none[:, 0].copy(), nan[:, 0].copy(), none[:, 0].copy())
+
+    def columns(self, ids: NDArray[Any]) -> dict[str, list[Any]]:
+        """Columns of a table of queries, with the ids of the manifest's rows in place of numbers."""
+
+        def named(rows: Ints) -> list[Any]:
+            return [ids[row] if row >= 0 else None for row in rows.tolist()]
+
+        def known(scores: Array) -> list[float | None]:
+            return [None if np.isnan(score) else score for score in scores.tolist()]
+
+        found: dict[str, list[Any]] = {
+            "right": named(self.right),
+            "right_score": known(self.right_score),
+            "right_rank": self.right_rank.tolist(),
+        }
+        for k in range(WRONG):
+            found[f"wrong_{k + 1}"] = named(self.wrong[:, k])
+            found[f"wrong_{k + 1}_score"] = known(self.wrong_score[:, k])
+        return found
+
+
+def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
+    """Measures (Q,) of each query, all of which must have a positive, and what it finds first."""
+    found, near = {name: np.empty(len(search.queries)) for name in measures}, Nearest.empty(len(search.queries))
     for block in _blocks(scorer, search):
         _measure(block, measures, found)
-    return found
+        _find(block, search.gallery, near)
+    return found, near
 
 
 @dataclass(frozen=True)
@@ -124,6 +169,22 @@ def _blocks(scorer: HasMatrix, search: Search) -> Iterator[_Block]:
 def _measure(block: _Block, measures: Mapping[str, Measure], found: Mapping[str, Array]) -> None:
     for name, one in measures.items():
         found[name][block.part] = per_query(one, block.scores, block.relevant & block.valid, valid=block.valid)
+
+
+def _find(block: _Block, gallery: Ints, near: Nearest) -> None:
+    """Note what the queries of a block find first; of equally similar images, the first in the gallery."""
+    numbers = range(*block.part.indices(len(near.right)))
+    compared = np.where(np.isnan(block.scores), -np.inf, block.scores)  # a judge may have given no score
+    for number, scores, relevant, valid in zip(numbers, compared, block.relevant, block.valid, strict=True):
+        own, others = np.flatnonzero(relevant & valid), np.flatnonzero(valid & ~relevant)
+        best = own[scores[own].argmax()]
+        near.right[number], near.right_score[number] = gallery[best], scores[best]
+        near.right_rank[number] = 1 + int((scores[valid] > scores[best]).sum())
+        if len(others) > WRONG:
+            least = np.partition(scores[others], -WRONG)[-WRONG]
+            others = others[scores[others] >= least]
+        first = others[np.argsort(-scores[others], kind="stable")][:WRONG]
+        near.wrong[number, : len(first)], near.wrong_score[number, : len(first)] = gallery[first], scores[first]
 
 
 class Remembered:
@@ -174,19 +235,20 @@ def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed
 
 def searched(
     scorer: HasMatrix, search: Search, measures: Mapping[str, Measure], seed: int = 0
-) -> tuple[dict[str, Array], Pairs]:
+) -> tuple[dict[str, Array], Nearest, Pairs]:
     """`measure`, and the pairs of queries with gallery images, each similarity computed once.
 
     Pairs of one identity are kept up to `OWN_PAIRS`; of more than `PAIRS` of two, a random sample is.
     """
-    found = {name: np.empty(len(search.queries)) for name in measures}
+    found, near = {name: np.empty(len(search.queries)) for name in measures}, Nearest.empty(len(search.queries))
     own = int(search.positives().sum())
     shares = _shares(own, len(search.queries) * len(search.gallery) - own)
     parts = []
     for number, block in enumerate(_blocks(scorer, search)):
         _measure(block, measures, found)
+        _find(block, search.gallery, near)
         parts.append(_pairs(block, search, block.valid, shares, (seed, number)))
-    return found, _joined(parts)
+    return found, near, _joined(parts)
 
 
 def _shares(own: int, strangers: int) -> tuple[float, float]:

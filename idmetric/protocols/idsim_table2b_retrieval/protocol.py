@@ -155,14 +155,16 @@ class _Model:
 
     def search(self, name: str, search: Search) -> None:
         """Measures of queries, and AUC over pairs of query and gallery."""
-        found, both = searched(self.scorer, search, MEASURES, self.settings.seed)
+        found, near, both = searched(self.scorer, search, MEASURES, self.settings.seed)
         owner = search.identity[search.queries]
         row: Row = {"dataset": name}
         row |= {m: mean(v, owner, self.settings, self.paper(name, m)) for m, v in found.items()}
         ends = owners(search.identity, np.stack([both.a, both.b], 1))
         row |= auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
         self.result.rows.append(row)
-        self._keep("queries", name, len(owner), id=self.ids[search.queries], **found)
+        identity = texts(self.data, "identity")[search.queries]
+        self._keep("queries", name, len(owner), id=self.ids[search.queries], identity=identity, **found,
+                   **near.columns(self.ids))  # fmt: skip
         self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
 
     def pairs(self, name: str, plan: Plan) -> None:

@@ -187,7 +187,7 @@ def _measure(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
 def answers(scorer: Scorer, one: Questions) -> Array:
     """1 for each question (Q,) with a right first candidate, else 0; NaN if a candidate has no score."""
     if one.pool is not None:
-        return measure(scorer, one.pool, {_P1: precision_at_1})[_P1]
+        return measure(scorer, one.pool, {_P1: precision_at_1})[0][_P1]
     scores = scorer.pairs(one.queries[one.of], one.candidates)
     order = np.argsort(one.of, kind="stable")
     ends = np.cumsum(np.bincount(one.of, minlength=len(one.queries)))[:-1]

@@ -20,6 +20,38 @@
       return way * (p - q);
     });
     body.append(...rows);
+    fold(table);
+  }
+
+  // only the first lines of a long list are shown, in whatever order they are
+  function fold(table) {
+    const shown = table.dataset.open ? Infinity : Number(table.dataset.unfolded ?? Infinity);
+    [...table.tBodies[0].rows].forEach((row, k) => { row.hidden = k >= shown; });
+  }
+
+  for (const button of document.querySelectorAll("button.more")) {
+    const table = button.parentElement.querySelector("table"), all = button.textContent;
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const open = button.getAttribute("aria-expanded") === "false";
+      button.setAttribute("aria-expanded", open);
+      button.textContent = open ? `Show the first ${table.dataset.unfolded}` : all;
+      if (open) table.dataset.open = "yes";
+      else delete table.dataset.open;
+      fold(table);
+    });
+    fold(table);
+  }
+
+  const chooser = document.getElementById("choose");
+  if (chooser) {
+    const model = document.getElementById("model");
+    const choose = () => {
+      for (const part of document.querySelectorAll("section[data-model]")) part.hidden = part.dataset.model !== model.value;
+    };
+    chooser.hidden = false;
+    model.addEventListener("change", choose);
+    choose();
   }
 
   for (const table of document.querySelectorAll("table.sortable")) {
