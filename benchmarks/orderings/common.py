@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -139,7 +139,9 @@ def world(options: Options, plan: Plan, count: int, start: int = 0) -> Manifest:
     return data
 
 
-def train(module: ModuleType, settings: Mapping[str, Any], data: Manifest, folder: Path, seed: int) -> Embedder:
+def train(
+    module: ModuleType | SimpleNamespace, settings: Mapping[str, Any], data: Manifest, folder: Path, seed: int
+) -> Embedder:
     """The model that a recipe trains, opened from the folder that it wrote; a stopped run resumes.
 
     Args:
