@@ -158,3 +158,45 @@ def test_a_large_gallery_says_what_it_left_out(report: Path, tmp_path: Path) -> 
 def test_the_page_is_accessible(report: Path, visit: Open, scheme: str) -> None:  # noqa: F811
     page = visit(report, color_scheme=scheme)
     assert faults_of(page) == []
+
+
+def test_outliers_of_an_identity_are_marked(visit: Open, report: Path, tmp_path: Path) -> None:  # noqa: F811
+    from idmetric import IDSim
+    from idmetric.gallery import Gallery
+    from idmetric.report.gallery import gallery_page
+    from idmetric.scoring.records import Records
+
+    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    places = [item.place for item in gallery.items if "other" in item.place][:7]
+    far = [0.0, 0.1, 0.11, 0.12, 0.9, 0.1, 0.11]  # from the center, which is the first
+    rows = [
+        {"group": 1, "name": "who", "image": p, "distance": d, "centre": d == 0}
+        for p, d in zip(places, far, strict=True)
+    ]
+    groups = Records(rows, ("group", "image", "distance", "centre"))
+    text = gallery_page(gallery, Records([], ()), groups, signature=gallery.metric.signature("cls"))
+    (tmp_path / "clusters.html").write_text(text, encoding="utf-8")
+    page = visit(tmp_path / "clusters.html")
+    marked = page.locator(".outlier .see")
+    assert marked.count() == 1
+    assert record(tmp_path / "clusters.html")["images"][int(marked.get_attribute("data-image"))]["path"] == places[4]
+    assert page.locator(".cluster li").last.locator(".see").get_attribute("data-image") == marked.get_attribute(
+        "data-image"
+    )
+
+
+@pytest.mark.slow
+def test_a_page_of_2000_images_stays_below_25_mb(tmp_path: Path) -> None:
+    from idmetric.gallery import Gallery
+    from idmetric.report.gallery import SHOWN, gallery_page
+    from idmetric.scoring.records import Records
+    from tests.conftest import random_model
+
+    (tmp_path / "photos").mkdir()
+    for k in range(SHOWN):
+        picture(k).save(tmp_path / "photos" / f"{k:04d}.jpg", quality=95)
+    gallery = Gallery(tmp_path / "index", random_model("dinov2"))
+    gallery.update(tmp_path / "photos")
+    page = gallery_page(gallery, Records([], ()), None, signature=gallery.metric.signature("cls"))
+    assert page.count("data:image/") == SHOWN
+    assert len(page.encode()) < 25_000_000
