@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import idmetric
 from idmetric import Backbone, CheckpointError, Embedding, load
+from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
 from idmetric.models.custom import Custom
 from idmetric.models.named import FROZEN, NAMED, NamedScore, plain_positions
@@ -394,6 +395,20 @@ def test_a_users_class_is_scored_cached_and_named(
     assert answers[0]["signature"]["model"] == "Custom:my_embedders:Colors[mean color, v1]"
     far = (1 - F.cosine_similarity(metric.embed(reference).cls, colors)).tolist()
     assert [row["distance"] for row in answers[0]["rows"]] == pytest.approx(sorted(far), abs=1e-6)
+
+
+def test_a_gallery_imports_no_module_by_itself(
+    module: str, photos: dict[str, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--gallery", str(tmp_path / "index"), "--quiet"]
+    folder = str(photos["gen"][0].parent)
+    assert gallery_main(["build", folder, *where, "--model", f"{module}:Colors"]) == 0
+    sys.modules.pop(module)
+    with pytest.raises(SystemExit, match="2"):
+        gallery_main(["query", str(photos["ref"][0]), *where])
+    assert "made with the class my_embedders:Colors: name it with --model" in capsys.readouterr().err
+    assert module not in sys.modules
+    assert gallery_main(["query", str(photos["ref"][0]), *where, "--model", f"{module}:Colors"]) == 0
 
 
 def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]]) -> None:
