@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ pytest.importorskip("ipykernel")
 def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Values:
     """Runs a notebook in a copy of the examples; returns the value of an expression at its end."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel draws into the notebook
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -35,6 +36,7 @@ def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Values:
         book.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({expression}))"))
         where = {"metadata": {"path": str(tmp_path / "examples" / "notebooks")}}
         nbclient.NotebookClient(book, timeout=300, resources=where).execute()
+        nbformat.write(book, tmp_path / "executed.ipynb")
         return json.loads(book.cells[-1].outputs[-1]["text"])
 
     return run
@@ -47,6 +49,11 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
         book = nbformat.read(FOLDER / f"{name}.ipynb", 4)
         nbformat.validate(book)
         assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in book.cells)
+        assert book.metadata.kernelspec.name == "python3"
+        prose = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+        assert all(extra == "." for extra in re.findall(r"pip install '([^\[']+)", prose)), name  # from the repository
+        for target in re.findall(r"\]\(([^)#:]+)", prose):
+            assert (FOLDER / target).exists(), f"{name} links to {target}"
         assert f"examples/notebooks/{name}.ipynb" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -54,21 +61,30 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
 def test_the_checkpoint_without_copies_that_keeps_the_subject_is_best(values: Values, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    means, copies, best, status = values("score_checkpoints", "[means, copies, best, status]")
-    assert means["step 2000"] < means["step 1000"] < means["step 500"]
+    means, real, copies, best, baseline, status = values(
+        "score_checkpoints", "[means, real, copies, best, baseline, status]"
+    )
+    assert means["step 2000"] < means["step 1000"] < real < means["step 500"]  # step 500 draws the other mug
+    assert baseline["step 500"] < baseline["step 1000"]  # the histogram errs, as the text says
     assert copies == {"step 500": 0, "step 1000": 0, "step 2000": 2}
     assert (best, status) == ("step 1000", 0)
-    assert (tmp_path / "examples/notebooks/scores/report.html").stat().st_size > 10_000
+    page = (tmp_path / "examples/notebooks/scores/report.html").read_text(encoding="utf-8")
+    assert all(f"step_{number}/60.jpg" in page for number in (500, 1000, 2000))
+    assert "repeats the pixels of" in page
+    cells = nbformat.read(tmp_path / "executed.ipynb", 4).cells
+    drawn = [cell.id for cell in cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    assert drawn == ["score-5", "score-pictures"]
 
 
 def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values, tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     pytest.importorskip("pyarrow")
-    found, planted, names, nearest = values(
+    found, planted, names, nearest, again = values(
         "curate_folder",
         "[{kept: gone for group in groups.values() for kept, yes in group if yes for gone, no in group if not no},"
-        " planted, [sorted(names) for names in clusters.values()], nearest]",
+        " planted, [sorted(names) for names in clusters.values()], nearest, str(again)]",
     )
+    assert again == "10 images, 0 embedded"
     assert found == planted
     assert ["mug_a.png", "mug_b.png", "mug_c.png", "small.jpg"] in names
     assert ["mug_other.png"] in names
