@@ -143,8 +143,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
     from idmetric.images.masks import parse_mask_id
-    from idmetric.models.custom import is_custom
-    from idmetric.models.load import load
+    from idmetric.models.load import imports_module, load
 
     masked = bool(args.masked or args.mask_dir)
     known = _built(args, masked)
@@ -157,7 +156,7 @@ def _open(args: argparse.Namespace) -> Gallery:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
 
     source = args.model or known.get("opened", options.DEFAULT_MODEL)
-    if not args.model and is_custom(source):  # a gallery may come from somebody else
+    if not args.model and imports_module(source):  # a gallery may come from somebody else
         raise UsageError(f"the gallery was made with the class {source}: name it with --model if you trust that module")
     if args.model and os.path.isdir(args.model):
         source = os.path.abspath(args.model)  # it opens from another folder too

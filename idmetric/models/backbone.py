@@ -343,8 +343,12 @@ class Backbone(Embedder):
 
     @property
     def label(self) -> str:
-        """See `Embedder.label`: with a filter that is not the model's own."""
-        return f"{super().label}[{self.interpolation}]" if self._other_filter else super().label
+        """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
+        own = self.settings.pool == "auto" or self.short_name in NAMED
+        filtered = f"[{self.interpolation}]" if self._other_filter else ""
+        pooled = "" if own else f"[{self.settings.pool}]"
+        white = self.settings.resize != "pad" or tuple(self.background) == (255, 255, 255)
+        return f"{super().label}{filtered}{pooled}{'' if white else f'[on {tuple(self.background)}]'}"
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""

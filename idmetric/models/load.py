@@ -25,8 +25,13 @@ _CLASSES = {
     "qwen2_5_vl": ("idmetric.models.visid", "VisIDEmbed"),
     "qwen2_vl": ("idmetric.models.visid", "VisIDEmbed"),
     "backbone": ("idmetric.models.backbone", "Backbone"),
-    "vbench": ("idmetric.models.vbench", "VBenchDino"),
 }
+
+
+def imports_module(name: str) -> bool:
+    """Whether `load` would import a module of this name, `package.module:Class`."""
+    known = name in NAMED or name in FROZEN or name.startswith(("timm:", "hf-hub:"))
+    return is_custom(name) and not known
 
 
 def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
@@ -52,7 +57,9 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         encoder, pool = FROZEN[name]
         return _open("backbone", encoder, {"pool": pool, **options})
     if name == "dino:vbench":
-        return _open("vbench", name, options)
+        from idmetric.models.vbench import VBenchDino
+
+        return VBenchDino(name, **options)
     if name in EFFICIENTNET_LITE or name in NAMED:
         return _open("backbone", name, options)
     if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():

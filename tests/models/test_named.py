@@ -21,6 +21,7 @@ from idmetric import Backbone, CheckpointError, Embedding, load
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
 from idmetric.models.custom import Custom
+from idmetric.models.load import imports_module
 from idmetric.models.named import FROZEN, NAMED, NamedScore, plain_positions
 from tests.hub_server import COMMIT, HubServer
 
@@ -347,6 +348,17 @@ def test_a_strangers_config_is_checked(hub: HubServer, tmp_path: Path, config: A
         load("hf-hub:owner/odd", device="cpu")
 
 
+def test_pooling_and_the_color_of_padding_are_part_of_the_name(photos: dict[str, list[Path]]) -> None:
+    given: list[dict[str, Any]] = [
+        {}, {"pool": "cls"}, {"pool": "avg"}, {"resize": "pad"}, {"resize": "pad", "background": (0, 0, 0)},
+    ]  # fmt: skip
+    made = []
+    for options in given:
+        torch.manual_seed(0)
+        made.append(Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, backbone_args=SMALL, **options))
+    assert len({model.label for model in made}) == len(given)
+
+
 # A user's own
 
 MODULE = """
@@ -409,6 +421,11 @@ def test_a_gallery_imports_no_module_by_itself(
     assert "made with the class my_embedders:Colors: name it with --model" in capsys.readouterr().err
     assert module not in sys.modules
     assert gallery_main(["query", str(photos["ref"][0]), *where, "--model", f"{module}:Colors"]) == 0
+
+
+def test_only_a_class_of_a_module_is_imported() -> None:
+    names = ("a.b:C", "timm:resnet18", "hf-hub:a/b", "tiny", *NAMED, *FROZEN)
+    assert [name for name in names if imports_module(name)] == ["a.b:C"]
 
 
 def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]]) -> None:

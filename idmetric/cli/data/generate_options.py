@@ -38,6 +38,8 @@ def refuse_idle(args: argparse.Namespace) -> None:
         for name in names:
             if getattr(args, name) is not None:
                 raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
+    if args.task == "noise" and args.limit is not None:
+        raise GenerateError("--limit has no use here: it would cut triplets apart")
     if args.task == "noise" and args.with_sources:
         raise GenerateError("--with-sources has no use here: the result of --task noise has all rows of its triplets")
     if args.task in ("identity", "noise") and "strength" in pairs(args.set, named(args), "--set"):

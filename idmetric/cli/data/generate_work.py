@@ -107,7 +107,10 @@ class Work:
             self.left_out += len(found.missing)
             print(f"left out: {len(found.missing)} of {len(task.jobs)} images are not finished", file=sys.stderr)
         if self.args.task == "noise":
-            save(noised(sources, found.manifest, task), self.args)
+            whole, gone = noised(sources, found.manifest, task)
+            if gone:
+                print(f"left out: {gone} triplets with an image that was not made", file=sys.stderr)
+            save(whole, self.args)
             return self.status
         manifest = found.manifest
         save(merge([sources, manifest], shared=True) if self.args.with_sources else manifest, self.args)

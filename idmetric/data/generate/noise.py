@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from idmetric.data.generate.compose import FIT_LONGEST, fit
@@ -82,11 +83,14 @@ def noised_rows(manifest: Manifest, engine: str) -> list[int]:
     return rows
 
 
-def noised(triplets: Manifest, made: Manifest, task: Task) -> Manifest:
-    """The triplets with the images that were made in place of their own.
+def noised(triplets: Manifest, made: Manifest, task: Task) -> tuple[Manifest, int]:
+    """The triplets with the images that were made in place of their own, and the number of triplets left out.
+
+    A triplet is left out if one of its images was not made: an anchor with artifacts and a positive without would give
+    the positive away.
 
     Args:
-        made: the finished images of the task, from `collect`. Rows without one stay as they are.
+        made: the finished images of the task, from `collect`.
     """
     source = {job.name: job.source for job in task.jobs if job.source is not None}
     paths, data = triplets.column("path"), triplets.column("image_bytes")
@@ -94,4 +98,7 @@ def noised(triplets: Manifest, made: Manifest, task: Task) -> Manifest:
     for name, path, engine in zip(made.column("id"), made.column("path"), made.column("engine"), strict=True):
         row = source[name]
         paths[row], data[row], engines[row] = str((Path(made.root) / path).resolve()), None, engine
-    return triplets.replace(path=paths, image_bytes=data, **{COLUMN: engines})
+    groups = triplets.column("group")
+    lacking = {groups[row] for row in source.values() if engines[row] is None}
+    kept = np.array([name not in lacking for name in groups], dtype=bool)
+    return triplets.replace(path=paths, image_bytes=data, **{COLUMN: engines}).take(kept), len(lacking)

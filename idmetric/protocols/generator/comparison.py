@@ -57,7 +57,8 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Sett
             pair = difference.a, difference.b
             row = rows.setdefault(pair, {"method": " - ".join(pair), "group": "paired"})
             row[metric] = difference.value
-            row.setdefault("p", Value(p, None, None, difference.subjects))
+            if metric == next(iter(scores)):
+                row["p"] = Value(p, None, None, difference.subjects)
         v = [d.value for d in found]
         result.keep(
             "tests", a=[d.a for d in found], b=[d.b for d in found], metric=[metric] * len(found),
