@@ -30,7 +30,6 @@ from idmetric.models.named import NAMED, plain_positions
 from idmetric.models.tokens import Pool, final_tokens
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
-PICKLED = "pytorch_model.bin"  # of older repositories
 _SPARE = 100  # parameters that two modules share are saved once
 # bytes of buffers that a model may have beyond the size of its weights (in timm at most two thirds of it)
 _TABLES = 2**25
@@ -290,6 +289,11 @@ class Backbone(Embedder):
             name, config, found = _hub_model(name, hub, view, pool, dict(backbone_args or {}))
             if pretrained:
                 weights = found if weights is None else weights
+                if weights is None:
+                    raise CheckpointError(
+                        f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its "
+                        "owner for safetensors, or pass weights= a file that you trust"
+                    )
                 exact = revision_of(weights)
                 if is_pickled(weights):
                     state = _states(fitted(config.backbone, read_weights(weights), weights, config.backbone_args))
@@ -377,8 +381,10 @@ class _View:
         return replace(config, **given)
 
 
-def _hub_model(name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any]) -> tuple[str, BackboneConfig, Path]:
-    """A Hub repository in timm's format: its name without revision, the settings, and the file with the weights.
+def _hub_model(
+    name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any]
+) -> tuple[str, BackboneConfig, Path | None]:
+    """A Hub repository in timm's format: its name without revision, the settings, and the file of weights, if any.
 
     Raises:
         CheckpointError: if it cannot be read, is not in that format, or has another revision than the one asked for.
@@ -411,8 +417,7 @@ def _hub_model(name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any
     classes = found.get("num_classes", about.get("num_classes"))
     if pool == "head" and isinstance(classes, int) and classes > 0:
         config.backbone_args.setdefault("num_classes", classes)
-    weights = files.optional(checkpoint.WEIGHTS)
-    return name, config, weights if weights is not None else files[PICKLED]
+    return name, config, files.optional(checkpoint.WEIGHTS)
 
 
 def _filter(interpolation: object) -> str:

@@ -298,6 +298,8 @@ def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
         metric.embed(Image.new("RGB", (3, 500)))
     with pytest.raises(ValueError, match="in its own way"):
         Backbone("dino:vbench", pretrained=False)
+    with pytest.raises(NotImplementedError, match="cannot be saved"):
+        metric.save_pretrained("nowhere")
     frames = NamedScore("", "", references="frames", clamp=True)
     assert frames.value([[0.5], [-0.2]], [0.5, 0.3]) == pytest.approx((0.5 + 0.15) / 2)
     with pytest.raises(ValueError, match="one video"):
@@ -307,18 +309,14 @@ def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
 # Other repositories
 
 
-@pytest.mark.parametrize("pickled", [False, True])
 def test_a_hub_repository_in_timms_format_opens_at_a_pinned_revision(
-    hub: HubServer, tmp_path: Path, photos: dict[str, list[Path]], pickled: bool
+    hub: HubServer, tmp_path: Path, photos: dict[str, list[Path]]
 ) -> None:
     state = small_weights("vit_small_patch16_224")
     about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bilinear",
              "crop_pct": 0.9, "num_classes": 0}  # fmt: skip
     config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
     serve(hub, "owner/animals", tmp_path / "repo", state, config)
-    if pickled:
-        (tmp_path / "repo/model.safetensors").unlink()
-        torch.save(state, tmp_path / "repo/pytorch_model.bin")
     for name in ("hf-hub:owner/animals", f"timm:hf-hub:owner/animals@{COMMIT}"):
         metric = load(name, device="cpu")
         assert (metric.name, metric.revision) == ("hf-hub:owner/animals", COMMIT)
@@ -332,6 +330,18 @@ def test_a_hub_repository_in_timms_format_opens_at_a_pinned_revision(
         load("hf-hub:owner/animals@" + "9" * 40, device="cpu")
     with pytest.raises(CheckpointError, match="another revision"):
         load(f"hf-hub:owner/animals@{COMMIT}", device="cpu", revision="main")
+
+
+def test_pickled_weights_of_a_repository_are_not_read(hub: HubServer, tmp_path: Path) -> None:
+    state = small_weights("vit_small_patch16_224")
+    about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
+    serve(hub, "owner/old", tmp_path / "repo", state, config)
+    (tmp_path / "repo/model.safetensors").rename(tmp_path / "mine.safetensors")
+    torch.save(state, tmp_path / "repo/pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pickled files of the Hub are not read"):
+        load("hf-hub:owner/old", device="cpu")
+    assert load("hf-hub:owner/old", device="cpu", weights=tmp_path / "mine.safetensors").config()["image_size"] == 224
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.copies import compare, take_print
 from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator import copies
+from idmetric.protocols.generator.comparison import add_differences
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import Where, read
 from idmetric.protocols.generator.protocol import Options, run
@@ -102,6 +104,18 @@ def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
     best = max(refs["cat"], key=lambda path: like(image("a", "cat", "in_the_snow", 0), path))
     assert items["nearest"][0] == f"../refs/cat/{best.name}"
     assert not result.notes[0].startswith("a lacks")
+
+
+def test_p_is_of_the_first_metric_alone() -> None:
+    result = Result("generator", "m", [])
+    identity = {"a": {("cat", "x", "0"): 0.9}, "b": {("cat", "x", "1"): 0.5}}  # no common seed
+    diversity = {
+        name: {(subject, "x"): value for subject in ("cat", "dog")} for name, value in (("a", 0.1), ("b", 0.4))
+    }
+    add_differences(result, {"identity": identity, "diversity": diversity}, Settings(bootstrap=0), None)
+    [row] = result.rows
+    assert "diversity" in row
+    assert "p" not in row
 
 
 def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:

@@ -586,3 +586,13 @@ def test_the_hardest_items_are_listed(tmp_path: Path) -> None:
     assert about == "in turn the least similar of one identity and the most similar of two"
     order, about = evaluation._hardest({"id": ["a", "b", "c"], "mAP": [0.5, None, 0.25]})
     assert (order, about) == ([2, 0, 1], "lowest mAP first")
+
+
+def test_identities_average_the_known_values(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from idmetric.report.evaluation import _by_identity
+
+    found = _by_identity({"id": ["x", "y", "z"], "identity": ["a", "a", "b"], "ap": [0.25, 0.75, None]})
+    assert found["queries"] == [2, 1]
+    assert found["ap"][0] == 0.5
+    assert np.isnan(found["ap"][1])

@@ -29,7 +29,7 @@ def noise_task(
 ) -> Task:  # fmt: skip
     """Plan the anchors and positives of all triplets with a negative that this engine edited.
 
-    All three images then show the generator's artifacts, and a model cannot tell the negative by them: "we add mild
+    All three images then show the generator's artifacts, which no longer reveal the negative: "we add mild
     generative noise (strength 0.1) to the anchor and positive whenever a triplet includes an identity-edited negative"
     (A.2.2). The whole image is repainted at strength 0.1, at the size and guidance of identity edits. Rendered
     negatives have no such artifacts, so their triplets are left alone.
