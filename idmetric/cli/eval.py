@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
-# needs them `add_arguments(parser)`, `read_data(path)` or `open_data(args)` (the manifest that --data means), and
-# OPTIONAL ("data", "model")
+# needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) or `open_data(args, progress)`
+# (also without --data), and OPTIONAL ("data", "model")
 PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -164,16 +164,15 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
     _check(args, args.name or name, optional)
-    data = None if args.data is None else _data(module, args)
-    settings = _settings(args)
+    images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
+    pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
+    data = None if args.data is None and not hasattr(module, "open_data") else _data(module, args, images)
+    settings = replace(_settings(args), progress=images, pair_progress=pairs)
     models = _models(args, optional)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
             stack.callback(_report, judge, model)
 
-    images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
-    pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
-    settings = replace(settings, progress=images, pair_progress=pairs)
     return data, [_traced(result, args) for result in module.command(args, data, models, settings)]
 
 
@@ -261,11 +260,11 @@ def _traced(result: Result, args: argparse.Namespace) -> Result:
     return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
 
 
-def _data(module: Any, args: argparse.Namespace) -> Manifest:
+def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest:
     """Read the manifest of --data and --split."""
     manifest: Manifest
     if hasattr(module, "open_data"):
-        manifest = module.open_data(args)
+        manifest = module.open_data(args, progress)
     else:
         manifest = getattr(module, "read_data", read_data)(args.data)
     if not args.split:

@@ -9,7 +9,7 @@ import base64
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         labels=names_of(results, str), metrics=names_of(results, Value), printed=printed, results=results,
         lines=[{"model": result.model, "row": row} for result, row in rows],
         notes=footnotes(results), plots=_plots(results), tables=tables, unfolded=UNFOLDED,
+        methods=list(dict.fromkeys(table.method for table in tables if table.method)),
     )  # fmt: skip
 
 
@@ -99,6 +100,7 @@ class Table:
     """A list of items of a model, the hardest first.
 
     Attributes:
+        method: of a generator, whose items alone these are; empty for those of all.
         title, about: shown above the list; `about` names the order and the columns with one value.
         columns: headings. numbers: the headings of numbers.
     """
@@ -109,6 +111,7 @@ class Table:
     columns: list[str]
     numbers: set[str]
     lines: list[list[Cell]]
+    method: str = ""
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
@@ -121,6 +124,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
         order, about = _hardest(shown)
         found.append(_table(result.model, kind, shown, order, about, ids))
+        found.extend(_by_method(result.model, kind, shown, ids))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
             by = next((name for name in means if _is_numeric(means[name]) and name != "queries"), "queries")
@@ -147,6 +151,20 @@ def _table(model: str, kind: str, columns: Columns, order: Sequence[int], about:
     alike = "".join(f"; {name}: {text}" for name, text in constant.items())
     numbers = {_HEADS.get(name, name) for name in names if name not in pictured and _is_numeric(columns[name])}
     return Table(model, kind, f"{few}, {about}{alike}", [_HEADS.get(name, name) for name in names], numbers, lines)
+
+
+def _by_method(model: str, kind: str, columns: Columns, ids: Mapping[str, int]) -> list[Table]:
+    """A list for each method of a generator, where the items are of several."""
+    methods = list(dict.fromkeys(columns.get("method", ())))
+    if len(methods) < 2:
+        return []
+    found = []
+    for method in methods:
+        own = [k for k, name in enumerate(columns["method"]) if name == method]
+        part = {name: [values[k] for k in own] for name, values in columns.items() if name != "method"}
+        order, about = _hardest(part)
+        found.append(replace(_table(model, kind, part, order, about, ids), method=str(method)))
+    return found
 
 
 def _by_identity(queries: Columns) -> dict[str, list[Any]]:

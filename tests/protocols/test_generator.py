@@ -106,6 +106,38 @@ def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
     assert not result.notes[0].startswith("a lacks")
 
 
+def test_methods_are_set_side_by_side_place_by_place(folder: Path, metric: IDSim) -> None:
+    (folder / "out" / "b" / "cat" / "on_a_beach_1.png").unlink()
+    [result] = run(given(folder), {"tiny": metric}, PLAIN)
+    images, places = result.items["images"], result.items["side_by_side"]
+    assert len(places["subject"]) == 18
+    scores = dict(zip(images["image"], images["identity"], strict=True))
+    of = places["subject"], places["prompt"], places["seed"]
+    for k, (subject, prompt, seed) in enumerate(zip(*of, strict=True)):
+        names = {method: f"{method}/{subject}/{prompt}_{seed}.png" for method in METHODS}
+        if (subject, prompt, seed) == ("cat", "on_a_beach", "1"):
+            assert (places["by b"][k], places["by b_score"][k]) == (None, None)
+            del names["b"]
+        for method, name in names.items():
+            assert (places[f"by {method}"][k], places[f"by {method}_score"][k]) == (name, scores[name])
+        assert places["lowest"][k] == min(scores[name] for name in names.values())
+        assert places["reference"][k] == f"../refs/{subject}/0.png"
+
+    subjects = result.items["subjects"]
+    for k, (method, subject) in enumerate(zip(subjects["method"], subjects["subject"], strict=True)):
+        worst = min((v, name) for name, v in scores.items() if name.startswith(f"{method}/{subject}/"))
+        assert (subjects["worst_score"][k], subjects["worst"][k]) == worst
+
+
+def test_methods_named_like_scores_keep_their_columns(tmp_path: Path) -> None:
+    for m, method in enumerate(("a_score", "a")):
+        picture(tmp_path / "out" / method / "cat" / "x_0.png", 1, m)
+    picture(tmp_path / "refs" / "cat" / "0.png", 1, 5)
+    [result] = run(given(tmp_path), {"tiny": IDSim("tiny", device="cpu")}, PLAIN)
+    places = result.items["side_by_side"]
+    assert (places["by a"], places["by a_score'"]) == (["a/cat/x_0.png"], ["a_score/cat/x_0.png"])
+
+
 def test_p_is_of_the_first_metric_alone() -> None:
     result = Result("generator", "m", [])
     identity = {"a": {("cat", "x", "0"): 0.9}, "b": {("cat", "x", "1"): 0.5}}  # no common seed

@@ -115,6 +115,26 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "page.html"
 
 
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two methods and two models."""
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("generators")
+    photos = make_photos(root, ("mug", "vase", "lamp"))
+    for subject in ("mug", "vase"):
+        for k, photo in enumerate(sorted((photos / subject).iterdir())):
+            for method in ("lora", "adapter") if k else ("references",):
+                (root / method / subject).mkdir(parents=True, exist_ok=True)
+                shutil.copy(photo, root / method / subject / f"desk_{k}.png")
+    (root / "out").mkdir()
+    for method in ("lora", "adapter"):
+        (root / method).rename(root / "out" / method)
+    given = ["generator", "--data", str(root / "out"), "--pattern", "{method}/{subject}/{prompt}_{seed}.png"]
+    given += ["--references", str(root / "references"), "--scr", "0.5", "--device", "cpu", "--bootstrap", "20"]
+    assert eval_cli.main([*given, "--model", "hsv", "--model", "pixels", "--html", str(root / "page.html")]) == 0
+    return root / "page.html"
+
+
 def shown(page: Any, key: str = "path") -> list[str]:
     """A value of each card that is to be seen, in the order of the page."""
     return list(page.eval_on_selector_all(".card:not([hidden])", f"cards => cards.map(c => c.dataset.{key})"))
@@ -593,6 +613,28 @@ def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open,
     assert rows.count() == 20
 
 
+def test_each_method_of_a_generator_has_its_lists(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    seen = page.locator("section[data-model]:visible")
+    assert [title.split(" of ")[0] for title in seen.locator("h2").all_inner_texts()] == [
+        "images", "subjects", "side by side"
+    ]  # fmt: skip
+    places = seen.nth(2)
+    assert places.locator("th").all_inner_texts()[:3] == ["reference", "by adapter", "by lora"]
+    assert places.locator("tbody tr").first.locator("img").count() == 3
+
+    for method in ("lora", "adapter"):
+        page.select_option("#model", "pixels")
+        page.select_option("#method", method)
+        assert seen.count() == 2
+        for k, kind in enumerate(("images", "subjects")):
+            assert seen.nth(k).locator("h2").inner_text().startswith(f"{kind} by {method} of pixels")
+        pictures = seen.nth(0).locator("tbody td:first-child")
+        assert {text.split("\n")[-1].split("/")[0] for text in pictures.all_inner_texts()} == {method}
+    assert page.evaluate(DRAWN) > 0
+    assert not overflows(visit(generators, 390, 844))
+
+
 def test_the_queries_of_an_evaluation_stay_in_sight(visit: Open, evaluation: Path) -> None:
     page = visit(evaluation, 390, 844)
     assert not overflows(page)
@@ -605,11 +647,12 @@ def test_the_queries_of_an_evaluation_stay_in_sight(visit: Open, evaluation: Pat
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["scores", "evaluation"])
+@pytest.mark.parametrize("which", ["scores", "evaluation", "generators"])
 def test_pages_are_accessible(
-    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, which: str, scheme: str
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, which: str, scheme: str
 ) -> None:
-    page = visit(report[0] if which == "scores" else evaluation, color_scheme=scheme)
+    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators}
+    page = visit(paths[which], color_scheme=scheme)
     assert faults_of(page) == []
     if which == "scores":
         page.click(".open")

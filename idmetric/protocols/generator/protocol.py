@@ -42,12 +42,12 @@ from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import free
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.checks import check, groups_of, notes_on, thresholds_of
 from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.copies import agreements
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Scores, score
+from idmetric.protocols.generator.images import Images, Names, Place, Scores, score
 from idmetric.protocols.generator.layouts import LAYOUTS
 from idmetric.protocols.generator.outputs import Where, read
 
@@ -105,20 +105,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-copies", action="store_true", help="do not look for copies of references")
 
 
-def open_data(args: argparse.Namespace) -> Manifest:
-    """The manifest of the command's outputs and references."""
+def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+    """The manifest of the command's outputs and references, or of the rendered example."""
+    if args.data is None:
+        if args.out is None:
+            raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
+        return example(args.out / "example", progress=progress)
     return read(
         Where(args.data, args.pattern, args.layout, args.references, args.training, args.benchmark,
               args.on_error == "skip")
     )  # fmt: skip
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
-    if data is None:
-        if args.out is None:
-            raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
-        data = example(args.out / "example", progress=settings.progress)
     clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)
     options = Options(
         tuple(args.by),
@@ -294,12 +294,36 @@ def _keep(
     for method in images.methods:
         own: Ints = np.flatnonzero(images.method == method)
         means, counts = _means(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
+        worst = [min(own[images.subject[own] == name], key=lambda k: found.identity[k]) for name in means]
         result.keep(
-            "subjects", method=[method] * len(means), subject=list(means), identity=list(means.values()),
+            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
+            method=[method] * len(means), subject=list(means), identity=list(means.values()),
             real=[found.real.get(name) for name in means],
             images=[counts[name] for name in means],
             **{name: [mean < tau for mean in means.values()] for name, tau in limits.items()},
         )  # fmt: skip
+    if len(images.methods) > 1:
+        result.keep("side_by_side", **_side_by_side(images, found, ids))
     for method, lacking in images.missing().items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
         result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
+
+
+def _side_by_side(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
+    """The images of all methods for the same subject, prompt and seed, with their identities and a reference."""
+    at: dict[Place, dict[str, int]] = {}
+    for k, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
+        at.setdefault(place, {})[method] = k
+
+    subject, prompt, seed = zip(*at, strict=True)
+    columns: dict[str, Any] = {"reference": [ids[images.references[name][0]] for name in subject]}
+    lowest = [min(float(found.identity[k]) for k in by_method.values()) for by_method in at.values()]
+    columns |= {"lowest": lowest, "subject": subject, "prompt": prompt, "seed": seed}
+    for method in images.methods:
+        name = f"by {method}"
+        while {name, f"{name}_score"} & columns.keys():
+            name += "'"  # methods may be named a and a_score
+        own = [by_method.get(method) for by_method in at.values()]
+        columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
+        columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
+    return columns

@@ -45,12 +45,14 @@
 
   const chooser = document.getElementById("choose");
   if (chooser) {
-    const model = document.getElementById("model");
+    const wanted = [...chooser.querySelectorAll("select")];  // their ids are the names of the sections' data
     const choose = () => {
-      for (const part of document.querySelectorAll("section[data-model]")) part.hidden = part.dataset.model !== model.value;
+      for (const part of document.querySelectorAll("section[data-model]")) {
+        part.hidden = wanted.some((one) => part.dataset[one.id] !== one.value);
+      }
     };
     chooser.hidden = false;
-    model.addEventListener("change", choose);
+    for (const one of wanted) one.addEventListener("change", choose);
     choose();
   }
 
