@@ -99,6 +99,26 @@ def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) 
     page.wait_for_url("**/find-duplicates.html*")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(scheme: str, site: Path, page: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    kinds = [min((site / folder).glob("*.html")) for folder in ("api", "cli", "reports")]
+    faults = {}
+    for file in [*sorted(site.glob("*.html")), *kinds]:
+        if file.name == "404.html":  # which a server shows for any address, so that its links are absolute
+            continue
+        page.goto(file.as_uri())
+        found = axe.run(page, options={"preload": False}).response["violations"]  # no fetches of stylesheets
+        faults[file.name] = [
+            (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
+            for one in found if one["impact"] in ("serious", "critical")
+        ]  # fmt: skip
+    assert len(faults) > 40
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
 def test_the_sample_report_has_the_images_and_names_the_copy(site: Path, page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto((site / "sample-report.html").as_uri())
