@@ -34,7 +34,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import auc, average, mean
-from idmetric.protocols.common.ranked import Measure, Search, measure, remembered, score_pairs
+from idmetric.protocols.common.ranked import Measure, Search, within
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
@@ -116,11 +116,9 @@ def _measure(
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
-        scores = remembered(scorer, search.gallery)
-        found, near = measure(scores, search, measures(options.k))
+        found, near, both = within(scorer, search, measures(options.k), settings.seed)
         row: Row = {"dataset": dataset}
         row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
-        both = score_pairs(scores, search.gallery, search.identity, search.image, settings.seed)
         row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
         result.rows.append(row)
         result.keep("queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],

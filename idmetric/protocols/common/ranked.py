@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.ranking import per_query
 from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.scorers import Scorer, slices
+from idmetric.protocols.common.scorers import slices
 
-Measure = Callable[[Array, Truths], float]  # scores and relevance of one query's gallery
+# of one query's ranking: scores and relevance of the images that rank no lower than its last positive
+Measure = Callable[[Array, Truths], float]
 WRONG = 3  # images of other identities that are noted for a query
 _CELLS = 2**24  # similarities held at once (128 MB)
 PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
@@ -54,10 +54,16 @@ class Search:
 
     def positives(self) -> Ints:
         """How many positives (Q,) each query has in the gallery."""
-        found = np.zeros(len(self.queries), dtype=np.int64)
-        for part in self.blocks():
-            relevant, valid = self.truth(part)
-            found[part] = (relevant & valid).sum(1)
+        identity, image = self.identity.astype(np.int64) + 1, self.image.astype(np.int64)
+        both = identity * (1 + image.max(initial=0)) + image
+        found = _counts(identity[self.gallery], identity[self.queries])
+        found -= _counts(both[self.gallery], both[self.queries])
+        found[identity[self.queries] < 1] = 0  # two images of unknown identity do not match
+
+        for at in np.flatnonzero(np.isin(self.queries, list(self.ignored))):
+            row = self.queries[at]
+            gone = self.gallery[np.isin(self.gallery, self.ignored[int(row)])]
+            found[at] -= ((identity[gone] == identity[row]) & (image[gone] != image[row])).sum() * (identity[row] > 0)
         return found
 
     def only(self, chosen: Truths) -> Search:
@@ -78,6 +84,13 @@ class Search:
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
         return slices(len(self.queries), max(1, _CELLS // max(1, len(self.gallery))))
+
+
+def _counts(values: Ints, of: Ints) -> Ints:
+    """How often each of `of` is among the values."""
+    ordered = np.sort(values)
+    found: Ints = np.searchsorted(ordered, of, "right") - np.searchsorted(ordered, of, "left")
+    return found
 
 
 def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
@@ -144,11 +157,10 @@ class Nearest:
 
 def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
     """Measures (Q,) of each query, all of which must have a positive, and what it finds first."""
-    found, near = {name: np.empty(len(search.queries)) for name in measures}, Nearest.empty(len(search.queries))
+    found = _Found(search, measures)
     for block in _blocks(scorer, search):
-        _measure(block, measures, found)
-        _find(block, search.gallery, near)
-    return found, near
+        found.add(block, np.arange(block.part.start, block.part.stop))
+    return found.values, found.near
 
 
 @dataclass(frozen=True)
@@ -166,44 +178,43 @@ def _blocks(scorer: HasMatrix, search: Search) -> Iterator[_Block]:
         yield _Block(part, scorer.matrix(search.queries[part], search.gallery), *search.truth(part))
 
 
-def _measure(block: _Block, measures: Mapping[str, Measure], found: Mapping[str, Array]) -> None:
-    for name, one in measures.items():
-        found[name][block.part] = per_query(one, block.scores, block.relevant & block.valid, valid=block.valid)
+class _Found:
+    """Measures of queries and what they find first, filled block by block."""
 
+    def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
+        self.gallery, self.measures = search.gallery, measures
+        self.values = {name: np.empty(len(search.queries)) for name in measures}
+        self.near = Nearest.empty(len(search.queries))
 
-def _find(block: _Block, gallery: Ints, near: Nearest) -> None:
-    """Note what the queries of a block find first; of equally similar images, the first in the gallery."""
-    numbers = range(*block.part.indices(len(near.right)))
-    compared = np.where(np.isnan(block.scores), -np.inf, block.scores)  # a judge may have given no score
-    for number, scores, relevant, valid in zip(numbers, compared, block.relevant, block.valid, strict=True):
-        own, others = np.flatnonzero(relevant & valid), np.flatnonzero(valid & ~relevant)
+    def add(self, block: _Block, numbers: Ints) -> None:
+        """Fill in the queries of a block; numbers (B,) are their places in the search, -1 for rows that do not ask."""
+        compared = block.scores
+        if np.isnan(compared.sum()):  # a judge may have given no score
+            compared = np.where(np.isnan(compared), -np.inf, compared)
+        for at in np.flatnonzero(numbers >= 0):
+            number, relevant, valid = int(numbers[at]), block.relevant[at], block.valid[at]
+            own = np.flatnonzero(relevant & valid)
+            if not len(own):
+                raise ValueError(f"query {number} has no positive")
+            # nothing below the last positive changes a measure; NaN stays, for the measures to refuse
+            kept = np.flatnonzero(valid & ~(block.scores[at] < block.scores[at, own].min()))
+            for name, one in self.measures.items():
+                self.values[name][number] = one(block.scores[at, kept], relevant[kept])
+            self._note(number, compared[at], own, valid & ~relevant)
+
+    def _note(self, number: int, scores: Array, own: Ints, others: Truths) -> None:
+        """Note what a query finds first; of equally similar images, the first in the gallery."""
+        near, gallery = self.near, self.gallery
         best = own[scores[own].argmax()]
         near.right[number], near.right_score[number] = gallery[best], scores[best]
-        near.right_rank[number] = 1 + int((scores[valid] > scores[best]).sum())
-        if len(others) > WRONG:
-            least = np.partition(scores[others], -WRONG)[-WRONG]
-            others = others[scores[others] >= least]
-        first = others[np.argsort(-scores[others], kind="stable")][:WRONG]
-        near.wrong[number, : len(first)], near.wrong_score[number, : len(first)] = gallery[first], scores[first]
-
-
-class Remembered:
-    """A scorer that compares all images of a small gallery once, in advance."""
-
-    def __init__(self, scorer: Scorer, rows: Ints) -> None:
-        self._rows = np.sort(rows)
-        self._matrix = scorer.matrix(self._rows, self._rows)
-
-    def matrix(self, rows: Sequence[int] | NDArray[np.integer], columns: Sequence[int] | NDArray[np.integer]) -> Array:
-        """See `Scorer`."""
-        i, j = (np.searchsorted(self._rows, np.asarray(x)) for x in (rows, columns))
-        found: Array = self._matrix[np.ix_(i, j)]
-        return found
-
-
-def remembered(scorer: Scorer, rows: Ints) -> HasMatrix:
-    """The scorer, or for few rows one with all their similarities in memory."""
-    return Remembered(scorer, rows) if len(rows) ** 2 <= _CELLS else scorer
+        near.right_rank[number] = 1 + int((scores[own] > scores[best]).sum() + (scores[others] > scores[best]).sum())
+        left = np.where(others, scores, -np.inf)
+        for k in range(min(WRONG, int(others.sum()))):
+            first = int(left.argmax())
+            if left[first] == -np.inf:
+                break
+            near.wrong[number, k], near.wrong_score[number, k] = gallery[first], left[first]
+            left[first] = -np.inf
 
 
 @dataclass(frozen=True)
@@ -216,21 +227,29 @@ class Pairs:
     same: Truths
 
 
-def score_pairs(scorer: HasMatrix, rows: Ints, identity: Ints, image: Ints, seed: int = 0) -> Pairs:
-    """All unordered pairs of different images among rows; of more than `PAIRS` of two identities, a random sample.
+def within(
+    scorer: HasMatrix, search: Search, measures: Mapping[str, Measure], seed: int = 0
+) -> tuple[dict[str, Array], Nearest, Pairs]:
+    """`measure` of queries that are in the gallery, and all unordered pairs of the gallery's different images.
 
-    All pairs of one identity are kept, up to `OWN_PAIRS`; sampling leaves the ROC curve unbiased.
+    Each similarity is computed once. All pairs of one identity are kept, up to `OWN_PAIRS`; of more than `PAIRS` of two
+    identities, a random sample is, which leaves the ROC curve unbiased.
     """
-    whole = Search(rows, rows, identity, image)
-    counts = np.unique(owners(identity, rows), return_counts=True)[1].astype(np.int64)
+    found, rows = _Found(search, measures), search.gallery
+    whole = replace(search, queries=rows)
+    place = np.full(len(search.identity), -1)
+    place[search.queries] = np.arange(len(search.queries))
+    counts = np.unique(owners(search.identity, rows), return_counts=True)[1].astype(np.int64)
     own = int((counts**2).sum())
     shares = _shares((own - len(rows)) // 2, (len(rows) ** 2 - own) // 2)
     later = np.arange(len(rows))
-    parts = [
-        _pairs(block, whole, block.valid & (later[block.part, None] < later), shares, (seed, number))
-        for number, block in enumerate(_blocks(scorer, whole))
-    ]
-    return _joined(parts)
+    parts = []
+
+    for number, block in enumerate(_blocks(scorer, whole)):
+        found.add(block, place[rows[block.part]])
+        parts.append(_pairs(block, whole, block.valid & (later[block.part, None] < later), shares, (seed, number)))
+
+    return found.values, found.near, _joined(parts)
 
 
 def searched(
@@ -240,15 +259,14 @@ def searched(
 
     Pairs of one identity are kept up to `OWN_PAIRS`; of more than `PAIRS` of two, a random sample is.
     """
-    found, near = {name: np.empty(len(search.queries)) for name in measures}, Nearest.empty(len(search.queries))
+    found = _Found(search, measures)
     own = int(search.positives().sum())
     shares = _shares(own, len(search.queries) * len(search.gallery) - own)
     parts = []
     for number, block in enumerate(_blocks(scorer, search)):
-        _measure(block, measures, found)
-        _find(block, search.gallery, near)
+        found.add(block, np.arange(block.part.start, block.part.stop))
         parts.append(_pairs(block, search, block.valid, shares, (seed, number)))
-    return found, near, _joined(parts)
+    return found.values, found.near, _joined(parts)
 
 
 def _shares(own: int, strangers: int) -> tuple[float, float]:
@@ -258,10 +276,14 @@ def _shares(own: int, strangers: int) -> tuple[float, float]:
 
 def _pairs(block: _Block, search: Search, wanted: Truths, shares: tuple[float, float], seed: tuple[int, int]) -> Pairs:
     """The wanted pairs of a block, or by chance these shares of them."""
-    if min(shares) < 1:
-        chance = np.random.default_rng(seed).random(wanted.shape)
-        wanted = wanted & (chance < np.where(block.relevant, *shares))
-    i, j = np.nonzero(wanted)
+    rng, cells = np.random.default_rng(seed), []
+    for kind, share in zip((wanted & block.relevant, wanted & ~block.relevant), shares, strict=True):
+        if share < 1:  # of few cells, so that the others cost nothing
+            drawn = rng.choice(kind.size, rng.binomial(kind.size, share), replace=False, shuffle=False)
+            cells.append(drawn[kind.ravel()[drawn]])
+        else:
+            cells.append(np.flatnonzero(kind))
+    i, j = np.divmod(np.sort(np.concatenate(cells)), wanted.shape[1])
     return Pairs(search.queries[block.part][i], search.gallery[j], block.scores[i, j], block.relevant[i, j])
 
 

@@ -36,6 +36,7 @@ Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+_DOUBLES = 2**27  # numbers of all features that are kept in double precision (1 GiB)
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,10 @@ class VectorScorer:
         self.folder: tempfile.TemporaryDirectory[str] | None = None
         self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
-        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+        self._vectors: NDArray[np.floating] | None = None
+        if distance == "cls":
+            unit = _unit(stored.vectors(self._rows))
+            self._vectors = unit.astype(np.float64) if unit.size <= _DOUBLES else unit
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
@@ -233,7 +237,9 @@ class VectorScorer:
         if self._vectors is None:
             return _unit(self.stored.vectors(rows)).astype(np.float64)
         at = np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))
-        return self._vectors[at].astype(np.float64)
+        whole = len(at) > 0 and bool((np.diff(at) == 1).all())  # a view in place of a copy
+        found = self._vectors[at[0] : at[-1] + 1] if whole else self._vectors[at]
+        return np.asarray(found, np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
