@@ -31,6 +31,7 @@ from idmetric.protocols.common.scorers import bind
 from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.file import open_judge
 from idmetric.protocols.judges.judge import Judge, Settings
+from idmetric.protocols.judges.own_question import read_question
 from idmetric.protocols.judges.prompts import EVIDENCE, INSTANCE, AnswerError
 from idmetric.protocols.judges.redaction import redactor
 from idmetric.protocols.judges.reply import JudgeError
@@ -703,6 +704,76 @@ def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason
     with pytest.raises(JudgeError, match=reason) as caught:
         open_judge(path)
     assert str(path) in str(caught.value)
+
+
+# Questions of one's own
+
+RUBRIC = {"prompt": "Rate.", "pattern": r"Score:\s*(\d+)", "range": [0, 4]}
+FORM = {"prompt": "Rate.", "similarity": "score", "fields": {"why": "text", "score": [1, 5], "sure": ["yes", "no"]}}
+
+
+def test_a_question_of_a_file_is_asked_and_its_range_becomes_the_similarity(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib", reason="before Python 3.11")
+    form = ["prompt = '''", "Look twice.'''", "similarity = 'score'", "[fields]", "why = 'text'", "score = [1, 5]",
+            "sure = ['yes', 'no']"]  # fmt: skip
+    (tmp_path / "form.toml").write_text("\n".join(form))
+    answer = {"why": "seams", "score": 4, "sure": "yes"}
+    with serving(says({**answer, "sure": "maybe"}), says({**answer, "score": 6}), says(answer)) as server:
+        about = {"url": server.url, "model": "fake", "question": "form.toml", "pause": 0}
+        (tmp_path / "judge.json").write_text(json.dumps(about))
+        [verdict] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
+        assert server.count == 3
+        assert server.bodies[0]["messages"][0]["content"][0]["text"] == "Look twice."
+    assert (verdict.similarity, verdict.answer) == (0.75, answer)
+
+
+def test_a_pattern_takes_the_last_score_of_a_text_and_stored_answers_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "rubric.json").write_text(json.dumps(RUBRIC))
+    text = "A score such as Score: 1 would be harsh.\n### Analysis: alike.\n### Score: 3"
+    with serving(says("no number"), says("Score: 7"), says(text)) as server:
+        about = {"url": server.url, "model": "fake", "question": "rubric.json", "pause": 0, "store": "answers"}
+        (tmp_path / "judge.json").write_text(json.dumps(about))
+        [first] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
+        [again] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
+        assert server.count == 3
+    assert first.similarity == again.similarity == 0.75
+    assert again.stored
+
+
+def test_another_range_is_another_question(tmp_path: Path) -> None:
+    names = set()
+    for high in (4, 5):
+        (tmp_path / "rubric.json").write_text(json.dumps({**RUBRIC, "range": [0, high]}))
+        names.add(read_question(tmp_path / "rubric.json").name)
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([], "needs a prompt"),
+        ({**RUBRIC, "prompt": " "}, "needs a prompt"),
+        ({**RUBRIC, "scores": 1}, "unknown 'scores'"),
+        ({**RUBRIC, "fields": {}}, "either fields"),
+        ({"prompt": "x"}, "either fields"),
+        ({**RUBRIC, "pattern": "("}, "no regular expression"),
+        ({**RUBRIC, "pattern": "Score"}, "needs one group"),
+        ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
+        ({**RUBRIC, "range": None}, "range of two numbers"),
+        ({**RUBRIC, "max_tokens": 0}, "max_tokens"),
+        ({**FORM, "similarity": "mark"}, "similarity names"),
+        ({**FORM, "similarity": "why"}, "range of two numbers"),
+        ({**FORM, "fields": {"score": [0, 1], "x": 3}}, "field 'x'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_question_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(JudgeError, match=reason) as caught:
+        read_question(path)
+    assert str(path) in str(caught.value)
+    with pytest.raises(JudgeError, match=r"missing\.toml"):
+        read_question(tmp_path / "missing.toml")
 
 
 # A model on this machine

@@ -4,9 +4,10 @@
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
 `url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
-`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence"); `prices` are per million tokens
-in and out; `store` is the folder of answers (default: judge/ next to the embeddings in --out); all other names
-are fields of `judge.Settings`. The file names the environment variable that holds the key, never the key itself.
+`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence") or a file beside this one (see
+`own_question`); `prices` are per million tokens in and out; `store` is the folder of answers (default: judge/ next to
+the embeddings in --out); all other names are fields of `judge.Settings`. The file names the environment variable that
+holds the key, never the key itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 from idmetric.io import json_file
 from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.judge import Backend, Judge, Settings
-from idmetric.protocols.judges.prompts import QUESTIONS
+from idmetric.protocols.judges.own_question import read_question
+from idmetric.protocols.judges.prompts import QUESTIONS, Question
 from idmetric.protocols.judges.reply import JudgeError
 from idmetric.protocols.judges.scorer import JudgeModel
 
@@ -55,9 +57,7 @@ def open_judge(
     if unknown:
         raise JudgeError(f"{path}: unknown {unknown[0]!r}; there are {', '.join(known)}")
 
-    question = given.get("question", "evidence")
-    if question not in list(QUESTIONS):
-        raise JudgeError(f"{path}: unknown question {question!r}: choose {', '.join(QUESTIONS)}")
+    question = _question(path, given.get("question", "evidence"))
 
     try:
         settings = Settings(**_chosen(given, _SETTINGS))
@@ -70,11 +70,20 @@ def open_judge(
             from idmetric.protocols.judges.local import LocalModel
 
             backend = LocalModel(given["local"], revision=given.get("revision"), device=device, dtype=dtype)
-        return JudgeModel(Judge(backend, QUESTIONS[question], settings, store=store, prices=prices))
+        return JudgeModel(Judge(backend, question, settings, store=store, prices=prices))
     except JudgeError:
         raise
     except (TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
+
+
+def _question(path: Path, given: Any) -> Question:
+    if isinstance(given, str) and given in QUESTIONS:
+        return QUESTIONS[given]
+    if isinstance(given, str) and given.endswith((".toml", ".json")):
+        return read_question(path.parent / given)
+    names = ", ".join(QUESTIONS)
+    raise JudgeError(f"{path}: unknown question {given!r}: choose {names}, or give a .toml or .json file")
 
 
 def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -99,14 +99,19 @@ def _short(value: Any) -> str:
 # Kinds of values
 
 
-def _number(low: float, high: float) -> Kind:
+TEXT: Kind = "a text", lambda value: isinstance(value, str)
+
+
+def number(low: float, high: float) -> Kind:
+    """A number in a range."""
     return (
         f"a number from {low:g} to {high:g}",
         lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
     )
 
 
-def _one_of(*allowed: Any) -> Kind:
+def one_of(*allowed: Any) -> Kind:
+    """One of some values."""
     return f"one of {', '.join(map(json.dumps, allowed))}", lambda value: any(
         value == a and isinstance(value, bool) == isinstance(a, bool) for a in allowed
     )
@@ -147,9 +152,9 @@ could not do without it; then confidence is "low". confidence: "high", "medium" 
     fields={
         "match_cues": _TEXTS,
         "conflict_cues": _TEXTS,
-        "background_used": _one_of(True, False),
-        "confidence": _one_of("high", "medium", "low"),
-        "score": _number(0, 10),
+        "background_used": one_of(True, False),
+        "confidence": one_of("high", "medium", "low"),
+        "score": number(0, 10),
     },
     similarity=lambda answer: float(answer["score"]) / 10,  # NearID, section 0.E.11
     max_tokens=512,  # NearID, section 0.E.11: shorter budgets cut answers off
@@ -167,9 +172,9 @@ Answer with one JSON object and nothing else, no Markdown:
 same_instance: 1 = the same, 0 = another. confidence: from 0 to 1, how sure that decision is. similarity: from 0 to 1,
 how alike in identity they are, for ranking many pairs; higher = more alike.""",
     fields={
-        "same_instance": _one_of(0, 1),
-        "confidence": _number(0, 1),
-        "similarity": _number(0, 1),
+        "same_instance": one_of(0, 1),
+        "confidence": number(0, 1),
+        "similarity": number(0, 1),
     },
     similarity=lambda answer: float(answer["similarity"]),
     max_tokens=256,
