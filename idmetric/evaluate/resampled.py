@@ -69,7 +69,7 @@ def resampled_auc(
 class _Weights:
     """Multiplicities of pairs of identities (P, 2) in a sample: the product of both, or that of a single identity.
 
-    They are whole numbers, exact in float32, whose half traffic counts for millions of pairs.
+    They are whole numbers and thus exact in float32, which halves the memory traffic of millions of pairs.
     """
 
     def __init__(self, ends: NDArray[np.int64]) -> None:
