@@ -44,6 +44,6 @@ def test_every_table_of_the_papers_is_in_the_table() -> None:
         named = {int(number) for number in re.findall(r"Tables? (\d+)", text)}
         for first, end in re.findall(r"Tables (\d+) to (\d+)", text):
             named |= set(range(int(first), int(end) + 1))
-        for several in re.findall(r"Tables ((?:\d+, )+\d+)", text):
-            named |= {int(number) for number in several.split(", ")}
+        for several in re.findall(r"Tables (\d+(?:(?:, | and )\d+)+)", text):
+            named |= {int(number) for number in re.findall(r"\d+", several)}
         assert set(range(1, last + 1)) <= named, (paper, sorted(set(range(1, last + 1)) - named))
