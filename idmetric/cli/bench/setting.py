@@ -97,7 +97,7 @@ def open_model(
 
     Raises:
         CheckpointError: if it cannot be opened.
-        ValueError: for random weights of a model whose architecture is not known by name.
+        ValueError: for random weights of a model if its architecture is not known by name.
     """
     options: dict[str, Any] = {"device": device or auto_device(), "dtype": dtype}
     if not random_weights or name == "tiny":
