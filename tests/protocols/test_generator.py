@@ -184,6 +184,38 @@ def test_references_seen_in_training_are_named(folder: Path) -> None:
     assert "../refs/dog/1.png" in note
 
 
+def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, metric: IDSim) -> None:
+    for subject, count in (("cat", 2), ("dog", 1)):
+        for k in range(count):
+            picture(folder / "train" / subject / f"{k}.png", 5, 70 + k)
+    shown = folder / "train" / "dog" / "0.png"
+    (folder / "out" / "a" / "dog" / "on_a_beach_0.png").write_bytes(shown.read_bytes())
+    (folder / "train" / "cat" / "2.png").write_bytes((folder / "refs" / "cat" / "0.png").read_bytes())  # no angle to it
+    cos = cosine(metric)
+
+    def angle(a: Path, b: Path) -> float:
+        return float(np.arccos(np.clip(cos(a, b), -1, 1)))
+
+    [result] = run(given(folder, training=str(folder / "train")), {"tiny": metric}, PLAIN)
+    items, of_method = result.items["images"], []
+    for name, method, subject, found in zip(
+        *(items[k] for k in ("image", "method", "subject", "leaning")), strict=True
+    ):
+        if subject == "mug":
+            assert found is None
+            continue
+        image = folder / "out" / name
+        refs, train = (sorted((folder / part / subject).iterdir()) for part in ("refs", "train"))
+        terms = [(angle(image, r) - angle(image, t)) / angle(r, t) for r in refs for t in train
+                 if r.read_bytes() != t.read_bytes()]  # fmt: skip
+        assert found == pytest.approx(np.mean(terms), abs=1e-3)  # arccos near 1
+        of_method += [found] if method == "a" else []
+    assert values(result, method="a")["leaning"].value == pytest.approx(np.mean(of_method))
+    copied = items["leaning"][items["image"].index("a/dog/on_a_beach_0.png")]
+    assert copied == pytest.approx(1, abs=1e-3)
+    assert "leaning" not in values(run(given(folder), {"tiny": metric}, PLAIN)[0], method="a")
+
+
 def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
     for k, subject in enumerate(SUBJECTS):
         Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")

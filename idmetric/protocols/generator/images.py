@@ -19,6 +19,7 @@ from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
+_SAME = 1e-3  # radians, below which two photos count as one
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Scores:
     Attributes:
         identity: (G,) mean similarity to the references of the subject. nearest: (G,) row of the most similar one.
         real: subject -> mean similarity of its references to each other; absent for subjects with one.
+        leaning: (G,) see `_leaning`; NaN for subjects without training images; None without any, or without cosines.
         copied: (G,) highest agreement with a reference or training image; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
     """
@@ -113,6 +115,7 @@ class Scores:
     nearest: Ints
     real: Mapping[str, float]
     cells: Cells
+    leaning: Array | None = None
     copied: Array | None = None
     fidelity: Array | None = field(default=None)
 
@@ -120,19 +123,45 @@ class Scores:
 def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None) -> Scores:
     """Score images by a bound model, subject by subject."""
     identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
+    leaning = np.full(len(images.rows), np.nan) if _are_cosines(scorer) and images.training else None
     real = {}
     for name, references in images.references.items():
         own = np.flatnonzero(images.subject == name)
         if len(own):
             found = scorer.matrix(images.rows[own], references)
             identity[own], nearest[own] = found.mean(1), references[found.argmax(1)]
+            shown = images.training.get(name)
+            if leaning is not None and shown is not None:
+                between = scorer.matrix(references, shown)
+                leaning[own] = _leaning(found, scorer.matrix(images.rows[own], shown), between)
         if len(references) > 1:
             real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
-    return Scores(identity, nearest, real, _cells(images, scorer), copied, fidelity)
+    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity)
+
+
+def _are_cosines(scorer: Scorer) -> bool:
+    return isinstance(scorer, VectorScorer) and scorer.distance == "cls"
+
+
+def _leaning(references: Array, training: Array, between: Array) -> Array:
+    """How much nearer images (N,) are to what the generator was shown than to other photos of the subject.
+
+    MultiID-Bench's copy-paste score, (angle(x, r) - angle(x, t)) / angle(r, t), for a photo r that the generator has
+    not seen and a training image t: 1 at t, -1 at r; the mean over all r and t that differ.
+
+    Args:
+        references: (N, R), training: (N, T), cosines of the images. between: (R, T).
+    """
+    x_r, x_t, r_t = (np.arccos(cosines.clip(-1, 1)) for cosines in (references, training, between))
+    r, t = np.nonzero(r_t > _SAME)
+    if not len(r):
+        return np.full(len(references), np.nan)
+    found: Array = ((x_r[:, r] - x_t[:, t]) / r_t[r, t]).mean(1)
+    return found
 
 
 def _cells(images: Images, scorer: Scorer) -> Cells:
-    cosines = isinstance(scorer, VectorScorer) and scorer.distance == "cls"
+    cosines = _are_cosines(scorer)
     names: list[tuple[str, str, str]] = []
     distance, vendi, first = [], [], []
     for name, own in images.cells().items():

@@ -15,6 +15,7 @@ and seeds.
 | real | the same of real photos: mean similarity of a subject's references to each other |
 | SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
 | copies | share of images that repeat the pixels of a reference or training image |
+| leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
 | diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
 | Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
 | CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
@@ -236,6 +237,11 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     if found.copied is not None:
         row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), subject, settings)
 
+    if found.leaning is not None:
+        shown = chosen & ~np.isnan(found.leaning)
+        if shown.any():
+            row["leaning"] = intervals.mean(found.leaning[shown], images.subject[shown], settings)
+
     cells = found.cells
     inside = chosen[cells.first] if len(cells) else np.empty(0, bool)
     if inside.any():
@@ -285,6 +291,8 @@ def _keep(
     }  # fmt: skip
     if found.copied is not None:
         columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
+    if found.leaning is not None:
+        columns["leaning"] = [None if np.isnan(value) else float(value) for value in found.leaning]
     if found.fidelity is not None:
         columns["clip_t"] = [None if np.isnan(value) else float(value) for value in found.fidelity]
     for name in options.by:
