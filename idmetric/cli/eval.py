@@ -44,6 +44,10 @@ PROTOCOLS = {
         "idmetric.protocols.visme_table1_mveb.protocol",
         "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)",
     ),
+    "mmeb": (
+        "idmetric.protocols.visme_table1_mmeb.protocol",
+        "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)",
+    ),
     "sensitivity": (
         "idmetric.protocols.idsim_fig6_sensitivity.protocol",
         "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",

@@ -35,6 +35,7 @@ from idmetric.store.store import Store
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 _SHOWN = 20  # unreadable images that an error lists
+_TEXT = "text"  # key of a row without an image, before that of its words
 
 
 # Models
@@ -49,8 +50,11 @@ class VectorModel(Protocol):
     def signature(self) -> dict[str, str]:
         """Everything that its embeddings depend on."""
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
-        """Turn an image into the model's input, in a thread; ImageReadError if that is impossible."""
+    def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
+        """Turn an image into the model's input, in a thread; ImageReadError if that is impossible.
+
+        Models that read words also get texts without an image, as None.
+        """
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
         """Embed a batch of inputs from `prepare`."""
@@ -74,8 +78,10 @@ class EmbedderModel:
             "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
         }  # fmt: skip
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Any:
+    def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
         """See `VectorModel`."""
+        if image is None:
+            return None, None, words
         return *self.metric.load_image(image, mask, outside), words
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
@@ -168,7 +174,7 @@ def embed(
         store: folder that keeps the embeddings; None: a temporary one.
         patches: keep patch tokens too; they stay on disk and are read on demand.
         words: row -> the text of its image, including the instruction, for models that read text; other rows get the
-            model's default.
+            model's default. A row without an image is its text alone.
         batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
         progress: called with (images done, images to do), counting images that some model has not embedded yet.
 
@@ -194,7 +200,8 @@ def _embed(
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
 
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        content, problems = _content(manifest, chosen, look, pool)
+        readers = all(model.reads_words for model in models.values())
+        content, problems = _content(manifest, chosen, look, pool, words if readers else {})
         if problems and not skip:
             raise UnreadableError(manifest, problems)
         keys = {name: _with_words(content, words if model.reads_words else {}) for name, model in models.items()}
@@ -226,12 +233,15 @@ def embed_rows(
     rows: Rows | None = None,
     *,
     store: Path | None = None,
+    words: Mapping[int, str] | None = None,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Embedded:
     """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as for `embed`."""
     models = {model.label: EmbedderModel(model)}
-    stored, problems = _embed(manifest, models, rows, store, False, _WHOLE, {}, batch_size, None, progress, True)
+    stored, problems = _embed(
+        manifest, models, rows, store, False, _WHOLE, words or {}, batch_size, None, progress, True
+    )  # fmt: skip
     given = range(len(manifest)) if rows is None else map(int, rows)
     wanted = [row for row in given if row not in problems]
     found = stored[model.label].vectors(wanted)
@@ -249,21 +259,24 @@ def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: Thre
     Raises:
         UnreadableError: naming all files that are missing.
     """
-    keys, problems = _content(manifest, rows, look, pool)
+    keys, problems = _content(manifest, rows, look, pool, {})
     if problems:
         raise UnreadableError(manifest, problems)
     return keys
 
 
 def _content(
-    manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor
+    manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor, words: Mapping[int, str]
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """The keys of the rows, and row -> reason of the rows without one."""
+    """The keys of the rows, and row -> reason of the rows without one; rows without an image need words."""
     sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
+    alone = {row for row, (image, _) in sources.items() if image is None}
+    for row in alone:
+        del sources[row]
     different = list(dict.fromkeys(sources.values()))
     found = dict(zip(different, pool.map(lambda pair: _key(pair, look.masked), different), strict=True))
-    keys: dict[int, str] = {}
-    problems: dict[int, str] = {}
+    keys = {row: _TEXT for row in sorted(alone) if words.get(row)}
+    problems = dict.fromkeys(alone - keys.keys(), "a text without an image, which needs models that read text")
     for row, pair in sources.items():
         (problems if isinstance(found[pair], Exception) else keys)[row] = str(found[pair])
     return keys, problems
@@ -350,6 +363,8 @@ class _Work:
     def _read(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         """The row's image as the input of each of these models."""
         source, mask = self.manifest.source(row), self.look.mask_of(self.manifest, row)
+        if source is None:
+            return {name: self.models[name].prepare(None, None, self.look.outside, self.words[row]) for name in names}
         decoded: dict[Any, Image.Image] = {}
         found = {}
         for name in names:
@@ -383,7 +398,8 @@ class _Work:
         finite = embedding.finite()
         usable = finite & embedding.cls.any(1)
         for k in (~usable).nonzero().flatten().tolist():
-            source = describe(self.manifest.source(rows[k]))
+            given = self.manifest.source(rows[k])
+            source = "a text" if given is None else describe(given)
             why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"], name)
             self.problems[rows[k]] = f"{source}: {why}"
         good = usable.nonzero().flatten()

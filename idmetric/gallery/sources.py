@@ -169,6 +169,8 @@ def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | Non
     def reader(column: str) -> Callable[[], bytes]:
         def read() -> bytes:
             source = manifest.source(row, column)
+            if source is None and column == "path":
+                raise OSError("the row is a text without an image")
             return source if isinstance(source, bytes) else content(source or "")
 
         return read
@@ -177,5 +179,5 @@ def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | Non
     kept = tuple(str(manifest.root / file) for file in files if file is not None)
     in_table = manifest.table["image_bytes"][row].as_py() is not None
     has_mask = masked and not (manifest.table["mask"][row].as_py() is manifest.table["mask_bytes"][row].as_py() is None)
-    place = f"{path}#{name}" if in_table else kept[0]
+    place = f"{path}#{name}" if in_table or not kept else kept[0]
     return Entry(name, place, kept, reader("path"), reader("mask") if has_mask else None, identity)

@@ -169,7 +169,7 @@ class VisIDEmbed(Embedder):
 
     def embed(
         self,
-        images: Images | None = None,
+        images: Images | Sequence[ImageLike | None] | None = None,
         *,
         texts: str | Sequence[str] | None = None,
         task: str | None = None,
@@ -185,10 +185,10 @@ class VisIDEmbed(Embedder):
         """Embed images, texts, or pairs of both, in batches, without building a graph.
 
         Args:
-            images: as for `Embedder.embed`; None for texts alone.
+            images: as for `Embedder.embed`; None for texts alone, also within a list of images.
             texts: a text for each image (a caption, an edit), or one for all.
             task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
-            instruction: its words instead; "" for none. Default: the settings'.
+            instruction: its words instead; "" for none. Default: the settings', which differ for texts alone.
             batch_size, masks, mask_id, outside, patches, workers, progress: as for `Embedder.embed`.
 
         Raises:
@@ -197,20 +197,18 @@ class VisIDEmbed(Embedder):
         """
         with torch.no_grad():
             return self._embed_items(
-                images, texts, self._instruction(task, instruction, images is None), batch_size,
-                labelled(masks, mask_id), outside, patches, progress, workers,
+                images, texts, self._instruction(task, instruction), batch_size, labelled(masks, mask_id), outside,
+                patches, progress, workers,
             )  # fmt: skip
 
-    def _instruction(self, task: str | None, instruction: str | None, text_only: bool) -> str:
+    def _instruction(self, task: str | None, instruction: str | None) -> str | None:
         if task is not None and instruction is not None:
             raise ValueError("give a task or an instruction, not both")
         if task is not None:
             if task not in TASKS:
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
             return TASKS[task]
-        if instruction is not None:
-            return instruction
-        return self.settings.text_instruction if text_only else self.settings.instruction
+        return instruction
 
     def _embed(
         self,
@@ -222,14 +220,13 @@ class VisIDEmbed(Embedder):
         progress: Callable[[int, int], None] | None = None,
         workers: int = 0,
     ) -> Embedding:
-        words = self.settings.instruction
-        return self._embed_items(images, None, words, batch_size, masks, outside, patches, progress, workers)
+        return self._embed_items(images, None, None, batch_size, masks, outside, patches, progress, workers)
 
     def _embed_items(
         self,
-        images: Images | None,
+        images: Images | Sequence[ImageLike | None] | None,
         texts: str | Sequence[str] | None,
-        instruction: str,
+        instruction: str | None,
         batch_size: int,
         masks: Masks,
         outside: Outside,
@@ -238,7 +235,7 @@ class VisIDEmbed(Embedder):
         workers: int,
     ) -> Embedding:
         written = [texts] if isinstance(texts, str) else list(texts or [])
-        singles: list[ImageLike | None] = list(split_images(images)) if images is not None else [None] * len(written)
+        singles: list[ImageLike | None] = _singles(images) if images is not None else [None] * len(written)
         if not singles:
             raise ValueError("nothing to embed: give images, texts, or both")
         if not written or len(written) == 1:
@@ -248,7 +245,9 @@ class VisIDEmbed(Embedder):
         if images is None and masks is not None:
             raise ValueError("masks were given without images")
         covers = split_masks(masks, singles)
-        words = [self.settings.joiner.join(x for x in (instruction, text) if x) for text in written]
+        asked = [self._default(image) if instruction is None else instruction for image in singles]
+        words = [self.settings.joiner.join(x for x in pair if x) for pair in zip(asked, written, strict=True)]
+        patches = patches and all(image is not None for image in singles)  # a text alone has none
 
         Items = tuple[list[tuple[Tensor | None, Tensor | None]], list[str]]
 
@@ -265,6 +264,9 @@ class VisIDEmbed(Embedder):
 
         check = partial(self._check, singles)
         return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check, names_of(singles))
+
+    def _default(self, image: ImageLike | None) -> str:
+        return self.settings.text_instruction if image is None else self.settings.instruction
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -365,6 +367,16 @@ class VisIDEmbed(Embedder):
             path.write_text(json.dumps(processor), encoding="utf-8")
         with replacing(target / SETTINGS) as path:
             path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _singles(images: Images | Sequence[ImageLike | None]) -> list[ImageLike | None]:
+    """One flat list of single images, with None where a list has a text without an image."""
+    if not isinstance(images, list | tuple) or all(one is not None for one in images):
+        return list(split_images(images))  # type: ignore[arg-type]  # no None is among them
+    found: list[ImageLike | None] = []
+    for one in images:
+        found += [None] if one is None else split_images(one)
+    return found
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class VisIDConfig:
         text_instruction: the same for texts alone.
         min_pixels, max_pixels: an image is scaled, keeping its shape, to lie between; sides are multiples of 28.
         max_length: tokens, image included; longer texts are cut, with a warning.
-        separator: between image and words; default a space for vlm2vec, nothing for chat. VLM2Vec itself uses a line
-            break in its evaluation.
+        separator: between image and words; default a space for vlm2vec, nothing for chat. Words that begin with a line
+            break, as MMEB's do, follow the image without it.
         joiner: between instruction and text.
         suffix: after the words, where there are any. VLM2Vec's evaluation ends queries with a line break.
         system: the system's words of the chat template.

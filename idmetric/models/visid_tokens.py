@@ -27,7 +27,8 @@ def prompt_tokens(words: str, grid: tuple[int, int] | None, settings: VisIDConfi
         separator = settings.separator
         if separator is None:
             separator = " " if settings.prompt_style == "vlm2vec" else ""
-        prompt += image.replace(IMAGE, IMAGE * (grid[0] * grid[1])) + (separator if words else "")
+        apart = bool(words) and not words.startswith("\n")  # MMEB's texts bring their own line break
+        prompt += image.replace(IMAGE, IMAGE * (grid[0] * grid[1])) + (separator if apart else "")
     prompt += words.strip(" ") + (settings.suffix if words else "") + after
     ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     if not ids:

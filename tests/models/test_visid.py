@@ -209,6 +209,38 @@ def test_an_image_is_at_distance_zero_from_itself_and_queries_differ(metric: Vis
     assert metric.embed(texts=["one", "two"]).cls.shape == (2, 32)
 
 
+def test_a_list_may_hold_images_texts_and_both(folder: Path) -> None:
+    config = replace(SMALL, instruction="Look", text_instruction="Read")
+    metric = VisIDEmbed(folder, config=config, device="cpu", dtype=torch.float32)
+    image, other = photo(60, 80), photo(30, 90)
+    items: list[tuple[Any, str]] = [(image, ""), (None, "the cat"), (other, "the dog"), (None, "an ink")]
+    images, texts = (list(part) for part in zip(*items, strict=True))
+    for size in (1, 3):
+        found = metric.embed(images, texts=texts, batch_size=size)
+        assert found.patches is None  # a text has none
+        for row, (shown, said) in zip(found.cls, items, strict=True):
+            alone = metric.embed(shown, texts=said or None, patches=False).cls[0]
+            words = " ".join(x for x in ("Read" if shown is None else "Look", said) if x)
+            plain = metric.embed(shown, texts=words, instruction="", patches=False).cls[0]
+            assert torch.allclose(row, alone, atol=1e-5)
+            assert torch.allclose(row, plain, atol=1e-5)
+    asked = metric.embed([image, None], texts="the cat", task="recognition").cls
+    assert torch.allclose(
+        asked[1], metric.embed(texts=f"{TASKS['recognition']} the cat", instruction="").cls[0], atol=1e-5
+    )
+    with pytest.raises(ValueError, match="without image and without words"):
+        VisIDEmbed(folder, config=SMALL, device="cpu").embed([image, None])
+
+
+def test_words_that_begin_with_a_line_break_follow_the_image_at_once(folder: Path, metric: VisIDEmbed) -> None:
+    def tokens(words: str) -> list[int]:
+        return prompt_tokens(words, (1, 1), metric.settings, metric.tokenizer)
+
+    whole = metric.tokenizer("<|image_pad|>\nan ink\n", add_special_tokens=False)["input_ids"]
+    assert tokens("\nan ink\n") == whole
+    assert tokens("an ink") == metric.tokenizer("<|image_pad|> an ink", add_special_tokens=False)["input_ids"]
+
+
 def test_gradients_reach_the_pixels(metric: VisIDEmbed) -> None:
     target = metric.embed(photo(56, 84, 6))
     pixels = torch.rand(1, 3, 50, 80, requires_grad=True)

@@ -2,12 +2,14 @@
 
   negatives  each anchor with the nearest images of other identities, in a model's space, within its split
   pairs      images with the same text and different identities, nearest in a model's space (VisME, 4.1)
+  queries    each query with targets of other queries that a model ranks high, but not first (VisME, 4.2.1; B3)
   triplets   real, context-edit and identity-edit triplets in a ratio (ID-Sim, A.1, A.2 and Table 6)
 
 examples:
   idmetric data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
   idmetric data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
   idmetric data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
+  idmetric data mine queries mmeb.parquet -o mined.parquet --model HugC/VisME-Qwen25VL-3B --skip 70
   idmetric data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
   idmetric data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
 
@@ -52,6 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(pairs, required=True)
     _add_search(pairs)
     pairs.add_argument("--limit", type=positive, metavar="N", help="keep the N closest pairs")
+    queries = modes.add_parser("queries", help="targets of other queries, from a window of the ranking")
+    add_input(queries)
+    _add_model(queries, required=True)
+    queries.add_argument("--k", type=positive, default=5, metavar="N", help="negatives of each query (default: 5)")
+    queries.add_argument("--skip", type=natural, default=30, metavar="N",
+                         help="pass over the first N, which may be right as well (default: 30)")  # fmt: skip
+    queries.add_argument("--depth", type=positive, default=100, metavar="N",
+                         help="draw from the next N (default: 100)")  # fmt: skip
+    queries.add_argument("--seed", type=natural, default=0, help="seed of the draw")
     triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
     triplets.add_argument("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
     triplets.add_argument("--context", type=Path, help="originals and context-edits (default: the manifest)")
@@ -64,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                           help="at most N triplets of an instance in each of the three (default: 1)")  # fmt: skip
     triplets.add_argument("--seed", type=natural, default=0)
     _add_model(triplets, required=False)
-    for mode in (negatives, pairs, triplets):
+    for mode in (negatives, pairs, queries, triplets):
         add_on_error(mode)
         add_output(mode)
 
@@ -90,7 +101,32 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the mode; returns the exit status."""
     check_output(args.out, args.dry_run)
-    return _triplets(args) if args.mode == "triplets" else _mine(args)
+    modes = {"triplets": _triplets, "queries": _queries}
+    return modes.get(args.mode, _mine)(args)
+
+
+def _queries(args: argparse.Namespace) -> int:
+    from idmetric.data.curate.queries import query_negatives, query_rows
+    from idmetric.data.manifest.table import read
+
+    manifest = read(args.manifest)
+    rows = query_rows(manifest)
+    if not len(rows):
+        raise ValueError(f"{args.manifest}: nothing to mine: it has no rows of slot query and positive")
+    if args.dry_run:
+        print(f"would embed at most {len(rows)} images and texts with {args.model}, and write {args.out}")
+        return 0
+    text = manifest.column("text")
+    vectors, skipped = _embed(manifest, rows, args, {row: text[row] for row in rows.tolist() if text[row]})
+    with Progress("queries", not args.quiet, verb="searched") as progress:
+        found = query_negatives(
+            manifest, vectors, args.k, skip=args.skip, depth=args.depth, seed=args.seed, progress=progress
+        )
+    if not len(found.manifest):
+        raise ValueError(f"no negatives: no data set has more than {args.skip} different targets: lower --skip")
+    print(f"{len(found.manifest)} negatives; {len(found.without)} queries found none")
+    save(found.manifest, args)
+    return 4 if skipped else 0
 
 
 def _mine(args: argparse.Namespace) -> int:
@@ -137,7 +173,7 @@ def _mine(args: argparse.Namespace) -> int:
 
 
 def _embed(
-    manifest: Manifest, rows: NDArray[np.integer] | None, args: argparse.Namespace
+    manifest: Manifest, rows: NDArray[np.integer] | None, args: argparse.Namespace, words: dict[int, str] | None = None
 ) -> tuple[NDArray[np.float32], bool]:
     """Return embeddings of the rows, and whether images were skipped."""
     from idmetric.data.embed import embed_rows
@@ -146,7 +182,9 @@ def _embed(
     model = load(args.model, device=args.device)
     store = args.embeddings or args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
-        found = embed_rows(manifest, model, rows, store=store, batch_size=args.batch_size, progress=progress)
+        found = embed_rows(
+            manifest, model, rows, store=store, words=words, batch_size=args.batch_size, progress=progress
+        )
     if found.problems:
         names = manifest.column("id")
         take_out({names[r]: reason for r, reason in found.problems.items()}, args.on_error)

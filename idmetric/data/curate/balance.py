@@ -125,7 +125,9 @@ def distinct(manifest: Manifest) -> Manifest:
     names, identities = manifest.column("id"), manifest.column("identity")
     for k, (name, identity) in enumerate(zip(names, identities, strict=True)):
         source = manifest.source(k)
-        image = blake2b(source).digest() if isinstance(source, bytes) else source
+        image: Hashable = blake2b(source).digest() if isinstance(source, bytes) else source
+        if source is None:  # a text without an image
+            image = k
         same[name] = first.setdefault((identity, image), name)
         keep.append(same[name] == name)
     parents = [same.get(p, p) for p in manifest.column("parent")]

@@ -85,5 +85,15 @@ KINDS = {
         local=True,
     ),
     "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
+    "mmeb": Kind(
+        "mmeb",
+        "MMEB: queries and targets of images, texts or both, to train or to evaluate",
+        {
+            "image_dir": "folder that the tables' image paths start from (default: the source's)",
+            "most": "training rows of a subset to stop after (default: 50000; 0 keeps all)",
+            "targets": "b3: with B3's instructions before classes, answers and captions (default: plain)",
+            "variant": "training tables to use, original or diverse_instruction (default: original)",
+        },
+    ),
     "table": Kind("table", "any Parquet, Arrow, CSV or JSON lines; columns named by --map"),
 }

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, TYPES, Row
+from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, TEXT_SLOTS, TYPES, Row
 from idmetric.data.manifest.values import (
     ManifestError,
     as_array,
@@ -130,8 +130,10 @@ def _check_identities(table: pa.Table, name: str) -> None:
 
 def _check_images(table: pa.Table, name: str) -> None:
     path = _given(table, "path")
+    alone = np.array([slot in TEXT_SLOTS for slot in _values(table, "slot")], dtype=bool) & _given(table, "text")
+    wrong = (path == _given(table, "image_bytes")) & (path | ~alone)
     _refuse(
-        path == _given(table, "image_bytes"), "path", name,
+        wrong, "path", name,
         lambda row: "path and image_bytes are both given" if path[row] else "no image: neither path nor image_bytes",
     )  # fmt: skip
     for column in ("mask", "part_mask"):
@@ -174,10 +176,11 @@ def _with_ids(table: pa.Table, name: str) -> pa.Table:
     """The table with an id for every row, made of group, slot and path (or the hash of the bytes) where it is empty."""
     ids = _values(table, "id")
     if not all(ids):
-        path, group, slot = (_values(table, column) for column in ("path", "group", "slot"))
+        path, group, slot, text = (_values(table, column) for column in ("path", "group", "slot", "text"))
         for i in range(len(table)):
             if not ids[i]:
-                image = path[i] or hashlib.sha256(table["image_bytes"][i].as_py()).hexdigest()[:16]
+                content = table["image_bytes"][i].as_py()
+                image = path[i] or hashlib.sha256(text[i].encode() if content is None else content).hexdigest()[:16]
                 ids[i] = image if group[i] is None else f"{group[i]}/{slot[i]}/{image}"
         table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
 

@@ -9,17 +9,19 @@ from typing import Any
 import pyarrow as pa
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
+TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
 SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One image of a manifest. Empty values are None.
+    """One image of a manifest, or one text of a multimodal search. Empty values are None.
 
     Attributes:
         identity: name of the identity, equal exactly for images of the same subject in all datasets of the manifest;
             empty if it is unknown or the image shows no subject (a background).
         path, image_bytes: the image, either as a file, relative to the manifest's folder, or as its encoded bytes.
+            Rows with a text in one of the slots `TEXT_SLOTS` may lack it: a caption as query, an answer as target.
         id: unique name of the row; by default made of group, slot and path (or a hash of the bytes).
         dataset: origin of the image.
         split: such as train, val, test.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.check import Fault
 from idmetric.data.manifest.lineage import VIEW_ROLES
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.manifest.values import first_few
@@ -28,7 +28,7 @@ class Summary:
         rows: number of rows.
         images: number of different files and bytes.
         identities: number of identities.
-        unnamed: number of rows without an identity.
+        unnamed: number of rows without an identity. texts: number of rows that are texts without an image.
         per_identity: smallest, median and largest number of images of an identity; None without identities.
         masks, part_masks: number of rows that have them.
         embedded: number of images stored as bytes.
@@ -43,6 +43,7 @@ class Summary:
     images: int
     identities: int
     unnamed: int
+    texts: int
     per_identity: tuple[int, float, int] | None
     masks: int
     part_masks: int
@@ -68,6 +69,7 @@ def summarize(manifest: Manifest) -> Summary:
     """The statistics of a manifest."""
     identity = manifest.column("identity")
     keys = image_keys(manifest)
+    held = has_image(manifest)
     owned = _images_of(manifest, keys)
     sizes = [len(images) for images in owned.values()]
     scores = [s for s in manifest.column("oracle") if s is not None]
@@ -75,9 +77,10 @@ def summarize(manifest: Manifest) -> Summary:
 
     return Summary(
         rows=len(manifest),
-        images=len(set(keys)),
+        images=len({key for key, has in zip(keys, held, strict=True) if has}),
         identities=len(owned),
         unnamed=identity.count(None),
+        texts=int((~held).sum()),
         per_identity=(min(sizes), float(median(sizes)), max(sizes)) if sizes else None,
         masks=int(_has(manifest, "mask").sum()),
         part_masks=int(_has(manifest, "part_mask").sum()),
@@ -124,8 +127,8 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
     if s.per_identity:
         low, middle, high = s.per_identity
         lines.append(f"images per identity: {low} to {high}, median {middle:g}")
-    extra = {"without identity": s.unnamed, "with mask": s.masks, "with part mask": s.part_masks,
-             "held as bytes": s.embedded, "made from another": s.parents}  # fmt: skip
+    extra = {"without identity": s.unnamed, "of text alone": s.texts, "with mask": s.masks,
+             "with part mask": s.part_masks, "held as bytes": s.embedded, "made from another": s.parents}  # fmt: skip
     lines += [f"rows {what}: {n}" for what, n in extra.items() if n]
     if s.groups:
         lines.append(f"groups: {s.groups}")

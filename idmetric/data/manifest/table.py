@@ -148,11 +148,14 @@ class Manifest:
         """The image of a row, RGB.
 
         Raises:
-            idmetric.ImageReadError: naming the file, if it cannot be read.
+            idmetric.ImageReadError: naming the file, if it cannot be read, or the row, if it is a text alone.
         """
-        from idmetric.images.read import read_image
+        from idmetric.images.read import ImageReadError, read_image
 
-        return read_image(cast("str | bytes", self.source(index)))
+        source = self.source(index)
+        if source is None:
+            raise ImageReadError(f"row {index + 1}", "it is a text without an image")
+        return read_image(source)
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
         """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it is empty."""

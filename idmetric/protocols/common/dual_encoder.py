@@ -4,7 +4,8 @@
 
 VisME's adaptation of dual encoders (section 5.2): text is dropped, but for Identity Editing, where "the final
 representation" is the average "of the corresponding visual and text embeddings". Here both are scaled to unit length
-first, which the paper does not mention; the longer one would dominate a plain mean.
+first, which the paper does not mention; the longer one would dominate a plain mean. In MMEB, images, texts and both
+together are embedded alike; the paper takes its numbers of dual encoders there from VLM2Vec.
 """
 
 from __future__ import annotations
@@ -91,28 +92,47 @@ class DualEncoder:
             "idmetric": __version__, "weights": weights_digest(self.model)[:16],
         }  # fmt: skip
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> tuple[Tensor, str | None]:
+    def prepare(
+        self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None
+    ) -> tuple[Tensor | None, str | None]:
         """See `VectorModel`; pixels as the model's own processor makes them."""
+        if image is None:
+            return None, words
         shown = read_image(cut_out(image, mask, outside)[0]) if mask is not None else image
         pixels: Tensor = self.processor(images=shown, return_tensors="pt")["pixel_values"][0]
         return pixels, words
 
-    def embed(self, prepared: Sequence[tuple[Tensor, str | None]], patches: bool) -> Embedding:
-        """See `VectorModel`; unit vectors, or with words the mean of two."""
-        pixels, words = zip(*prepared, strict=True)
-        with torch.no_grad():
-            stacked = torch.stack(pixels).to(self.device, self.model.dtype)
-            vectors = F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
-            spoken = [k for k, text in enumerate(words) if text]
-            if spoken:
-                vectors[spoken] = (vectors[spoken] + self.texts([words[k] for k in spoken])) / 2
+    def embed(self, prepared: Sequence[tuple[Tensor | None, str | None]], patches: bool) -> Embedding:
+        """See `VectorModel`; unit vectors of images or texts, or of both the mean of two."""
+        seen = [k for k, (pixels, _) in enumerate(prepared) if pixels is not None]
+        spoken = [k for k, (_, words) in enumerate(prepared) if words]
+        parts = []
+        if seen:
+            parts.append((seen, self.images([pixels for pixels, _ in prepared if pixels is not None])))
+        if spoken:
+            parts.append((spoken, self.texts([words for _, words in prepared if words])))
+
+        vectors = parts[0][1].new_zeros(len(prepared), parts[0][1].shape[1])
+        for rows, found in parts:
+            vectors[rows] += found
+        vectors[sorted(set(seen) & set(spoken))] /= 2
         return Embedding(vectors, model=f"DualEncoder:{self.name}")
+
+    def images(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Unit vectors (I, D) of images from `prepare`."""
+        stacked = torch.stack(list(pixels)).to(self.device, self.model.dtype)
+        with torch.no_grad():
+            return F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
 
     def texts(self, words: Sequence[str]) -> Tensor:
         """Unit vectors (T, D) of texts."""
         # SigLIP was trained on texts padded to its length; CLIP finds the end of a text itself
         inputs = self.tokenizer(
-            list(words), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
+            [text.strip() for text in words],
+            padding="max_length",
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
         )
         known = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask") if name in inputs}
         if self.model.config.model_type == "siglip":

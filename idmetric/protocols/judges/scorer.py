@@ -62,7 +62,8 @@ class JudgeScorer:
             ImageReadError: naming an image or mask that cannot be read, or a row without a mask.
         """
         source = self.manifest.source(row)
-        assert source is not None  # a manifest's rule
+        if source is None:
+            raise ImageReadError(f"row {row + 1}", "it is a text without an image")
         if not self.look.masked:
             return read_image(source)
 

@@ -10,6 +10,8 @@ Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names
 | with x_target, e.g. questions | the image, with its text | the text x_target alone |
 | without identity and group, with text: captions | the image | its text alone (or the other way round) |
 
+A query in a group, and each of its targets and negatives, is an image, a text, or both.
+
 Groups designate hard negatives: rows of slot negative (or candidates of label 0 or less) for their query or anchor, and
 the pairs of `idmetric data mine pairs` for each other. Distractors and identity-edits are hard negatives of their
 parent. Rows of groups with an x_source are copies of that row.
@@ -25,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from idmetric.data.manifest.same_image import has_image
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.train.visme.plan import Data, Pool, Rows
@@ -75,7 +78,7 @@ def prepare(
     hard, start = _ragged(found.hard, len(manifest))
     wording = Wording(
         settings or VisIDConfig(), found.kind, table.text, table.answer, table.role, table.parent,
-        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], captions,
+        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], captions, table.alone,
     )  # fmt: skip
     return Prepared(Data(pools, table.shown, hard, start, table.digest(manifest)), wording, tuple(found.notes()))
 
@@ -87,6 +90,7 @@ class _Table:
         self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
         self.group, self.slot, self.label = (manifest.column(c) for c in ("group", "slot", "label"))
         self.path = manifest.column("path")
+        self.alone = frozenset(np.flatnonzero(~has_image(manifest)).tolist())
         self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
         self.usable = [s in splits or (s or "").casefold() in splits for s in manifest.column("split")]
         self.answer, sources = (_column(manifest, name) for name in ("x_target", "x_source"))
@@ -106,7 +110,11 @@ class _Table:
         return found.hexdigest()
 
     def _shown(self, manifest: Manifest) -> Rows:
-        """A number for each identity; an image without one shows the identity of a row with its path, or itself."""
+        """A number for each identity; an image without one shows the identity of a row with its path, or itself.
+
+        Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
+        match of a query" (section 4.2.1) is a matter of the loss (option `same`).
+        """
         known = {p: i for p, i in zip(self.path, self.identity, strict=True) if p is not None and i is not None}
         number: dict[tuple[str, str], int] = {}
         out = np.zeros(len(manifest), np.int64)
@@ -116,6 +124,8 @@ class _Table:
                 key = ("identity", identity)
             elif path is not None:
                 key = ("path", path)
+            elif row in self.alone:
+                key = ("text", str(row))
             else:
                 key = ("bytes", hashlib.sha1(manifest.source(row)).hexdigest())  # type: ignore[arg-type]  # no path
             out[row] = number.setdefault(key, len(number))

@@ -95,12 +95,20 @@ class Loader:
         if self.same != "none":
             texts: dict[tuple[bool, str], int] = {}
             for place, sides in enumerate(pairs):
-                # one of a sample's sides at most is a text alone
+                # of two texts alone, the target's counts
                 for side, item in enumerate(sides):
                     if item.row is None:
-                        text = (bool(side), " ".join(item.words.casefold().split()))
-                        codes[place] = len(self.data.shown) + texts.setdefault(text, len(texts))
+                        codes[place] = len(self.data.shown) + texts.setdefault(_key(side, item), len(texts))
+            for place, row in enumerate(hard.tolist()):
+                if row in self.wording.alone:
+                    key = _key(1, self.wording.candidate(row))
+                    negative[place] = len(self.data.shown) + texts.setdefault(key, len(texts))
         return codes, negative
+
+
+def _key(side: int, item: Item) -> tuple[bool, str]:
+    """A text alone, as query (0) or candidate (1), in whatever case and spacing."""
+    return bool(side), " ".join(item.words.casefold().split())
 
 
 def precision_at_1(
@@ -141,9 +149,11 @@ def _rate(
     others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
     query = _embed(model, pictures, [q for q, _ in pairs], chunk)
     found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
-    equal = np.array([[_same_text(a, b) for b in pairs] for a in pairs])
+    equal = np.array([
+        [*(_same_text(a, b) for b in pairs), *(b.row is None and a[1] == b for b in others)] for a in pairs
+    ])  # fmt: skip
     np.fill_diagonal(equal, False)
-    found[:, : len(pairs)][torch.from_numpy(equal)] = -torch.inf  # to find the same text is correct
+    found[torch.from_numpy(equal)] = -torch.inf  # to find the same text is correct
     best = found.diagonal().clone()
     found.fill_diagonal_(-torch.inf)
     return float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0

@@ -45,6 +45,7 @@ class Wording:
         query: rows that are queries of groups; their text is the instruction.
         asks: the instruction (N,) of queries without their own.
         captions: the side of a caption's image; "both" alternates.
+        alone: rows of groups that are texts without an image; they bring their own instruction, if any.
     """
 
     settings: VisIDConfig
@@ -56,6 +57,7 @@ class Wording:
     query: frozenset[int]
     asks: Sequence[str]
     captions: Captions = "image-to-text"
+    alone: frozenset[int] = frozenset()
 
     def pairs(self, query: Rows, target: Rows, first: int = 0) -> list[tuple[Item, Item]]:
         """Queries and targets of samples, which take turns from `first` on."""
@@ -73,11 +75,15 @@ class Wording:
             return Item(query, text), self._alone(self.answer[query] or "")
         if kind == Kind.EDIT and self.parent[target] == query:
             return Item(query, self._join(TASKS["editing"], self.text[target] or "")), self.candidate(target)
+        if query in self.alone:
+            return Item(None, text), self.candidate(target)
         own = text if query in self.query or self.role[query] == "real" else ""
         return Item(query, own or self.asks[query]), self.candidate(target)
 
     def candidate(self, row: int) -> Item:
-        """A candidate image, with the text of a group's positive or candidate."""
+        """A candidate image, with the text of a group's positive or candidate, or such a text alone."""
+        if row in self.alone:
+            return Item(None, self.text[row] or "")
         words = (self.text[row] or "") if self.kind[row] == Kind.QUERY and row not in self.query else ""
         return Item(row, words or self.settings.instruction)
 

@@ -1,0 +1,222 @@
+"""MMEB of VLM2Vec: queries and targets that are images, texts or both (VisME, section 5.1).
+
+    idmetric data import mmeb MMEB-train/ -o mmeb.parquet                                       # TIGER-Lab/MMEB-train
+    idmetric data import mmeb MMEB-eval/ --option image_dir=eval_images/ -o mmeb-eval.parquet   # TIGER-Lab/MMEB-eval
+
+Training tables have the columns qry, qry_image_path, pos_text, pos_image_path, and perhaps neg_text, neg_image_path. A
+row becomes a group of a query, its positive and perhaps its negatives.
+
+Evaluation tables have qry_text, qry_img_path, and the lists tgt_text and tgt_img_path of candidates, the first of which
+is the right one. A query lists its candidates by number in x_candidates, in their order; candidates of a subset that
+several queries share are one row.
+
+Texts stay as they are, except for VLM2Vec's image token at their start, which stands for the image. The line break
+after it stays. `--option targets=b3` puts B3's instructions before targets of text alone. The subset, which names the
+dataset, is the name of the folder of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.importers.mmeb_sets import target_words
+from idmetric.data.importers.run import Job
+from idmetric.data.importers.source import Shard, Source, SourceError, locate
+from idmetric.data.manifest.table import Row
+
+TRAIN = ("qry", "qry_image_path", "pos_text", "pos_image_path")
+NEGATIVE = ("neg_text", "neg_image_path")
+EVAL = ("qry_text", "qry_img_path", "tgt_text", "tgt_img_path")
+VARIANTS = ("original", "diverse_instruction")  # of the training tables
+TOKEN = "<|image_1|>"  # Phi-3.5-V's, in all of MMEB's texts
+MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's commands; 662K pairs in VisME
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """The rows of training groups, or of queries and candidates to evaluate."""
+    for given in job.sources:
+        source = job.open(given)
+        images = _Files(job, source)
+        if all(job.has(source, column) for column in EVAL):
+            yield from _evaluation(job, source, images)
+        elif any(job.has(source, column) for column in EVAL):
+            job.need(source, *EVAL)
+        else:
+            job.need(source, *TRAIN)
+            yield from _training(job, source, images)
+
+
+class _Fault(Exception):
+    """A row of the source that cannot be imported, and the reason."""
+
+
+@dataclass
+class _Files:
+    """Finds the images that rows name."""
+
+    job: Job
+    source: Source
+    known: dict[str, bool] = field(default_factory=dict)
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder that paths in the tables start from."""
+        given = self.job.options.get("image_dir")
+        if given is not None and not Path(given).is_dir():
+            raise SourceError(f"option image_dir={given}: no such folder")
+        return self.source.root if given is None else Path(given)
+
+    @cached_property
+    def instructs(self) -> bool:
+        """Whether targets of text alone get B3's instructions."""
+        given = self.job.options.get("targets", "plain")
+        if given not in ("plain", "b3"):
+            raise SourceError(f"option targets={given}: there are plain, b3")
+        return given == "b3"
+
+    def target(self, subset: str, text: Any, path: Any) -> dict[str, Any]:
+        """As `item`, for a target, negative or candidate of a subset."""
+        words = target_words(subset) if self.instructs and not path and text else ""
+        return self.item(f"{words}{text or ''}", path)
+
+    def item(self, text: Any, path: Any) -> dict[str, Any]:
+        """Text and image of a query or target, as columns of a row.
+
+        Raises:
+            _Fault: if it is empty, its image is missing, or its text places an image elsewhere than at its start.
+        """
+        words = str(text or "")
+        has_token = words.startswith(TOKEN)
+        words = words.removeprefix(TOKEN)
+        if TOKEN in words:
+            raise _Fault(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
+        if not path:
+            if has_token:
+                raise _Fault(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
+            if not words.strip():
+                raise _Fault("a query or target without text and image")
+            return {"text": words}
+        return {"text": words if words.strip() else None, **self.image(str(path))}
+
+    def image(self, path: str) -> dict[str, Any]:
+        """The columns of an image."""
+        file = locate(path, self.root, self.source.name, inside=True)
+        if path not in self.known:
+            self.known[path] = file.is_file()
+        if not self.known[path]:
+            raise _Fault(f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR")
+        return self.job.images.keep(path, None, lambda _: file)
+
+
+def _subset(job: Job, shard: Shard) -> str:
+    """The dataset of a table: the folder that holds it (and perhaps a folder for its split), or its own name."""
+    folder = shard.path.absolute().parent
+    if folder.name == shard.split:
+        folder = folder.parent
+    of_folder = shard.split is not None or shard.stem in ("test", "train", *VARIANTS)
+    return f"{job.name}/{folder.name if of_folder else shard.stem}"
+
+
+# Training
+
+
+def _training(job: Job, source: Source, images: _Files) -> Iterator[Row]:
+    wanted = job.options.get("variant", VARIANTS[0])
+    if wanted not in VARIANTS:
+        raise SourceError(f"option variant={wanted}: there are {', '.join(VARIANTS)}")
+    there = {_variant(shard) for shard in source.shards}
+    if there <= {*VARIANTS} - {wanted}:
+        raise SourceError(f"{source.name}: no table of {wanted!r}: use --option variant={min(there)}")
+    most = int(job.number("most", MOST)) or None
+    seen: dict[str, int] = {}
+
+    for number, shard, values in job.rows(source, (*TRAIN, *NEGATIVE)):
+        if _variant(shard) in VARIANTS and _variant(shard) != wanted:
+            continue
+        subset = _subset(job, shard)
+        count = seen.get(subset, 0)
+        if most is not None and count >= most:
+            continue
+        seen[subset] = count + 1
+        try:
+            yield from _pair(source, images, subset, count, values)
+        except _Fault as fault:
+            job.reject(source, shard, number, str(fault))
+
+
+def _variant(shard: Shard) -> str:
+    return shard.split or shard.stem
+
+
+def _pair(source: Source, images: _Files, subset: str, number: int, values: Mapping[str, Any]) -> list[Row]:
+    group = f"{subset}/train/{number:06d}"
+    members = [
+        ("query", images.item(values["qry"], values["qry_image_path"])),
+        ("positive", images.target(subset, values["pos_text"], values["pos_image_path"])),
+    ]
+    texts, paths = (_many(values.get(name)) for name in NEGATIVE)
+    for at in range(max(len(texts), len(paths))):
+        text, path = (cells[at] if at < len(cells) else None for cells in (texts, paths))
+        if text or path:
+            members.append(("negative", images.target(subset, text, path)))
+
+    about = {"source": source.label, "row": number}
+    return [
+        Row(None, id=f"{group}/{at}", dataset=subset, split="train", group=group, slot=slot, parameters=about, **item)
+        for at, (slot, item) in enumerate(members)
+    ]
+
+
+def _many(cell: Any) -> list[Any]:
+    return list(cell) if isinstance(cell, list | tuple) else [] if cell is None else [cell]
+
+
+# Evaluation
+
+
+def _evaluation(job: Job, source: Source, images: _Files) -> Iterator[Row]:
+    numbers: dict[str, dict[tuple[str, str], int]] = {}  # subset -> (text, path) -> number of the candidate
+    for number, shard, values in job.rows(source, EVAL):
+        subset = _subset(job, shard)
+        split = shard.split or "test"
+        place: dict[str, Any] = {"dataset": subset, "split": split}
+        try:
+            query = images.item(values["qry_text"], values["qry_img_path"])
+            cells = _candidates(values)
+            known = numbers.setdefault(f"{subset}/{split}", {})
+            new = {cell: images.target(subset, *cell) for cell in cells if cell not in known}
+        except _Fault as fault:
+            job.reject(source, shard, number, str(fault))
+            continue
+
+        for cell, item in new.items():
+            known[cell] = len(known)
+            yield Row(
+                None, id=candidate_id(subset, split, known[cell]), group=f"{subset}/{split}/candidates",
+                slot="candidate", parameters={"source": source.label}, **place, **item,
+            )  # fmt: skip
+        group = f"{subset}/{split}/{number:06d}"
+        listed = np.array([known[cell] for cell in cells], dtype=np.int32)
+        about = {"source": source.label, "row": number, "x_candidates": listed}
+        yield Row(None, id=f"{group}/query", group=group, slot="query", parameters=about, **place, **query)
+
+
+def candidate_id(subset: str, split: str, number: int) -> str:
+    """The id of the row of a candidate, by its number in x_candidates."""
+    return f"{subset}/{split}/candidate-{number:06d}"
+
+
+def _candidates(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Text and path of each candidate, each once, the right one first."""
+    texts, paths = values["tgt_text"], values["tgt_img_path"]
+    if not isinstance(texts, list) or not isinstance(paths, list) or len(texts) != len(paths):
+        raise _Fault("tgt_text and tgt_img_path are not two lists of one length")
+    if not texts:
+        raise _Fault("no candidates")
+    return list(dict.fromkeys((str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True)))

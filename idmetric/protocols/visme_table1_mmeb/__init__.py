@@ -1,0 +1,1 @@
+"""VisME, Table 1: the meta-tasks of MMEB."""

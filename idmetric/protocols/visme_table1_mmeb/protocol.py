@@ -1,0 +1,208 @@
+"""MMEB: precision at 1 on 36 sets of four meta-tasks (VisME, section 5.1; Tables 1 to 5).
+
+    idmetric eval mmeb --data mmeb-eval.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out r/
+
+A query ranks its own candidates, the first of which is the right one; each side is an image, a text, or both. P@1 is
+the share of queries that rank it first. A tie with another candidate loses; a candidate that a query lists twice
+counts once. In percent:
+
+| | Cls (10 sets) | VQA (10) | Ret (12) | Grd (4) | MMEB (36) | in domain (20) | out of domain (16) |
+|---|---|---|---|---|---|---|---|
+| VisME (Qwen2.5-VL-3B) | 63.3 | 67.4 | 70.5 | 87.8 | 69.6 | 75.1 | 60.3 |
+| VisME (Qwen2.5-VL-7B) | 66.4 | 70.2 | 72.6 | 90.7 | 72.2 | | |
+| CLIP (ViT-large-14) | 42.8 | 9.1 | 53.0 | 51.8 | 37.8 | | |
+
+A meta-task's number is the mean over its sets, and MMEB's is the mean over all 36 sets, which the printed means
+confirm (but for UniME's, a mean of four). Those in domain are the 20 sets that models are trained on. A mean over fewer
+sets is labeled as such and has no paper value.
+
+Models must read text. VisIDEmbed gets a row's text as it is, including MMEB's instruction, after its image. Dual
+encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length.
+
+Data: MMEB of VLM2Vec (Jiang et al., ICLR 2025), TIGER-Lab/MMEB-eval on the Hub, by `idmetric data import mmeb`; see
+docs/protocols-mmeb.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.embed import UnreadableError
+from idmetric.data.importers.mmeb_sets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.ranking import precision_at_1
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.common.arrays import Array, Ints
+from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.paper_numbers import visme_row
+from idmetric.protocols.common.ranked import HasMatrix
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
+from idmetric.protocols.visme_table1_mmeb.paper_numbers import TABLE_1, printed
+from idmetric.protocols.visme_table1_mmeb.questions import Asked, Questions, ask
+
+_P1 = "P@1"
+_CELLS = 2**24  # similarities held at once (128 MB)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        paper: a row of `TABLE_1` to compare with, for all models; None: by the model's name.
+    """
+
+    paper: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.paper is not None and self.paper not in TABLE_1:
+            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(TABLE_1)}")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval mmeb`."""
+    parser.add_argument(
+        "--paper", choices=tuple(TABLE_1), help="the paper's row to compare with (default: by the model)"
+    )
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.paper))
+
+
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+    """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
+
+    Raises:
+        ValueError: if there are no questions, a model does not read text, or settings ask for patches or masks.
+        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip".
+    """
+    _check(models, settings)
+    asked, bound = _bind(data, models, settings)
+    results = []
+
+    for scorer, result in bound.results("mmeb", settings.as_dict(), asked.notes):
+        row = options.paper or visme_row(result.signature.get("model", ""))
+        _measure(scorer, data, asked, settings, row, result)
+        results.append(result)
+
+    return results
+
+
+def _check(models: Models, settings: Settings) -> None:
+    if not models:
+        raise ValueError("no models: give at least one")
+    if settings.distance != "cls" or settings.look.masked:
+        raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
+    deaf = [name for name, model in models.items() if not _reads_text(model)]
+    if deaf:
+        raise ValueError(
+            f"models without a text tower: {', '.join(deaf)}; MMEB's classes, answers and captions are texts: "
+            "use a VisIDEmbed or dual:REPO"
+        )
+
+
+def _reads_text(model: Any) -> bool:
+    if isinstance(model, Embedder):
+        return hasattr(model, "encode_items")
+    return bool(getattr(model, "reads_words", False))
+
+
+def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[Asked, Bound]:
+    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
+    unusable: set[int] = set()
+    strict = replace(settings, on_error="fail")
+    while True:
+        asked = ask(data, unusable)
+        try:
+            words = _words(data, asked)
+            return asked, bind(data, models, strict, asked.rows(), words=words)
+        except UnreadableError as error:
+            if settings.on_error == "fail":
+                raise
+            unusable |= set(error.problems)
+
+
+def _words(data: Manifest, asked: Asked) -> dict[int, str]:
+    """The text of each row that has one."""
+    text = data.column("text")
+    return {row: text[row] for row in asked.rows().tolist() if text[row]}
+
+
+# Numbers
+
+
+def _measure(
+    scorer: HasMatrix, data: Manifest, asked: Asked, settings: Settings, paper: str | None, result: Result
+) -> None:
+    values: dict[str, Value] = {}
+    ids = texts(data, "id")
+
+    for one in sorted(asked.sets, key=_place):
+        won, chosen = answers(scorer, one)
+        value = mean(won, one.owner, settings)
+        values[one.dataset] = value
+        task = TASK_OF.get(one.dataset, "-")
+        result.rows.append({"task": task, "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value})
+        result.keep("questions", dataset=[one.dataset] * len(won), id=ids[one.queries], found=ids[chosen],
+               **{_P1: won})  # fmt: skip
+
+    strangers = [name for name in values if name not in TASK_OF]
+    if strangers:
+        result.notes.append(f"not among MMEB's sets, and in no mean over them: {', '.join(strangers)}")
+    result.rows.extend(means(values, paper))
+
+
+def answers(scorer: HasMatrix, one: Questions) -> tuple[Array, Ints]:
+    """1 for each question (Q,) whose right candidate comes first, else 0; and the row that comes first."""
+    ranked = one.ranked()
+    won, first = np.empty(len(one.queries)), np.empty(len(one.queries), dtype=np.int64)
+
+    for part in slices(len(one.queries), max(1, _CELLS // len(ranked))):
+        scores = scorer.matrix(one.queries[part], ranked)
+        for k, line in zip(range(*part.indices(len(one.queries))), scores, strict=True):
+            own = line[np.searchsorted(ranked, one.candidates[k])]
+            won[k] = precision_at_1(own, np.arange(len(own)) == 0)
+            first[k] = one.candidates[k][0 if won[k] else 1 + own[1:].argmax()]
+
+    return won, first
+
+
+def _place(one: Questions) -> int:
+    return list(TASK_OF).index(one.dataset) if one.dataset in TASK_OF else len(TASK_OF)
+
+
+def _domain(dataset: str) -> str:
+    return "-" if known_name(dataset) is None else OOD if dataset in OUT_OF_DOMAIN else IND
+
+
+def means(values: Mapping[str, Value], paper: str | None) -> list[Row]:
+    """Means over the sets of each meta-task, in and out of domain, and over all, without sets that are not MMEB's."""
+    groups: dict[str, list[str]] = {task: [name for name, t in TASK_OF.items() if t == task] for task in TASKS}
+    groups[IND] = [name for name in TASK_OF if name not in OUT_OF_DOMAIN]
+    groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]
+    groups[ALL] = list(TASK_OF)
+    rows: list[Row] = []
+
+    for label, names in groups.items():
+        found = [values[name] for name in names if name in values]
+        if not found:
+            continue
+        whole = len(found) == len(names)
+        value = average(found, printed(paper, label) if whole else None)
+        which = f"mean of {len(found)}" + ("" if whole else f" of {len(names)}")
+        task, domain = (label, "-") if label in TASKS else ("-", label)
+        rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
+
+    return rows

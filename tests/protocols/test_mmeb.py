@@ -1,0 +1,313 @@
+"""MMEB: precision at 1 and all means again by loops, on embeddings of single items."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import VisIDEmbed
+from idmetric.cli.eval import main
+from idmetric.data.importers import mmeb_sets as datasets
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.manifest.table import Manifest
+from idmetric.models.idsim import IDSim
+from idmetric.models.visid import VisIDConfig
+from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.result import Result, Value
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.visme_table1_mmeb import paper_numbers
+from idmetric.protocols.visme_table1_mmeb.protocol import Options, means, run
+from idmetric.protocols.visme_table1_mmeb.questions import ask
+from idmetric.train.visme.small_qwen import write as write_qwen
+from tests.mmeb_files import write_eval
+from tests.protocols.parts import PLAIN, broken, values
+from tests.protocols.test_mveb import clip_folder
+
+pytest.importorskip("transformers")
+SETS = {"ImageNet-1K": "Cls", "MSCOCO_t2i": "Ret", "OVEN": "Ret"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_eval(tmp_path_factory.mktemp("MMEB-eval"))
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> Manifest:
+    return import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("qwen")
+    write_qwen(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def reader(qwen: Path) -> VisIDEmbed:
+    config = VisIDConfig(max_pixels=16 * 28 * 28, max_length=256)
+    return VisIDEmbed(qwen, config=config, device="cpu", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def dual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DualEncoder:
+    root = clip_folder(tmp_path_factory.mktemp(request.param), request.param)
+    return open_model(f"dual:{root}", device="cpu")
+
+
+def slow(folder: Path, subset: str, vector: Callable[[str, str], np.ndarray]) -> list[bool]:
+    """Whether each question of a table has its first candidate strictly nearest, item by item."""
+    won = []
+    for line in pq.read_table(folder / subset).to_pylist():
+        query = vector(line["qry_text"], line["qry_img_path"])
+        cells = list(zip(line["tgt_text"], line["tgt_img_path"], strict=True))
+        scores = [float(query @ vector(*cell)) for cell in cells]
+        won.append(all(scores[0] > s + 1e-9 for s, cell in zip(scores, cells, strict=True) if cell != cells[0]))
+    return won
+
+
+def share(result: Result, dataset: str) -> Value:
+    return values(result, dataset=dataset)["P@1"]
+
+
+# Numbers
+
+
+def test_p_at_1_of_visid_is_that_of_single_embeddings_of_the_tables_items(
+    reader: VisIDEmbed, folder: Path, data: Manifest
+) -> None:
+    known: dict[tuple[str, str], np.ndarray] = {}
+
+    def vector(text: str, path: str) -> np.ndarray:
+        if (text, path) not in known:
+            words = text.removeprefix("<|image_1|>")
+            image = str(folder / "images" / path) if path else None
+            found = reader.embed(image, texts=words, instruction="", patches=False)
+            known[text, path] = found.cls[0].double().numpy()
+        return known[text, path]
+
+    [result] = run(data, {"r": reader}, PLAIN)
+    expected = {subset: slow(folder, subset, vector) for subset in (*SETS, "Mine")}
+    for subset, won in expected.items():
+        items = result.items["questions"]
+        own = [v for d, v in zip(items["dataset"], items["P@1"], strict=True) if d in (subset, f"mmeb/{subset}")]
+        assert own == won
+    assert any(sum(won) not in (0, len(won)) for won in expected.values())  # or the test would show little
+    for subset, task in SETS.items():
+        assert share(result, subset).value == pytest.approx(np.mean(expected[subset]))
+        assert values(result, task=task, dataset=subset)
+    assert [row["domain"] for row in result.rows[:4]] == ["IND", "IND", "OOD", "-"]
+    assert "not among MMEB's sets, and in no mean over them: mmeb/Mine" in result.notes
+
+
+def test_the_prompt_of_an_mmeb_text_is_that_of_vlm2vec(reader: VisIDEmbed) -> None:
+    """VLM2Vec replaces <|image_1|> in the text by the model's token: the line break follows it, without a space."""
+    ids = reader._tokens("\nRepresent the given image\n", (2, 2))
+    text = "<|image_pad|>" * 4 + "\nRepresent the given image\n"
+    assert ids == reader.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest) -> None:
+    from idmetric.images.read import read_image
+
+    def unit(x: torch.Tensor) -> np.ndarray:
+        return (x / x.norm()).double().numpy()
+
+    def vector(text: str, path: str) -> np.ndarray:
+        parts = []
+        words = text.removeprefix("<|image_1|>")
+        if path:
+            pixels, _ = dual.prepare(read_image(folder / "images" / path), None, "keep", None)
+            assert pixels is not None
+            parts.append(dual.images([pixels])[0])
+        if words:
+            parts.append(dual.texts([words])[0])
+        return unit(torch.stack(parts).mean(0))
+
+    [result] = run(data, {"d": dual}, PLAIN)
+    for subset in SETS:
+        assert share(result, subset).value == pytest.approx(np.mean(slow(folder, subset, vector)))
+
+
+def test_a_dual_encoders_image_with_text_is_the_mean_of_two_unit_vectors(dual: DualEncoder) -> None:
+    pixels, _ = dual.prepare(Image.new("RGB", (32, 32), "red"), None, "keep", None)
+    assert pixels is not None
+    found = dual.embed([(pixels, "make it"), (None, "make it"), (pixels, None)], False).cls
+    assert found[1:].norm(dim=1).tolist() == pytest.approx([1, 1])
+    assert torch.allclose(found[0], (found[1] + found[2]) / 2, atol=1e-6)
+
+
+class Fixed:
+    """Rows with given vectors, in place of a model."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.vectors = vectors
+
+    def matrix(self, rows: Any, columns: Any) -> np.ndarray:
+        return self.vectors[rows] @ self.vectors[columns].T
+
+
+def test_blocks_of_queries_do_not_change_answers(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    from idmetric.protocols.visme_table1_mmeb import protocol
+
+    scorer = Fixed(np.random.default_rng(0).normal(size=(len(data), 4)))
+    whole = [protocol.answers(scorer, one) for one in ask(data).sets]
+    monkeypatch.setattr(protocol, "_CELLS", 1)
+    for one, (won, first) in zip(ask(data).sets, whole, strict=True):
+        again, found = protocol.answers(scorer, one)
+        assert (again.tolist(), found.tolist()) == (won.tolist(), first.tolist())
+        for query, ranked, right, at in zip(one.queries, one.candidates, won, first, strict=True):
+            scores = scorer.matrix([query], ranked)[0]
+            assert at == ranked[scores.argmax()]
+            assert right == (scores.argmax() == 0)
+
+
+def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
+    paths, slots = data.column("path"), data.column("slot")
+    one = next(path for path in paths if path)
+    same = data.replace(
+        path=[one if path and slot == "query" else path for path, slot in zip(paths, slots, strict=True)]
+    )
+    units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same).sets}
+    assert units == {"ImageNet-1K": 1, "MSCOCO_t2i": 6, "OVEN": 1, "mmeb/Mine": 2}
+
+
+def test_a_tie_loses(data: Manifest) -> None:
+    from idmetric.protocols.visme_table1_mmeb.protocol import answers
+
+    scorer = Fixed(np.ones((len(data), 2)))
+    assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data).sets)
+
+
+# Means
+
+
+def test_36_sets_in_four_meta_tasks_20_in_domain() -> None:
+    counts = {task: list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS}
+    assert counts == {"Cls": 10, "VQA": 10, "Ret": 12, "Grd": 4}
+    assert (len(datasets.TASK_OF), len(datasets.OUT_OF_DOMAIN)) == (36, 16)
+    assert set(datasets.TASK_OF) > datasets.OUT_OF_DOMAIN
+    assert datasets.known_name("mmeb/ImageNet_1K") == "ImageNet-1K"
+    assert datasets.known_name("MSCOCO") == "MSCOCO"
+    assert datasets.known_name("mmeb/MSCOCO_i2t") == "MSCOCO_i2t"
+    assert datasets.known_name("mine") is None
+
+
+def test_means_over_meta_tasks_domains_and_all() -> None:
+    rng = np.random.default_rng(0)
+    shares = {name: float(rng.random()) for name in datasets.TASK_OF}
+    rows = means({n: Value(v, None, None, 10) for n, v in shares.items()}, "VisME (Qwen2.5-VL-3B)")
+    found = {(str(row["task"]), str(row["domain"])): row["P@1"] for row in rows}
+    assert all(isinstance(v, Value) for v in found.values())
+    task_of = datasets.TASK_OF
+    expected = {(t, "-"): [v for n, v in shares.items() if task_of[n] == t] for t in ("Cls", "VQA", "Ret", "Grd")}
+    expected["-", "IND"] = [v for n, v in shares.items() if n not in datasets.OUT_OF_DOMAIN]
+    expected["-", "OOD"] = [v for n, v in shares.items() if n in datasets.OUT_OF_DOMAIN]
+    expected["-", "MMEB"] = list(shares.values())
+    assert {k: v.value for k, v in found.items()} == pytest.approx({k: sum(v) / len(v) for k, v in expected.items()})  # type: ignore[union-attr]
+    papers = {k: v.paper for k, v in found.items()}  # type: ignore[union-attr]
+    assert papers == pytest.approx({
+        ("Cls", "-"): 0.633, ("VQA", "-"): 0.674, ("Ret", "-"): 0.705, ("Grd", "-"): 0.878, ("-", "IND"): 0.751,
+        ("-", "OOD"): 0.603, ("-", "MMEB"): 0.696,
+    })  # fmt: skip
+
+
+def test_fewer_sets_have_no_paper_value(reader: VisIDEmbed, data: Manifest) -> None:
+    [result] = run(data, {"r": reader}, PLAIN, Options(paper="VisME (Qwen2.5-VL-3B)"))
+    assert values(result, task="Ret", dataset="mean of 2 of 12")["P@1"].paper is None
+    assert values(result, domain="MMEB", dataset="mean of 3 of 36")["P@1"].paper is None
+
+
+def test_the_average_of_table_1_is_over_the_36_sets() -> None:
+    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
+    off = {
+        row: abs(float(np.average(printed[:4], weights=counts)) - printed[4])
+        for row, printed in paper_numbers.TABLE_1.items()
+    }
+    # UniME's is the mean of its four meta-tasks
+    assert {row for row, gap in off.items() if gap > 0.1} == {"UniME (Phi-3.5-V)"}
+    assert np.mean(paper_numbers.TABLE_1["UniME (Phi-3.5-V)"][:4]) == pytest.approx(64.2, abs=0.1)
+    assert set(paper_numbers.DOMAINS) <= set(paper_numbers.TABLE_1)
+
+
+def test_the_pages_have_the_papers_numbers() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    page, training = ((docs / name).read_text(encoding="utf-8") for name in ("protocols-mmeb.md", "train-visme.md"))
+    for row in ("VisME (Qwen2.5-VL-7B)", "VisME (Qwen2.5-VL-3B)", "SigLIP2 (so400m-14-384)", "CLIP (ViT-large-14)"):
+        assert " | ".join(map(str, paper_numbers.TABLE_1[row])) in page
+    ind, ood = paper_numbers.DOMAINS["VisME (Qwen2.5-VL-3B)"]
+    assert f"| 2, 4, 5 | VisME | {ind} | {ood} |" in training
+    assert f"{ind} in domain and {ood} out of domain" in page
+    named = {name for line in page.splitlines() if line.startswith(("| Cls", "| VQA", "| Ret", "| Grd"))
+             for name in re.sub(r"^\| \w+ \| | \|$", "", line).split(", ")}  # fmt: skip
+    assert named == {f"{name}*" if name in datasets.OUT_OF_DOMAIN else name for name in datasets.TASK_OF}
+
+
+# Models, settings and faults
+
+
+def test_models_that_do_not_read_are_refused(model: IDSim, data: Manifest) -> None:
+    with pytest.raises(ValueError, match="models without a text tower: m"):
+        run(data, {"m": model}, PLAIN)
+
+
+def test_patches_have_no_place(reader: VisIDEmbed, data: Manifest) -> None:
+    with pytest.raises(ValueError, match="use the distance cls"):
+        run(data, {"r": reader}, Settings(bootstrap=0, distance="patch"))
+
+
+def test_questions_with_unreadable_images_are_refused_or_left_out(
+    reader: VisIDEmbed, data: Manifest, tmp_path: Path
+) -> None:
+    paths, ids = data.column("path"), data.column("id")
+    at = ids.index("mmeb/MSCOCO_t2i/test/candidate-000000")
+    paths[at] = str(broken(tmp_path))
+    spoilt = data.replace(path=paths)
+    with pytest.raises(ValueError, match="1 images cannot be used"):
+        run(spoilt, {"r": reader}, PLAIN)
+    [result] = run(spoilt, {"r": reader}, Settings(bootstrap=0, on_error="skip"))
+    lists = dict(zip(ids, data.column("x_candidates"), strict=True))
+    lost = sum(0 in listed for name, listed in lists.items() if listed and "/MSCOCO_t2i/" in name)
+    assert share(result, "MSCOCO_t2i").count == 6 - lost
+    assert f"MSCOCO_t2i: {lost} questions need rows that cannot be used, and are left out" in result.notes
+
+
+def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> None:
+    with pytest.raises(ValueError, match="make the manifest by idmetric data import mmeb"):
+        ask(Manifest(data.table.drop_columns("x_candidates")))
+    with pytest.raises(ValueError, match="which has no row in the manifest"):
+        ask(data.filter(slot="query"))
+
+
+def test_the_command_embeds_each_item_once_and_resumes(
+    qwen: Path, data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.write(tmp_path / "m.parquet")
+    seen: list[int] = []
+    embed = VisIDEmbed._run
+
+    def counted(self: VisIDEmbed, pixels: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(len(pixels))
+        return embed(self, pixels, *rest, **options)
+
+    monkeypatch.setattr(VisIDEmbed, "_run", counted)
+    command = ["mmeb", "--data", str(tmp_path / "m.parquet"), "--model", f"q={qwen}", "--out", str(tmp_path / "r"),
+               "--device", "cpu", "--bootstrap", "50", "--quiet", "--format", "json"]  # fmt: skip
+    assert main(command) == 0
+    items = {(row.text, row.path) for row in data}
+    assert sum(seen) == len(items)
+    first = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+    assert sum(seen) == len(items)  # the store has all of them
+    assert json.loads(capsys.readouterr().out) == first

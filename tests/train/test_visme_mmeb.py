@@ -1,0 +1,214 @@
+"""MMEB beside identities in training: texts and images on both sides, batches, loss, validation, resuming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from idmetric.cli.eval import main as evaluate
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.manifest.table import Manifest, Row, merge, read
+from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.train.visme import recipe
+from idmetric.train.visme.batch_sampler import draw
+from idmetric.train.visme.data import prepare
+from idmetric.train.visme.items import precision_at_1
+from idmetric.train.visme.schedule import Schedule
+from idmetric.train.visme.wording import Item
+from tests.mmeb_files import COLORS, image, write_eval, write_train
+from tests.train.test_visme import made, noisy, trained
+from tests.train_parts import killed_at, same_results
+
+pytest.importorskip("transformers")
+MMEB = ("mmeb/ImageNet_1K", "mmeb/MSCOCO_t2i", "mmeb/WebQA")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Three subsets of MMEB, and two datasets of identities, as `idmetric data merge` joins them."""
+    root = tmp_path_factory.mktemp("mixed")
+    general = import_dataset("mmeb", write_train(root / "MMEB-train"))
+    rows = []
+    for n in range(12):
+        for view in (0, 1):
+            path = image(root, f"mveb/{n}-{view}.png", 500 + 2 * n + view)
+            rows.append(Row(f"mveb/{n}", path, id=f"{n}-{view}", dataset=f"mveb/{n % 2}", split="train"))
+    merge([Manifest.from_rows(rows, root), general]).write(root / "data.parquet")
+    return read(root / "data.parquet")
+
+
+@pytest.fixture(scope="module")
+def mixed() -> dict[str, Any]:
+    return {"batch_size": 20, "samples": 4, "hard": 1, "mixing": "equal"}
+
+
+# Samples
+
+
+def test_queries_and_targets_are_texts_images_or_both(data: Manifest) -> None:
+    found = prepare(data, VisIDConfig(text_instruction="Read", instruction="Look"))  # their texts stay as they are
+    assert {p.name: len(p) for p in found.data.pools} == {"mveb/0": 12, "mveb/1": 12, **dict.fromkeys(MMEB, 8)}
+    ids = data.column("id")
+    cls, t2i, web = (ids.index(f"{name}/train/000001/0") for name in MMEB)
+    asked = Item(cls, "\nIdentify the color\n")
+    assert found.wording.pair(cls, cls + 1) == (asked, Item(None, "green"))
+    asked = Item(None, "Find the image: number 1")
+    assert found.wording.pair(t2i, t2i + 1) == (asked, Item(t2i + 1, "\nRepresent the given image."))
+    asked = Item(None, "Find a page: question 1")
+    assert found.wording.pair(web, web + 1) == (asked, Item(web + 1, "\nRepresent the page: 1"))
+    [near] = found.data.designated(cls).tolist()
+    assert found.wording.candidate(near) == Item(None, COLORS[2])
+
+
+# Batches
+
+
+def test_a_batch_mixes_blocks_of_one_source_each(data: Manifest, mixed: dict[str, Any]) -> None:
+    found = made(data, **mixed)
+    sources = data.column("dataset")
+    paths = data.column("path")
+    together = set()
+    for step in range(20):
+        batch = draw(found.data, found.config.plan, step)
+        blocks = [{sources[row] for row in batch.query[k : k + 4].tolist()} for k in range(0, 20, 4)]
+        assert all(len(block) == 1 for block in blocks)
+        assert all(sources[q] == sources[t] for q, t in zip(batch.query.tolist(), batch.target.tolist(), strict=True))
+        together |= set().union(*blocks)
+        used = [paths[row] for q, t in zip(batch.query.tolist(), batch.target.tolist(), strict=True) for row in {q, t}]
+        shown = [path for path in used if path is not None]
+        assert len(shown) == len(set(shown))
+        assert len(set(batch.query.tolist())) == 20
+    assert together == {"mveb/0", "mveb/1", *MMEB}
+
+
+def test_batches_repeat_bit_for_bit_with_and_without_the_schedules_file(
+    data: Manifest, mixed: dict[str, Any], tmp_path: Path
+) -> None:
+    plain, filed = made(data, **mixed), made(data, **mixed)
+    filed.prepare(tmp_path)
+    assert len(Schedule(tmp_path / recipe.SCHEDULE)) == plain.steps
+    for step in (2, 0):
+        a, b = plain.load(step), filed.load(step)
+        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
+        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
+
+
+# Loss
+
+
+def test_the_loss_is_that_of_single_embeddings(data: Manifest, mixed: dict[str, Any]) -> None:
+    found = noisy(made(data, **mixed))
+    values = found.step(found.load(1))
+    batch = draw(found.data, found.config.plan, 1)
+    model, text, path = found.model.eval(), data.column("text"), data.column("path")
+    identity = data.column("identity")
+
+    def embed(row: int, default: str) -> Tensor:
+        picture = None if path[row] is None else data.image(row)
+        words = text[row] or default
+        return model.embed(picture, texts=words, instruction="", patches=False).cls[0].double()
+
+    queries = [embed(row, TASKS["recognition"]) for row in batch.query.tolist()]
+    targets = [embed(row, CANDIDATE) for row in batch.target.tolist()]
+    hard = [row for part in batch.hard for row in part.tolist()]
+    negatives = [embed(row, CANDIDATE) for row in hard]
+
+    def said(row: int) -> str | None:
+        return text[row] if path[row] is None else None
+
+    answers = [said(row) for row in batch.target.tolist()]
+    losses, left_out = [], 0
+    for i in range(20):
+        rivals = [targets[j] for j in range(20) if j != i and (answers[j] is None or answers[j] != answers[i])]
+        rivals += [v for v, row in zip(negatives, hard, strict=True) if said(row) is None or said(row) != answers[i]]
+        left_out += 19 + len(hard) - len(rivals)
+        logits = torch.stack([queries[i] @ c for c in [targets[i], *rivals]]) / 0.02
+        losses.append(torch.logsumexp(logits, 0) - logits[0])
+    assert {path[row] is None for row in batch.query.tolist()} == {True, False}
+    assert any(identity[row] for row in batch.query.tolist())
+    assert hard
+    assert left_out  # equal classes meet in the batch
+    assert float(values["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
+
+
+def test_shares_of_processes_make_up_the_batch(data: Manifest, mixed: dict[str, Any]) -> None:
+    found = noisy(made(data, **mixed))
+    batch = draw(found.data, found.config.plan, 1)
+    whole = found.loader.load(batch, 1, 0, 1)
+    shares = [found.loader.load(batch, 1, rank, 2) for rank in (0, 1)]
+    with torch.no_grad():
+        expected = found._loss(found.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
+        parts = [found.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares]
+        found.count = 2
+        for part in shares:
+            loss = found._loss(torch.cat(parts), part)["loss"]
+            assert float(loss) == pytest.approx(float(expected["loss"]), rel=1e-5)
+
+
+def test_a_hard_negative_with_the_text_of_a_target_is_no_negative_of_its_query(tmp_path: Path) -> None:
+    rows = []
+    for n in range(4):
+        path, group = image(tmp_path, f"{n}.png", n), {"group": f"g{n}", "dataset": "d"}
+        rows += [
+            Row(None, path, text="Which color?", slot="query", **group),
+            Row(None, text=COLORS[n % 2], slot="positive", **group),
+            Row(None, text=COLORS[1 - n % 2].upper(), slot="negative", **group),
+        ]
+    data = Manifest.from_rows(rows, tmp_path)
+    found = made(data, batch_size=4, samples=4, hard=1)
+    batch = found.load(0)
+    answers = [word.casefold() for word in batch["words"][4:8]]
+    negatives = [word.casefold() for word in batch["words"][8:]]
+    equal = batch["identity"][:, None] == batch["negative_identity"][None]
+    assert equal.tolist() == [[a == n for n in negatives] for a in answers]
+    assert equal.sum() == 8
+
+
+# Validation
+
+
+def test_validation_is_that_of_single_embeddings_and_skips_equal_texts(data: Manifest) -> None:
+    found = made(data, batch_size=4, samples=4)
+    prepared = prepare(data.filter(dataset="mmeb/ImageNet_1K"), found.model.settings)
+    own = data.filter(dataset="mmeb/ImageNet_1K")
+    pictures = type(found.loader.pictures)(own, found.model.size_for, found.model.interpolation)
+    rates = precision_at_1(noisy(found).model.eval(), pictures, prepared, hard=5, queries=100)
+
+    def embed(row: int) -> Tensor:
+        picture = None if own[row].path is None else own.image(row)
+        return found.model.embed(picture, texts=own[row].text or "", instruction="", patches=False).cls[0].double()
+
+    vectors = [embed(row) for row in range(len(own))]
+    won = []
+    for q in range(0, len(own), 3):
+        best = float(vectors[q] @ vectors[q + 1])
+        others = [r for r in range(len(own)) if r % 3 and own[r].text != own[q + 1].text]
+        won.append(all(best > float(vectors[q] @ vectors[r]) for r in others))
+    assert rates["p@1"] == pytest.approx(np.mean(won))
+    assert 0 < np.mean(won) < 1
+
+
+# Runs
+
+
+def test_a_run_on_both_is_evaluated_on_both(data: Manifest, mixed: dict[str, Any], tmp_path: Path) -> None:
+    trained(data, tmp_path / "run", **mixed, steps=2)
+    folder = write_eval(tmp_path / "MMEB-eval")
+    import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")}).write(tmp_path / "e.parquet")
+    options = ["--model", f"r={tmp_path / 'run'}", "--device", "cpu", "--bootstrap", "0", "--quiet"]
+    assert evaluate(["mmeb", "--data", str(tmp_path / "e.parquet"), *options]) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, mixed: dict[str, Any], tmp_path: Path) -> None:
+    options: dict[str, Any] = {**mixed, "dropout": 0.2, "steps": 6}
+    trained(data, tmp_path / "whole", **options)
+    with killed_at(4, recipe.VisME):
+        trained(data, tmp_path / "run", **options)
+    trained(data, tmp_path / "run", **options)
+    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")
