@@ -36,6 +36,7 @@ RECALL = "losses/test_recall_at_k.py::test_is_the_equation_for_unequal_classes_i
 NEARID_TERMS = "losses/test_near_id.py::test_every_term_is_its_equation"
 CIRCLE = "losses/test_near_id.py::test_circle_ranked_is_the_circle_loss_plus_a_hinge"
 SYMMETRIC = "losses/test_near_id.py::test_symmetric_info_nce_is_both_cross_entropies"
+SIGMOID = "losses/test_near_id.py::test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term"
 PEFT = "checkpoints/test_lora_merge.py::test_folding_equals_pefts_merge_under_the_original_names[vit]"
 
 MODELS = [
@@ -254,6 +255,37 @@ LOSSES = [
     *changes("losses/near_id_objectives.py", "losses/test_near_id.py::test_oracle_ranking_is_ranknet_on_ordered_pairs",
         ("logits[:, None] - logits[:, :, None] + margin", "logits[:, None] - logits[:, :, None] - margin"),
         ("oracle[:, :, None] > oracle[:, None]", "oracle[:, :, None] >= oracle[:, None]"),
+    ),
+    *changes("losses/near_id_objectives.py", SIGMOID,
+        ("-pool, pool)", "pool, -pool)"),
+        ("x.masked_fill(~valid, 0).sum() / len(x)", "x.masked_fill(~valid, 0).sum() / valid.sum()"),
+    ),
+    *changes("evaluate/kernel_pca.py", "evaluate/test_kernel_pca.py::test_coordinates_are_scikit_learns",
+        ("k - mean - mean[:, None] + mean.mean()", "k - mean.mean()"),
+        ("square[:, None] + square - 2 * k", "square[:, None] + square - k"),
+        ("* np.sqrt(values)", "* values"),
+        ("x = x / np.where(length > 0, length, 1)", "x = x * 1"),
+    ),
+    *changes("scoring/attention.py", "scoring/test_attention.py::test_attention_is_that_of_the_heads_weights",
+        (" * pool.scale", " * pool.scale**2"),
+        ("*shape)[:, :, 0]", "*shape)[:, :, 1]"),
+        ("return logits.softmax(-1)", "return logits.softmax(1)"),
+    ),
+    *changes("data/generate/powerpaint.py",
+        "data/test_generate_engines.py::test_powerpaint_embeds_words_and_task_as_released",
+        ("len(TOKENS) - TOKENS.index(token)", "1 + TOKENS.index(token)"),
+        ("[begin, *words, *task, end]", "[begin, *task, *words, end]"),
+        ('if key != "embeddings.position_ids"', 'if key != "embeddings.position_embedding.weight"'),
+    ),
+    *changes("data/generate/powerpaint.py", "data/test_generate_engines.py::test_powerpaint_prompts_end_in_the_task",
+        ("self.fitting * shape + (1 - self.fitting) * context", "self.fitting * context + (1 - self.fitting) * shape"),
+        ('f"{request.negative or \'\'}{NEGATIVE}"', 'f"{request.negative or \'\'}"'),
+    ),
+    *changes("data/importers/syncd.py",
+        "data/test_importers.py::test_syncd_leaves_out_images_with_low_scores_as_its_code_does",
+        ("(pairs <= COPY)", "(pairs <= 1)"),
+        ("alike.any(0) | alike.any(1)", "alike.any(1)"),
+        ("if len(kept) < 2:", "if len(kept) < 1:"),
     ),
     *changes("losses/recall_at_k.py", RECALL,
         ("(k - ranks) / recall_temperature", "(k - ranks + 0.5) / recall_temperature"),

@@ -135,6 +135,7 @@ def sigmoid_ranked(
     temperature: float | Tensor = TEMPERATURE,
     bias: float | Tensor = BIAS,
     alpha: float = ALPHA,
+    per_anchor: bool = False,
 ) -> Tensor:
     """Sigmoid cross-entropy of all pairs, distractors as negatives, plus the ranking term (Table 4, "SigLIP + Rank").
 
@@ -147,6 +148,8 @@ def sigmoid_ranked(
         temperature: tau > 0.
         bias: added to every logit; starts all pairs as "different".
         alpha: weight of the ranking term.
+        per_anchor: as Zhai et al., divide both sums by the number of anchors instead of their numbers of pairs. A mean
+            over pairs leaves the positives about 1/B of the first term, and the distractors all of the second.
 
     Returns:
         A scalar >= 0.
@@ -154,8 +157,14 @@ def sigmoid_ranked(
     check_temperature(temperature)
     c = batch_cosines(fill(tuples))
     pool, near = c.pool / temperature + bias, c.near / temperature + bias
-    pairs = masked_mean(F.softplus(torch.where(c.own, -pool, pool)), c.own | c.rest)
-    hard = masked_mean(F.softplus(near), c.near_valid)
+    pair_terms, near_terms = F.softplus(torch.where(c.own, -pool, pool)), F.softplus(near)
+    counted = c.own | c.rest
+    if per_anchor:
+        pairs, hard = (
+            x.masked_fill(~valid, 0).sum() / len(x) for x, valid in ((pair_terms, counted), (near_terms, c.near_valid))
+        )
+    else:
+        pairs, hard = masked_mean(pair_terms, counted), masked_mean(near_terms, c.near_valid)
     return pairs + hard + alpha * ranking(c, temperature=temperature, pooled=True)
 
 

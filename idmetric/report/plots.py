@@ -10,11 +10,10 @@ A file's extension selects its format. Colors follow the order of the models and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,16 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.io.hints import need
-from idmetric.io.output import replacing
 from idmetric.protocols.common.result import Result, Value, slug
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from idmetric.report.figure import Place, new_figure, save_figure
 
 Array = NDArray[np.float64]
-Place = str | os.PathLike[str]
 _POINTS = 1000  # of a curve, which keeps SVG files small
 _BINS = 60
 
@@ -83,30 +76,30 @@ def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
 
 def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
     """Draw ROC curves of models, with their areas; chance is dashed."""
-    figure, [axes] = _figure(1, 1)
+    figure, [axes] = new_figure(1, 1)
     for name, found in pairs.items():
         x, y = _thinned(*roc_curve(found.score, found.same))
         axes.plot(x, y, label=f"{name} ({roc_auc(found.score, found.same):.3f})")
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="false-accept rate", ylabel="true-accept rate", title=title, xlim=(0, 1), ylim=(0, 1.005))
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
     """Draw precision over recall of models, with average precision; the share of pairs of one identity is dashed."""
-    figure, [axes] = _figure(1, 1)
+    figure, [axes] = new_figure(1, 1)
     for name, found in pairs.items():
         x, y = _thinned(*precision_recall_curve(found.score, found.same))
         axes.step(x, y, where="pre", label=f"{name} ({average_precision(found.score, found.same):.3f})")
     base = np.mean([np.mean(np.asarray(found.same, dtype=float)) for found in pairs.values()])
     axes.axhline(float(base), color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="recall", ylabel="precision", title=title, xlim=(0, 1), ylim=(0, 1.005))
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
     """Draw distributions of similarities of one identity and of two: density above, ECDF below, a column per model."""
-    figure, axes = _figure(2, len(pairs), width=3.4)
+    figure, axes = new_figure(2, len(pairs), width=3.4)
     for column, (name, found) in enumerate(pairs.items()):
         s, r = np.asarray(found.score, dtype=np.float64), np.asarray(found.same, dtype=bool)
         bins = np.linspace(s.min(), s.max() + 1e-9, _BINS + 1)
@@ -117,17 +110,17 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
         above.set(title=name if not title else f"{name}, {title}", yticks=[])
         below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
 
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Place, title: str = "") -> None:
     """Draw the ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
-    figure, [axes] = _figure(1, 1)
+    figure, [axes] = new_figure(1, 1)
     for name, values in scores.items():
         axes.plot(*_thinned(*ecdf(values)), label=name)
     axes.plot(*_thinned(*ecdf(oracle)), color="black", linestyle="--", label="oracle")
     axes.set(xlabel="similarity to the edited view", ylabel="share not above", title=title, ylim=(0, 1.005))
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def sensitivity_bars(
@@ -141,7 +134,7 @@ def sensitivity_bars(
         found: model -> factor -> sensitivity to identity, and to the factor.
     """
     factors = list(dict.fromkeys(factor for own in found.values() for factor in own))
-    figure, axes = _figure(1, len(factors), width=3.4)
+    figure, axes = new_figure(1, len(factors), width=3.4)
     for panel, factor in zip(axes, factors, strict=True):
         models = [name for name, own in found.items() if factor in own]
         for k, label in enumerate(names):
@@ -156,7 +149,7 @@ def sensitivity_bars(
         panel.axhline(0, color="0.3", linewidth=0.8)
         panel.set(title=factor, ylabel="similarity lost" if panel is axes[0] else "")
 
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, samples: int = 200) -> None:
@@ -169,7 +162,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             without a change of context.
         samples: of the bootstrap over instances that gives the bands.
     """
-    figure, axes = _figure(1, len(grids), width=3.4)
+    figure, axes = new_figure(1, len(grids), width=3.4)
     for panel, (name, grid) in zip(axes, grids.items(), strict=True):
         score, identity, context = (np.asarray(grid[c], dtype=float) for c in ("score", "identity_change",
                                                                                 "factor_change"))  # fmt: skip
@@ -188,7 +181,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             panel.fill_between(list(points), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         panel.set(title=name, xlabel="change", ylabel="similarity" if panel is axes[0] else "")
 
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -205,14 +198,14 @@ def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, ti
     Args:
         bins: model -> columns probability (mean of a bin), share, count; see `calibration.reliability`.
     """
-    figure, [above, below] = _figure(2, 1)
+    figure, [above, below] = new_figure(2, 1)
     above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
     for name, columns in bins.items():
         above.plot(columns["probability"], columns["share"], marker="o", markersize=3, label=name)
         below.plot(columns["probability"], columns["count"], marker="o", markersize=3)
     above.set(ylabel="share of same identity", title=title, xlim=(0, 1), ylim=(0, 1.005))
     below.set(xlabel="probability", ylabel="pairs", xlim=(0, 1), yscale="log")
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def trade_off(
@@ -223,7 +216,7 @@ def trade_off(
     Args:
         found: model -> method -> its two scores, higher = better. names: of the scores.
     """
-    figure, axes = _figure(1, len(found))
+    figure, axes = new_figure(1, len(found))
     for panel, (model, methods) in zip(axes, found.items(), strict=True):
         x, y = (np.array([pair[k].value for pair in methods.values()]) for k in range(2))
         for k, (method, (a, b)) in enumerate(methods.items()):
@@ -238,7 +231,7 @@ def trade_off(
         panel.margins(0.15)
         panel.set(xlabel=names[0], ylabel=names[1], title=title or model)
 
-    _finish(figure, path)
+    save_figure(figure, path)
 
 
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
@@ -315,33 +308,6 @@ def _sensitivities(result: Result) -> dict[str, tuple[Value, Value]]:
         if row.get("bench") == "sensitivity" and isinstance(identity, Value) and isinstance(context, Value):
             found[str(row["which"])] = identity, context
     return found
-
-
-# Drawing
-
-
-def _figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
-    need("report", "a plot", matplotlib="matplotlib")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
-    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for one in axes:
-        one.grid(alpha=0.3)
-        one.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _finish(figure: Figure, path: Place) -> None:
-    for axes in figure.axes:
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(fontsize="small", frameon=False)
-    import matplotlib
-
-    # no date, and ids derived from the content: the same numbers give the same file
-    metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
-    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}), replacing(Path(path)) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix[1:] or "png", dpi=150, metadata=metadata)
 
 
 def _thinned(x: Array, y: Array) -> tuple[Array, Array]:

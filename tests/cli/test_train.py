@@ -245,6 +245,18 @@ def test_every_recipe_has_its_options(name: str, run: Runner) -> None:
     run.prints(f"{name} (defaults: the paper's)", name, "--help")
 
 
+def test_help_of_idsim_names_the_papers_other_loss(capsys: pytest.CaptureFixture[str], run: Runner) -> None:
+    """Section 3.3 and Eq. 2 differ from C.3; the help says which one the defaults are."""
+    assert run("idsim --help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "The default is that of section 3.3 and Eq. 2", "`--negatives single --margin 0.1` is that of C.3",
+        "or the hard one alone: single (C.3) (default: batch)", "none in Eq. 2, 0.1 in C.3 (default: 0.0)",
+        "class features and patches (Eq. 1), or one (Table 8) (default: both)",
+    ):  # fmt: skip
+        assert part in said, part
+
+
 @dataclass(frozen=True)
 class Kinds:
     whole: int = option(1, "w")

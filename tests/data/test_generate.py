@@ -682,7 +682,7 @@ def test_wrong_options_are_named(quick: None, tmp_path: Path) -> None:
         ((source, "--task", "distractor", "-o", tmp_path / "out.txt"), "a manifest ends in"),
         (("--task", "distractor", *out), "name the manifest of sources"),
         (("--task", "ilgen", *out), "or --categories"),
-        ((source, "--task", "distractor", "--engine", "powerpaint", *out), "no release of diffusers"),
+        ((source, "--task", "identity", "--engine", "powerpaint", *out), "identity is made by flux_fill"),
         ((source, "--task", "distractor", "--engine", "nothing", *out), "unknown engine 'nothing'"),
         ((source, "--task", "identity", "--engine", "sd_turbo", *out), "identity is made by flux_fill"),
         ((source, "--task", "distractor", "--resolution", "big", *out), "neither native nor a number"),

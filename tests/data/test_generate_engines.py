@@ -28,10 +28,13 @@ from idmetric.data.generate import (
     Rejected,
     Request,
     WeightsError,
+    distractor_task,
     open_engine,
     open_remover,
+    read_wording,
 )
 from idmetric.data.generate.iclight import conditioned, on_gray
+from idmetric.data.manifest.table import Manifest, Row
 from tests import diffusion_parts as parts
 from tests.hub_server import COMMIT, HubServer
 
@@ -45,6 +48,7 @@ WEIGHTS = {
     "qwen_edit": {"base": "qwen_edit", "lora": "lora.safetensors"},
     "sd_turbo": {"base": "stable_diffusion"},
     "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
+    "powerpaint": {"base": "sd_inpaint", "unet": "powerpaint", "text": "powerpaint"},
 }
 QUICK: dict[str, dict[str, Any]] = {name: {"steps": 2} for name in WEIGHTS}
 QUICK |= {"sd_turbo": {"side": 32}, "iclight": {"steps": 4}}
@@ -121,7 +125,7 @@ def test_the_global_generator_is_given_back_as_it_was(engine: Callable[[str], En
     assert torch.rand(1).equal(after)
 
 
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"])
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"])
 def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: str) -> None:
     asked = request()
     assert asked.image is not None
@@ -149,6 +153,7 @@ def test_settings_are_the_papers() -> None:
         "flux_fill": {"steps": 50, "guidance": 30.0},
         "flux_canny": {"steps": 28, "guidance": 7.0, "strength": 0.99, "low": 50, "high": 200},
         "qwen_inpaint": {"steps": 8, "guidance": 1.0},
+        "powerpaint": {"steps": 45, "guidance": 7.5, "fitting": 1.0, "task_token": "P_obj"},
         "qwen_edit": {"steps": 8, "guidance": 1.0},  # ID-Sim, A.2.1
         "sd_turbo": {"steps": 1, "guidance": 0.0},  # ILGen, 4.1
         "iclight": {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5},
@@ -165,6 +170,7 @@ def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatc
         "flux_fill": {"num_inference_steps": 2, "guidance_scale": 30.0, "strength": 1.0},
         "flux_canny": {"num_inference_steps": 2, "guidance_scale": 7.0, "strength": 0.99},
         "qwen_inpaint": {"num_inference_steps": 2, "true_cfg_scale": 1.0, "controlnet_conditioning_scale": 1.0},
+        "powerpaint": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
         "qwen_edit": {"num_inference_steps": 2, "true_cfg_scale": 1.0},
         "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},
     }
@@ -272,11 +278,127 @@ def test_grey_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatc
     assert (seen[0] == 0).all()
 
 
+def _powerpaint(folder: Path, **other: str) -> dict[str, str]:
+    """Places of PowerPaint's tiny weights, some of them replaced."""
+    return {part: str(folder / place) for part, place in {**WEIGHTS["powerpaint"], **other}.items()}
+
+
+def _released_words(folder: Path, text: str, token: str) -> torch.Tensor:
+    """The released code's text encoder, (1, 77, channels): its embedding layer puts a task's vectors into the text."""
+    from safetensors.torch import load_file
+    from transformers import CLIPTextModel
+
+    encoder = CLIPTextModel.from_pretrained(folder / "sd_inpaint", subfolder="text_encoder")
+    saved = load_file(folder / "powerpaint" / "text_encoder" / "text_encoder.safetensors")
+    saved = {k.removeprefix("text_model."): v for k, v in saved.items()}
+    vectors = saved[f"embeddings.token_embedding.trainable_embeddings.{token}"]
+    saved["embeddings.token_embedding.weight"] = saved["embeddings.token_embedding.wrapped.weight"]
+    saved = {k: saved[k.removeprefix("text_model.")] for k in encoder.state_dict()}
+    encoder.load_state_dict(saved)
+
+    words = parts.clip_tokenizer()(text).input_ids
+    at = len(words) - 1
+    ids = [*words[:-1], *[0] * 10, *[1] * (77 - at - 10)]
+
+    def insert(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        return torch.cat([output[:, :at], vectors[None], output[:, at + 10 :]], dim=1)
+
+    encoder.get_input_embeddings().register_forward_hook(insert)
+    with torch.no_grad():
+        return encoder(torch.tensor([ids]))[0]
+
+
+def test_powerpaint_embeds_words_and_task_as_released(engine: Callable[[str], Engine], folder: Path) -> None:
+    from idmetric.data.generate.powerpaint import embed
+
+    pipe = engine("powerpaint").pipe
+    with torch.no_grad():
+        found = {token: embed(pipe, "a red mug", token) for token in ("P_ctxt", "P_shape", "P_obj")}
+    for token, embedded in found.items():
+        torch.testing.assert_close(embedded, _released_words(folder, "a red mug", token))
+    assert not torch.allclose(found["P_obj"], found["P_shape"])
+
+
+@pytest.mark.parametrize(("task", "fitting"), [("P_obj", 1.0), ("P_shape", 1.0), ("P_shape", 0.25)])
+def test_powerpaint_prompts_end_in_the_task(
+    folder: Path, task: str, fitting: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    painter = open_engine("powerpaint", CPU, _powerpaint(folder), steps=2, task_token=task, fitting=fitting)
+    seen: dict[str, Any] = {}
+    original = type(painter.pipe).__call__
+    monkeypatch.setattr(type(painter.pipe), "__call__", lambda s, **kw: (seen.update(kw), original(s, **kw))[1])
+    painter.edit(replace(request(), negative="text"))
+    bad = ", worst quality, low quality, normal quality, bad quality, blurry"
+    for name, text in {"prompt_embeds": "a red mug", "negative_prompt_embeds": f"text{bad}"}.items():
+        expected = _released_words(folder, text, task)
+        if task == "P_shape":
+            expected = fitting * expected + (1 - fitting) * _released_words(folder, text, "P_ctxt")
+        torch.testing.assert_close(seen[name], expected)
+
+
+def test_powerpaint_keeps_the_task_of_a_long_prompt(engine: Callable[[str], Engine]) -> None:
+    from idmetric.data.generate.powerpaint import embed
+
+    pipe = engine("powerpaint").pipe
+    seen: list[torch.Tensor] = []
+    hook = pipe.text_encoder.get_input_embeddings().register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    embed(pipe, "mug " * 100, "P_obj")
+    hook.remove()
+    [ids] = seen[0].tolist()
+    rows = len(pipe.text_encoder.get_input_embeddings().weight)
+    assert len(ids) == 77
+    assert ids[-11:] == [*range(rows - 10, rows), 1]
+
+
+def test_powerpaint_paints_with_the_files_weights(folder: Path, tmp_path: Path) -> None:
+    from diffusers import UniPCMultistepScheduler
+    from safetensors.torch import load_file, save_file
+
+    painter = open_engine("powerpaint", CPU, _powerpaint(folder), steps=2)
+    made, pipe = painter.edit(request()), painter.pipe
+    saved = load_file(folder / "powerpaint" / "unet" / "unet.safetensors")
+    assert all(value.equal(saved[key]) for key, value in pipe.unet.state_dict().items())
+    assert isinstance(pipe.scheduler, UniPCMultistepScheduler)
+    assert pipe.scheduler.config.beta_start == 0.00085
+
+    file = folder / "powerpaint" / "text_encoder" / "text_encoder.safetensors"
+    for token, takes_effect in {"P_obj": True, "P_shape": False}.items():
+        state = load_file(file)
+        state[f"text_model.embeddings.token_embedding.trainable_embeddings.{token}"].neg_()
+        save_file(state, tmp_path / f"{token}.safetensors")
+        weights = {**_powerpaint(folder), "text": str(tmp_path / f"{token}.safetensors")}
+        changed = open_engine("powerpaint", CPU, weights, steps=2).edit(request())
+        assert same(changed, made) != takes_effect
+
+
+def test_powerpaint_keeps_all_pixels_outside_the_mask(engine: Callable[[str], Engine], tmp_path: Path) -> None:
+    asked = request(size=(64, 48))
+    assert asked.image is not None
+    assert asked.mask is not None
+    asked.image.save(tmp_path / "photo.png")
+    asked.mask.save(tmp_path / "mask.png")
+    row = Row(identity="mug", path=str(tmp_path / "photo.png"), mask=str(tmp_path / "mask.png"), category="mug")
+    task = distractor_task(Manifest.from_rows([row]), engine("powerpaint"), read_wording(), side=48)
+    [job] = task.jobs
+    made = task.make(job)
+    pixels, before = np.asarray(made.image), np.asarray(asked.image)
+    inside = np.asarray(asked.mask) > 0
+    assert (pixels[~inside] == before[~inside]).all()
+    assert (pixels[inside] != before[inside]).any()
+    assert job.settings["task_token"] == "P_obj"
+    assert list(made.parameters["licences"].values()) == ["creativeml-openrail-m", "mit", "mit"]
+    with pytest.raises(GenerateError, match=r"powerpaint.task_token must be P_obj or P_shape, got 'P_ctxt'"):
+        open_engine("powerpaint", task_token="P_ctxt")
+
+
 def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
     cases = [
         ("flux_fill", {"base": str(folder / "clipseg")}, "cannot load clipseg as FluxFillPipeline"),
         ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(folder / "lora.safetensors")}, "not fit"),
         ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
+        ("powerpaint", _powerpaint(folder, unet="offset.safetensors"), "offset.* does not fit UNet2DConditionModel"),
+        ("powerpaint", _powerpaint(folder, text="offset.safetensors"), "lacks the vectors of P_ctxt, P_shape, P_obj"),
+        ("powerpaint", _powerpaint(folder, base="stable_diffusion"), "does not fit .*'conv_in.weight'"),
         ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, a file"),
         ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is a file; .* give the folder"),
         ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path)}, "iclight_sd15_.* is missing"),
@@ -312,8 +434,6 @@ def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(GenerateError, match="no release of diffusers"):
-        open_engine("powerpaint")
     with pytest.raises(GenerateError, match="unknown engine 'dalle'; there are sdxl_inpaint"):
         open_engine("dalle")
     with pytest.raises(GenerateError, match="sd_turbo has no setting 'strength'; it has"):

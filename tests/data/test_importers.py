@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from idmetric.data.curate.recipes import nearid as nearid_curation
 from idmetric.data.importers import KINDS
 from idmetric.data.importers.images import Images, safe
 from idmetric.data.importers.mtg import oracle_score
@@ -188,6 +189,131 @@ def test_dreambooth(tmp_path: Path) -> None:
             ("dreambooth/new", None, None), ("dreambooth/rc_car", "toy", "objects"),
         ]  # fmt: skip
         assert manifest[0].id == "dreambooth/dog6/00.jpg"
+
+
+def syncd(root: Path, records: list[dict[str, Any]], table: str = "metadata.json") -> Path:
+    """SynCD's published folder: images of one color, which encodes their number, and JPEG masks of half their width."""
+    for number, record in enumerate(records):
+        for view, file in enumerate(record["filenames"]):
+            put(root / file, png(10 * number + view, (8, 6)))
+            gray = np.zeros((6, 8), np.uint8)
+            gray[:, :4] = 90  # a rendering of the object: never white
+            mask = Image.fromarray(gray).resize((16, 12))
+            put((root / file).parent / "masks" / f"{Path(file).stem}.jpg", encoded(mask, "JPEG"))
+    put(root / table, json.dumps(records).encode())
+    return root
+
+
+def syncd_record(number: int, count: int = 3, **other: Any) -> dict[str, Any]:
+    record = {
+        "filenames": [f"{number}/{view}.png" for view in range(count)],
+        "prompts": [f"a mug {number} in scene {view}" for view in range(3)],  # one too many for two files
+        "category": "rigid", "category_description": f"a mug {number}", "objaverse_id": f"id{number}",
+        "original_filenames": ["000.png"] * count,
+    }  # fmt: skip
+    return {**record, **other}
+
+
+def test_syncd(tmp_path: Path) -> None:
+    records = [syncd_record(7), syncd_record(3, 2, category="deformable", category_description="", objaverse_id="")]
+    root = syncd(tmp_path / "syncd", records)
+    manifest = import_dataset("syncd", root, images=tmp_path / "images")
+    assert manifest.column("identity") == ["syncd/7"] * 3 + ["syncd/3"] * 2
+    assert [value_of(manifest, k) for k in range(5)] == [0, 1, 2, 10, 11]
+    assert manifest.column("x_partition") == ["rigid"] * 3 + ["deformable"] * 2
+    assert manifest.column("category") == ["a mug 7"] * 3 + [None] * 2
+    assert manifest.column("text")[1:4] == ["a mug 7 in scene 1", "a mug 7 in scene 2", "a mug 3 in scene 0"]
+    assert len(set(manifest.column("background"))) == 5
+    assert manifest[0].parameters == {"file": "7/0.png", "objaverse_id": "id7"}
+    assert manifest[3].parameters == {"file": "3/0.png"}
+    for row in manifest:
+        pixels = np.asarray(Image.open(str(row.mask)))
+        assert pixels.shape == (6, 8)
+        assert set(np.unique(pixels)) == {0, 255}
+        assert pixels[:, :4].all()
+    assert not faults(manifest)
+    assert len(import_dataset("syncd", root, limit=1)) == 3
+
+
+def test_syncds_rigid_identities_are_nearids(tmp_path: Path) -> None:
+    records = [syncd_record(n) for n in range(3)] + [syncd_record(3, category="deformable"), syncd_record(4)]
+    records[4]["objaverse_id"] = "id0"  # the same asset again
+    manifest = import_dataset("syncd", syncd(tmp_path / "syncd", records))
+    curated = nearid_curation(manifest, parts={"train": -1, "val": 1, "test": 1}).manifest
+    assert sorted(set(curated.column("identity"))) == ["syncd/0", "syncd/1", "syncd/2"]
+
+
+def test_syncd_leaves_out_images_with_low_scores_as_its_code_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    records = []
+    for number in range(20):
+        count = 2 + number % 2
+        pairs = np.triu(rng.uniform(0.5, 1.0, (count, count)), 1)
+        scores = {str(view): rng.uniform(4, 7) for view in range(count)}
+        records.append(syncd_record(number, count, dino_scores=pairs.tolist(), aesthetics_scores=scores))
+    root = syncd(tmp_path, records, "metadata_with_scores.json")
+    put(tmp_path / "metadata.json", b"[]")  # the table with scores goes first
+
+    expected = []
+    for record in records:  # the loop of SynCD's loader
+        pairs = np.array(record["dino_scores"])
+        rows, columns = np.nonzero((pairs >= 0.7) * (pairs <= 0.98))
+        good = [
+            record["aesthetics_scores"][Path(f).stem] >= 5 and i in {*rows, *columns}
+            for i, f in enumerate(record["filenames"])
+        ]
+        expected += [f for f, g in zip(record["filenames"], good, strict=True) if g] if sum(good) > 1 else []
+
+    manifest = import_dataset("syncd", root, options={"min_dino": "0.7", "min_aesthetics": "5"})
+    assert [(row.parameters or {})["file"] for row in manifest] == expected
+    assert 0 < len(expected) < sum(len(r["filenames"]) for r in records)
+
+
+def test_syncd_masks_are_cut_where_asked(tmp_path: Path) -> None:
+    root = syncd(tmp_path, [syncd_record(0)])
+    ringing = np.zeros((6, 8), np.uint8)
+    ringing[:, :4], ringing[:, 4] = 90, 3  # what JPEG leaves around an edge
+    put(root / "0" / "masks" / "1.png", encoded(Image.fromarray(ringing)))
+    (root / "0" / "masks" / "1.jpg").unlink()
+    (root / "0" / "masks" / "2.jpg").unlink()
+    for above, width in (("0", 5), ("50", 4)):
+        manifest = import_dataset("syncd", root, options={"mask_above": above})
+        mask = read_mask(io.BytesIO(bytes(manifest[1].mask_bytes or b"")), (6, 8)).numpy()
+        assert (mask.sum(1) == width).all()
+        assert manifest[2].mask_bytes is None
+
+
+def test_syncd_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"no metadata.json; download nupurkmr9/syncd and unpack"):
+        import_dataset("syncd", tmp_path / "empty")
+    wrong = [
+        ([{"prompts": []}], "record 1: 'filenames' must be a list"),
+        ([syncd_record(0), syncd_record(1, filenames=[])], "record 2: 'filenames' must be a list"),
+        ([syncd_record(0, prompts=["one"])], "'prompts' must be a list with a text for each file"),
+        ([syncd_record(0), syncd_record(0)], "another record has files of the same name, '0'"),
+        ([syncd_record(0, filenames=["../x.png", "0/1.png"])], "outside the dataset's folder"),
+    ]
+    for number, (records, message) in enumerate(wrong):
+        folder = put(tmp_path / str(number) / "metadata.json", json.dumps(records).encode()).parent
+        with pytest.raises(SourceError, match=message):
+            import_dataset("syncd", folder)
+    root = syncd(tmp_path / "part", [syncd_record(0), syncd_record(1)])
+    (root / "1" / "2.png").unlink()
+    with pytest.raises(SourceError, match=r"record 2: '1/2.png' is missing; unpack all archives"):
+        import_dataset("syncd", root)
+    assert len(import_dataset("syncd", root, on_error="skip")) == 3
+    for option in ("min_dino", "min_aesthetics"):
+        with pytest.raises(SourceError, match=f"leave the option {option} out"):
+            import_dataset("syncd", root, options={option: "0.5"})
+
+
+def test_syncds_own_generator_names_files_with_their_folder(tmp_path: Path) -> None:
+    records = [syncd_record(n, filenames=[f"out/rigid/{n}_0_{view}.png" for view in range(2)]) for n in range(2)]
+    syncd(tmp_path, [{**r, "filenames": [Path(f).name for f in r["filenames"]]} for r in records])
+    (tmp_path / "metadata.json").unlink()
+    put(tmp_path / "metadata_0.json", json.dumps(records).encode())
+    assert import_dataset("syncd", tmp_path).column("identity") == ["syncd/0_0"] * 2 + ["syncd/1_0"] * 2
 
 
 def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:

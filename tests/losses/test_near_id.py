@@ -254,6 +254,30 @@ def test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term() -> Non
         ]
     expected = loop.sigmoid_pairs(a, p, r, TAU, -10.0) + 0.5 * loop.mean(ranks)
     assert sigmoid_ranked(t).item() == pytest.approx(expected, rel=1e-9)
+    summed = loop.sigmoid_pairs(a, p, r, TAU, -8.0, per_anchor=True) + 0.25 * loop.mean(ranks)
+    assert sigmoid_ranked(t, bias=-8.0, alpha=0.25, per_anchor=True).item() == pytest.approx(summed, rel=1e-9)
+    assert summed > 2 * expected
+
+
+def test_a_mean_over_pairs_leaves_a_share_of_the_batch_to_positives() -> None:
+    """As docs/reports/orderings.md says of SigLIP + rank; positives have a gradient from the first term alone."""
+    for count in (8, 32):
+        pull = {}
+        for per_anchor in (False, True):
+            g = torch.Generator().manual_seed(0)
+            x = torch.randn(count, 4, 16, generator=g, dtype=torch.float64)
+            positive = x[:, 1:2].clone().requires_grad_()
+            batch = Tuples(x[:, 0], positive, x[:, 2:], None, None)
+            own = torch.eye(count, dtype=torch.bool)
+            logits = torch.nn.functional.cosine_similarity(x[:, None, 0], positive[None, :, 0], dim=-1) / TAU - 10
+            sigmoid_ranked(batch, alpha=0.0, per_anchor=per_anchor).backward()
+            found = positive.grad.clone()
+            positive.grad = None
+            terms = torch.nn.functional.softplus(torch.where(own, -logits, logits))
+            (terms.sum() / count if per_anchor else terms.mean()).backward()
+            torch.testing.assert_close(found, positive.grad)
+            pull[per_anchor] = found.norm()
+        assert pull[True] / pull[False] == pytest.approx(count)
 
 
 def circle_part(t: Tuples, *, keep_missing: bool = False) -> float:

@@ -120,8 +120,10 @@ def oracle_ranking(similarity: Array, oracle: Array, valid: Array, tau: float, m
     return mean(terms)
 
 
-def sigmoid_pairs(anchor: Sequence[Array], positive: Views, distractor: Views, tau: float, bias: float) -> float:
-    """Table 4, SigLIP: binary cross-entropy over the pool, and of distractors with 0."""
+def sigmoid_pairs(
+    anchor: Sequence[Array], positive: Views, distractor: Views, tau: float, bias: float, per_anchor: bool = False
+) -> float:
+    """Table 4, SigLIP: binary cross-entropy over the pool, and of distractors with 0; means, or sums per anchor."""
     pool, near = [], []
     for i, a in enumerate(anchor):
         for j, row in enumerate(positive):
@@ -130,6 +132,8 @@ def sigmoid_pairs(anchor: Sequence[Array], positive: Views, distractor: Views, t
                     probability = sigmoid(cos(a, g) / tau + bias)
                     pool.append(-math.log(probability) if i == j else -math.log1p(-probability))
         near += [-math.log1p(-sigmoid(cos(a, r) / tau + bias)) for r in distractor[i] if r is not None]
+    if per_anchor:
+        return (sum(pool) + sum(near)) / len(anchor)
     return mean(pool) + mean(near)
 
 

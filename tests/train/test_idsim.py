@@ -339,6 +339,7 @@ def _similarity(config: Config, kind: str, a: Any, b: Any) -> float:
 SWITCHES: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "the hard negative alone": {"negatives": "single"},
+    "C.3": {"negatives": "single", "margin": 0.1},
     "cosine of patches, place by place": {"patch_metric": "cosine"},
     "cosine of the mean patch": {"patch_metric": "pooled", "negatives": "single"},
     "hinge": {"objective": "hinge", "hinge_margin": 0.3},

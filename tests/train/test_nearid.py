@@ -258,7 +258,8 @@ def loss_by_hand(run: Recipe, data: Manifest) -> float:
             for r in near[i]
             if r is not None
         ]
-        return slow.sigmoid_pairs(anchor, positive, near, tau, -10.0) + alpha * slow.mean(ranks)
+        bias, summed = run.config.sigmoid_bias, run.config.sigmoid_per_anchor
+        return slow.sigmoid_pairs(anchor, positive, near, tau, bias, summed) + alpha * slow.mean(ranks)
     circles = []
     for i, a in enumerate(anchor):
         own = [slow.cos(a, g) for g in positive[i] if g is not None]
@@ -280,6 +281,7 @@ def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, 
     ("objective", "changed"),
     [
         ("nearid", {"temperature": 0.2, "alpha": 1.3}), ("siglip", {"alpha": 1.3}), ("circle", {"alpha": 1.3}),
+        ("siglip", {"sigmoid_bias": -7.0}), ("siglip", {"sigmoid_per_anchor": True}),
         ("info-nce-distractors", {"temperature": 0.2}), ("oracle", {"alpha": 1.3}), ("oracle", {"released_loss": True}),
     ],
 )  # fmt: skip
@@ -438,7 +440,7 @@ def test_other_switches_change_what_they_say(data: Manifest) -> None:
     [
         ({"cache": "c", "augment": True}, "--no-augment"), ({"beta": 0.1, "objective": "siglip"}, "--beta"),
         ({"learn_temperature": True, "objective": "circle"}, "--learn-temperature"),
-        ({"batch_size": 1}, "batch_size = 1"),
+        ({"sigmoid_per_anchor": True}, "--objective siglip"), ({"batch_size": 1}, "batch_size = 1"),
         ({"mask_prob": 1.5}, "probabilities"), ({"temperature": 0.0}, "above 0"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ Tasks, and the engines that do them:
   noise       anchors and positives of triplets pass through the engine that edited their negative, at strength 0.1,
               so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill, sdxl_inpaint
   distractor  another object of its kind in the same place (NearID, 0.B.1): sdxl_inpaint, flux_fill, flux_canny,
-              qwen_inpaint (PowerPaint is in no release of diffusers, and not here)
+              qwen_inpaint, powerpaint (version 1; the paper has 2.1)
   ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
               given a manifest with masks instead of --categories, its images are relit
 
@@ -89,7 +89,7 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    text = "other weights: a folder, a file, or owner/name[@revision]; parts are base, lora, controlnet, offset"
+    text = "other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset, unet, text"
     group.add_argument("--weights", action="append", default=[], metavar="ENGINE[.PART]=PLACE", help=text)
     group.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the best available)")
     group.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="(bfloat16)")

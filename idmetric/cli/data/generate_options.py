@@ -10,7 +10,7 @@ TASKS = {
     "context": ("qwen_edit",),
     "identity": ("flux_fill",),
     "noise": ("flux_fill", "sdxl_inpaint"),
-    "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"),
+    "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"),
     "ilgen": ("iclight",),
 }
 _LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most

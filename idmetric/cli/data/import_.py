@@ -3,6 +3,7 @@
 examples:
   idmetric data import folder my_photos/ -o photos.parquet
   idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet --images nearid_images
+  idmetric data import syncd syncd/ -o syncd.parquet --option min_aesthetics=5
   idmetric data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet --revision COMMIT
   idmetric data import pods chaenayo/PODS -o pods.parquet --embed
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run

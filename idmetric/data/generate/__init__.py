@@ -7,11 +7,11 @@ Tasks plan jobs, engines make images, and `idmetric.data.generate.run` runs the 
 | `contextual_task` | ID-Sim, A.2.1 | `qwen_edit` |
 | `identity_task` | ID-Sim, A.2.2 | `flux_fill` |
 | `noise_task` | ID-Sim, A.2.2 | `flux_fill`, `sdxl_inpaint` |
-| `distractor_task` | NearID, 0.B.1 | `sdxl_inpaint`, `flux_fill`, `flux_canny`, `qwen_inpaint` |
+| `distractor_task` | NearID, 0.B.1 | `sdxl_inpaint`, `flux_fill`, `flux_canny`, `qwen_inpaint`, `powerpaint` |
 | `object_task`, `relight_task` | ILGen, 3.2 | `sd_turbo`, `iclight` |
 
-NearID's seventh source, PowerPaint, is missing: no release of diffusers includes it or BrushNet, its own code pins an
-old release, and its weights include a pickle. Its published distractors come with the NearID dataset.
+NearID's PowerPaint is version 2.1, which no release of diffusers includes and which comes with a pickle. `powerpaint`
+is version 1. The distractors of 2.1 are published with the NearID dataset.
 
 Weights are safetensors from the Hub or local folders; code of their repositories is never run. Their licences differ,
 and those of FLUX.1 [dev] forbid commercial use; the parameters of each row name them.

@@ -35,11 +35,8 @@ ENGINES = {
     "qwen_edit": ("idmetric.data.generate.qwen_edit", "QwenEdit"),
     "sd_turbo": ("idmetric.data.generate.sd_turbo", "SDTurbo"),
     "iclight": ("idmetric.data.generate.iclight", "ICLight"),
+    "powerpaint": ("idmetric.data.generate.powerpaint", "PowerPaint"),
 }
-POWERPAINT = (
-    "PowerPaint is not available: no release of diffusers includes it or BrushNet, which it builds on; its own code "
-    "pins an old release, and its weights include a pickle. Import its published distractors (NearID-PowerPaint)"
-)
 
 
 @dataclass(frozen=True)
@@ -124,8 +121,12 @@ class Engine:
         options = self.options(request)
         pipe = self.pipe
         with drawing(request, self.place) as generator:
-            made = pipe(prompt=request.prompt, generator=generator, **options).images[0]
+            made = self.call(pipe, request, options, generator).images[0]
         return checked(made, request, self.name)
+
+    def call(self, pipe: Any, request: Request, options: Mapping[str, Any], generator: Any) -> Any:
+        """Run the pipeline with the prompt."""
+        return pipe(prompt=request.prompt, generator=generator, **options)
 
 
 class Inpainter(Engine):
@@ -150,8 +151,6 @@ def engine_class(name: str) -> type[Engine]:
     Raises:
         GenerateError: for an unknown name.
     """
-    if name == "powerpaint":
-        raise GenerateError(POWERPAINT)
     if name not in ENGINES:
         raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
     module, attribute = ENGINES[name]

@@ -15,6 +15,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, 1000), "guidance": (0, 100), "strength": (0.01, 1), "scale": (0, 10), "side": (8, 4096),
     "highres_scale": (1, 4), "highres_strength": (0.01, 1), "low": (0, 10_000), "high": (0, 10_000),
     "tolerance": (0, 442), "border": (0, 0.5), "clean": (0, 1), "threshold": (0, 1), "least": (0, 1), "most": (0, 1),
+    "fitting": (0, 1),
 }  # fmt: skip
 _KINDS = {"int": int, "float": float, "str": str}
 

@@ -53,6 +53,16 @@ KINDS = {
         },
         several=True,
     ),
+    "syncd": Kind(
+        "syncd",
+        "SynCD: metadata.json, images and masks/ of its unpacked archives; an identity per record",
+        {
+            "min_dino": "leave out images without another at this DINOv2 similarity (default: any)",
+            "min_aesthetics": "leave out images with a lower aesthetic score (default: any)",
+            "mask_above": "gray value above which a mask's pixel is the object's (default: 0, as in SynCD's code)",
+        },
+        local=True,
+    ),
     "mtg": Kind("mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"),
     "dreambench_pp": Kind(
         "dreambench",

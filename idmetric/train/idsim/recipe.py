@@ -9,6 +9,10 @@ of the class features, plus InfoNCE on minus the Sinkhorn distance of the patch 
 `idmetric data mine triplets` makes the paper's mixture of triplets (1:1:1, section 3.2). Rows of split val, if there
 are any, serve for validation. Paper: 10,000 triplets, 3 epochs (C.2); the hardware is not stated. Its ablations are
 switches: `--backbone`, `--image-size` (Table 7), `--terms` (Table 8), `--objective`, `--patch-metric` (Table 9).
+
+The paper gives two forms of InfoNCE. The default is that of section 3.3 and Eq. 2: an anchor's own hard negative and
+the other instances of the batch, without a margin. `--negatives single --margin 0.1` is that of C.3: the hard negative
+alone.
 """
 
 from __future__ import annotations

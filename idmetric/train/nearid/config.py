@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from idmetric.losses.near_id_objectives import BIAS
 from idmetric.train import pretrained
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.data import Shape
@@ -51,6 +52,10 @@ class Config:
     learn_temperature: bool = option(False, "learn tau (released code, for InfoNCE)")
     alpha: float = option(0.5, "weight of the ranking term (Eq. 3, Table 8)")
     beta: float = option(0.0, "weight of positive cohesion (Eq. 8, Table 9); 0.1 = the last row of Table 3")
+    sigmoid_bias: float = option(BIAS, "added to the logits of the objective siglip (not stated; released code)")
+    sigmoid_per_anchor: bool = option(
+        False, "siglip: sums of pairs per anchor (Zhai et al.), not means over pairs (not stated; released code: means)"
+    )
     released_loss: bool = option(
         False,
         "missing views stay in the denominators, as in the released code; circle averages its hinge, the oracle's "
@@ -82,6 +87,8 @@ class Config:
             raise ValueError("--cache keeps features of unchanged pictures: add --no-augment, or leave it out")
         if self.beta and self.objective != "nearid":
             raise ValueError("--beta is a part of --objective nearid")
+        if self.objective != "siglip" and (self.sigmoid_per_anchor or self.sigmoid_bias != BIAS):
+            raise ValueError("--sigmoid-bias and --sigmoid-per-anchor are parts of --objective siglip")
         if self.learn_temperature and self.objective == "circle":
             raise ValueError("--objective circle has its own scale: leave --learn-temperature out")
 

@@ -41,7 +41,9 @@ def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) 
             released=released,
         )  # fmt: skip
     elif config.objective == "siglip":
-        loss = sigmoid_ranked(tuples, temperature=tau, alpha=alpha)
+        loss = sigmoid_ranked(
+            tuples, temperature=tau, bias=config.sigmoid_bias, alpha=alpha, per_anchor=config.sigmoid_per_anchor
+        )
     else:
         loss = circle_ranked(tuples, alpha=alpha, rank_temperature=config.temperature, released=released)
     if tuples.distractor.shape[1]:

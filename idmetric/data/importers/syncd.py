@@ -1,0 +1,174 @@
+"""SynCD: two or three generated images of an object in different contexts (Kumari et al., ICCV 2025).
+
+NearID takes its identities from the "rigid" partition (section 3.3), as `curate --recipe nearid` does. The published
+folder (`nupurkmr9/syncd` on the Hub, its archives unpacked):
+
+    metadata.json                [{"filenames": ["12/0.png", ...], "prompts": [...], "category": "rigid",
+                                   "category_description": ..., "objaverse_id": ...}, ...]
+    12/0.png   12/masks/0.jpg    an image and its mask: the object is what is not black
+
+A record is an identity. Its partition goes to the column x_partition, the object's description to `category`. Masks are
+written again as 0 and 255 in the size of their image, because the published ones are gray JPEGs.
+
+`metadata_with_scores.json` also has a DINOv2 similarity of each pair and an aesthetic score of each image. The options
+min_dino and min_aesthetics leave out images as SynCD's training code does with them: those without another image at
+a similarity between min_dino and 0.98, and those with a lower aesthetic score.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.importers.run import Job
+from idmetric.data.importers.source import SourceError, locate, read_json
+from idmetric.data.manifest.table import Row
+from idmetric.images.opening import open_image
+
+COPY = 0.98  # above this similarity, SynCD's code takes two images for copies
+_TABLES = ("*metadata_with_scores.json", "*metadata.json", "metadata_*.json")  # the first kind that exists is read
+_MASKS = (".jpg", ".png")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Values of the options: least scores (None: any), and the gray value above which a pixel is the object's."""
+
+    dino: float | None
+    aesthetics: float | None
+    mask: float
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each image of each record with two usable images or more."""
+    limits = Limits(
+        job.number("min_dino", 0) if "min_dino" in job.options else None,
+        job.number("min_aesthetics", 0) if "min_aesthetics" in job.options else None,
+        job.number("mask_above", 0),
+    )
+    for source in job.sources:
+        root = job.folder(source)
+        found = list(_records(root))
+        keys = _keys(found)
+        chosen = list(zip(keys, found, strict=True))[: job.limit]
+        for key, (where, record) in job.progress(chosen, len(chosen), root.name):
+            yield from _views(job, root, where, record, f"{job.name}/{key}", limits)
+
+
+def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and content of each record.
+
+    Raises:
+        SourceError: if there is none, or one lacks what the importer needs.
+    """
+    tables = next((found for pattern in _TABLES if (found := sorted(root.glob(pattern)))), [])
+    if not tables:
+        raise SourceError(f"{root}: no metadata.json; download nupurkmr9/syncd and unpack its archives there")
+    for table in tables:
+        records = read_json(table)
+        if not isinstance(records, list):
+            raise SourceError(f"{table}: not a list of records")
+        for number, record in enumerate(records, 1):
+            where = f"{table}: record {number}"
+            files = record.get("filenames") if isinstance(record, dict) else None
+            if not isinstance(files, list) or not files or not all(isinstance(f, str) and f for f in files):
+                raise SourceError(f"{where}: 'filenames' must be a list of paths")
+            prompts = record.get("prompts")
+            if prompts is not None and (not isinstance(prompts, list) or len(prompts) < len(files)):
+                raise SourceError(f"{where}: 'prompts' must be a list with a text for each file")
+            yield where, record
+
+
+def _keys(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A name of each record: its files' folder, or their common stem where one folder holds all (4_0_1.jpg -> 4_0)."""
+    first = [PurePosixPath(record["filenames"][0]) for _, record in records]
+    keys = [path.parent.name for path in first]
+    if len(set(keys)) < len(keys) or "" in keys:
+        keys = [path.stem.rpartition("_")[0] or path.stem for path in first]
+
+    seen: set[str] = set()
+    for key, (where, _) in zip(keys, records, strict=True):
+        if key in seen:
+            raise SourceError(f"{where}: another record has files of the same name, {key!r}")
+        seen.add(key)
+    return keys
+
+
+def _views(job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, limits: Limits) -> Iterator[Row]:
+    files = record["filenames"]
+    kept = usable(record, limits, where)
+    if len(kept) < 2:
+        return
+
+    paths = {index: _image(root, files[index], where) for index in kept}
+    missing = [files[index] for index, path in paths.items() if path is None]
+    if missing:
+        job.rejected.append(f"{where}: {missing[0]!r} is missing; unpack all archives of the dataset")
+        return
+
+    prompts = record.get("prompts") or [None] * len(files)
+    extra = {"objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
+    for index, path in paths.items():
+        assert path is not None
+        name = f"{identity}/view{index + 1}"
+        yield Row(
+            identity=identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects",
+            category=record.get("category_description") or None, background=name, text=prompts[index],
+            parameters={"file": files[index], **{k: v for k, v in extra.items() if v is not None}},
+            **_mask(job, path, name, limits.mask),
+        )  # fmt: skip
+
+
+def usable(record: Mapping[str, Any], limits: Limits, where: str) -> list[int]:
+    """Numbers of a record's images that reach the least scores.
+
+    Raises:
+        SourceError: if a limit is given, and the record has no such score.
+    """
+    files = record["filenames"]
+    good = np.ones(len(files), dtype=bool)
+    if limits.aesthetics is not None:
+        scores = record.get("aesthetics_scores")
+        stems = [PurePosixPath(f).stem for f in files]
+        if not isinstance(scores, dict) or not all(isinstance(scores.get(s), int | float) for s in stems):
+            raise SourceError(f"{where}: no 'aesthetics_scores' of all files; leave the option min_aesthetics out")
+        good &= np.array([scores[s] >= limits.aesthetics for s in stems])
+
+    if limits.dino is not None:
+        try:
+            pairs = np.array(record.get("dino_scores"), dtype=float)
+        except (TypeError, ValueError):
+            pairs = np.empty(0)
+        if pairs.shape != (len(files), len(files)):
+            raise SourceError(f"{where}: no table 'dino_scores' of its files; leave the option min_dino out")
+        alike = np.triu((pairs >= limits.dino) & (pairs <= COPY), 1)
+        good &= alike.any(0) | alike.any(1)
+
+    return [int(i) for i in np.flatnonzero(good)]
+
+
+def _image(root: Path, file: str, where: str) -> Path | None:
+    """The image of a record, or None if it is missing; the generator's own records name it with another folder."""
+    for name in (file, PurePosixPath(file).name):
+        path = locate(name, root, where, inside=True)
+        if path.is_file():
+            return path
+    return None
+
+
+def _mask(job: Job, image: Path, name: str, above: float) -> dict[str, Any]:
+    """The mask's column, as a PNG of 0 and 255 in the image's size; {} if there is none."""
+    path = next((p for e in _MASKS if (p := image.parent / "masks" / f"{image.stem}{e}").is_file()), None)
+    if path is None:
+        return {}
+    size = open_image(image).size
+    bits = np.asarray(open_image(path).convert("L")) > above
+    file = io.BytesIO()
+    Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST).save(file, "PNG")
+    return job.images.keep(file.getvalue(), f"{name}_mask", Path, "mask")
