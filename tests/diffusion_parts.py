@@ -289,9 +289,32 @@ def clipseg(folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
+def sam(folder: Path) -> None:
+    """Segment Anything."""
+    from transformers import SamConfig, SamImageProcessor, SamModel, SamProcessor
+
+    torch.manual_seed(0)
+    vision = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "patch_size": 8,
+        "output_channels": 16, "window_size": 0, "global_attn_indexes": [0], "mlp_dim": 16, "num_pos_feats": 8,
+    }  # fmt: skip
+    prompt = {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4}
+    decoder = {
+        "hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "attention_downsample_rate": 1, "iou_head_hidden_dim": 16, "iou_head_depth": 2,
+    }  # fmt: skip
+    config = SamConfig(vision_config=vision, prompt_encoder_config=prompt, mask_decoder_config=decoder)
+    SamModel(config).save_pretrained(folder)
+    side, low = {"height": 64, "width": 64}, {"height": 16, "width": 16}
+    images = SamImageProcessor(
+        size={"longest_edge": 64}, pad_size=side, mask_size={"longest_edge": 16}, mask_pad_size=low
+    )
+    SamProcessor(images).save_pretrained(folder)
+
+
 PARTS: dict[str, Callable[[Path], None]] = {
     "sdxl_inpaint": sdxl_inpaint, "flux_fill": flux_fill, "flux_canny": flux_canny, "qwen_edit": qwen_edit,
-    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "clipseg": clipseg,
+    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "clipseg": clipseg, "sam": sam,
     "sd_inpaint": sd_inpaint,
 }  # fmt: skip
 

@@ -46,6 +46,7 @@ WEIGHTS = {
     "flux_canny": {"base": "flux_canny"},
     "qwen_inpaint": {"base": "qwen_image", "controlnet": "qwen_image-controlnet", "lora": "lora.safetensors"},
     "qwen_edit": {"base": "qwen_edit", "lora": "lora.safetensors"},
+    "qwen_edit_inpaint": {"base": "qwen_edit"},
     "sd_turbo": {"base": "stable_diffusion"},
     "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
     "powerpaint": {"base": "sd_inpaint", "unet": "powerpaint", "text": "powerpaint"},
@@ -87,9 +88,11 @@ def engine(folder: Path) -> Callable[[str], Engine]:
 def small_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen-Image-Edit works at the area of 1024 x 1024 whatever it is given: of 64 x 64 here."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as module
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint as inpaint
 
     original = module.calculate_dimensions
-    monkeypatch.setattr(module, "calculate_dimensions", lambda area, ratio: original(area / 256, ratio))
+    for place in (module, inpaint):
+        monkeypatch.setattr(place, "calculate_dimensions", lambda area, ratio: original(area / 256, ratio))
 
 
 def request(seed: int = 3, prompt: str = "a red mug", size: tuple[int, int] = (48, 32)) -> Request:

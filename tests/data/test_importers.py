@@ -893,16 +893,12 @@ def test_any_column_can_be_mapped_to_a_free_one(tmp_path: Path) -> None:
 
 
 def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of docs/data-idsim.md, on FORB, GLDv2 and DeepFashion2 in small."""
+    """The script of docs/data-idsim.md, on FORB and GLDv2 in small."""
     forb = [("logos/query/1", ["logos/database/a", "logos/database/b"]), ("logos/query/2", ["logos/database/a"])]
     lines = [json.dumps({"query_image": f"{q}.jpg", "groundtruth_images": [f"{g}.jpg" for g in gs]}) for q, gs in forb]
     put(tmp_path / "forb/metadata/logos_gt.ndjson", "\n".join(lines).encode())
     put(tmp_path / "gldv2/train_clean.csv", b"landmark_id,images\n7,01234 abcde\n8,fffff\n")
     put(tmp_path / "gldv2/train_label_to_hierarchical.csv", b"landmark_id,category,hierarchical_label\n7,x,tower\n")
-    for k, styles in enumerate(([0, 1], [1], [2], [1, 2], [0])):
-        about: dict[str, Any] = {"source": "shop", "pair_id": 5}
-        about |= {f"item{n}": {"style": style, "category_name": "skirt"} for n, style in enumerate(styles, 1)}
-        put(tmp_path / f"deepfashion2/train/annos/00000{k}.json", json.dumps(about).encode())
     script = (Path(__file__).parents[2] / "docs/data-idsim.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     exec(script.split("```python\n")[1].split("```")[0], {})
@@ -916,8 +912,6 @@ def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch
         "gldv2/train/0/1/2/01234.jpg", "gldv2/train/a/b/c/abcde.jpg", "gldv2/train/f/f/f/fffff.jpg"
     ]  # fmt: skip
     assert gldv2.column("category") == ["tower", "tower", None]
-    clothes = import_dataset("table", "deepfashion2/df2.csv", name="DeepFashion2")
-    assert clothes.column("identity") == ["DeepFashion2/5_1", "DeepFashion2/5_1", "DeepFashion2/5_2"]
 
 
 def test_numbers_that_are_none_stay_away_from_parameters(tmp_path: Path) -> None:
@@ -1095,6 +1089,65 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "x.parquet", b"PAR1 no")
     with pytest.raises(SourceError, match=r"x\.parquet: not readable"):
         import_dataset("nearid", tmp_path)
+
+
+def write_garments(root: Path) -> None:
+    """Photos of DeepFashion2 with no, one and two garments that have a counterpart."""
+    square, triangle = [2, 1, 6, 1, 6, 4, 2, 4], [0, 0, 3, 0, 0, 3]
+    photos: dict[str, list[tuple[int, list[list[float]]]]] = {
+        "train/1": [(1, [square])], "train/2": [(1, [square, triangle])], "train/3": [(0, [square])],
+        "train/4": [(1, [square]), (2, [triangle])], "validation/1": [(3, [triangle])],
+    }  # fmt: skip
+    for name, items in photos.items():
+        split, stem = name.split("/")
+        about: dict[str, Any] = {"source": "shop", "pair_id": 7 if split == "train" else 8}
+        for number, (style, polygons) in enumerate(items, 1):
+            about[f"item{number}"] = {"style": style, "category_name": "skirt", "segmentation": polygons, "scale": 2}
+        put(root / split / "annos" / f"00000{stem}.json", json.dumps(about).encode())
+        put(root / split / "image" / f"00000{stem}.jpg", png(int(stem), (9, 7), "JPEG"))
+
+
+def test_deepfashion2_has_masks_of_its_polygons(tmp_path: Path) -> None:
+    write_garments(tmp_path)
+    manifest = import_dataset("deepfashion2", tmp_path, name="DeepFashion2")
+    assert manifest.column("identity") == ["DeepFashion2/7_1", "DeepFashion2/7_1", "DeepFashion2/8_3"]
+    assert manifest.column("split") == ["train", "train", "val"]
+    assert set(manifest.column("category")) == {"skirt"}
+    assert (manifest[0].parameters or {})["source"] == "shop"
+    mask = manifest.mask(1)
+    assert mask is not None
+    down, across = np.mgrid[:7, :9]  # pixels whose centers or edges a polygon covers, as PIL draws them
+    square = (across >= 2) & (across <= 6) & (down >= 1) & (down <= 4)
+    triangle = across + down <= 3
+    assert (mask.numpy() > 0.5).tolist() == (square | triangle).tolist()
+    assert not faults(manifest)
+
+
+def test_every_garment_of_a_photo_can_be_a_row(tmp_path: Path) -> None:
+    write_garments(tmp_path)
+    manifest = import_dataset("deepfashion2", tmp_path, images=tmp_path / "masks", options={"items": "all"})
+    assert len(manifest) == 5
+    assert [i for i in manifest.column("identity") if i == "deepfashion2/7_2"]
+    assert len(set(manifest.column("mask"))) == 5
+    assert len(import_dataset("deepfashion2", tmp_path / "train", limit=2)) == 2
+
+
+def test_damaged_garments_are_named(tmp_path: Path) -> None:
+    write_garments(tmp_path)
+    about = json.loads((tmp_path / "train/annos/000001.json").read_text())
+    for polygons, message in (([[1, 2, 3]], "three or more points"), ([[50] * 6], "outside the 9x7"), ([], "no segm")):
+        about["item1"]["segmentation"] = polygons
+        put(tmp_path / "train/annos/000001.json", json.dumps(about).encode())
+        with pytest.raises(SourceError, match=f"000001.json, item1: .*{message}"):
+            import_dataset("deepfashion2", tmp_path)
+        assert len(import_dataset("deepfashion2", tmp_path, on_error="skip")) == 2
+    put(tmp_path / "train/annos/000001.json", b"[]")
+    with pytest.raises(SourceError, match="no pair_id"):
+        import_dataset("deepfashion2", tmp_path)
+    with pytest.raises(SourceError, match="no annos"):
+        import_dataset("deepfashion2", tmp_path / "train" / "image")
+    with pytest.raises(SourceError, match="items=two: one or all"):
+        import_dataset("deepfashion2", tmp_path / "validation", options={"items": "two"})
 
 
 def test_every_kind_has_its_module() -> None:

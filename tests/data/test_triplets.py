@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import PAIRINGS, RATIOS, TripletError, mixture, parse_ratio, shares
+from idmetric.data.generate.noise import noised_rows
 from idmetric.data.manifest.lineage import parent_rows
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -92,8 +93,8 @@ def test_each_subset_has_the_roles_that_the_paper_gives_it() -> None:
             assert n.role in ("real", "context-edit")
         else:
             assert (a.role, p.role) == ("real", "real")
-            assert n.role == ("real" if kind == "real" else "identity-edit")
-        if kind == "identity":  # made from an image of the anchor's identity
+            assert n.role == "real" or kind == "identity"
+        if n.role == "identity-edit":  # made from an image of the anchor's identity
             assert (n.identity or "").split("*")[0] == a.identity
 
 
@@ -108,6 +109,37 @@ def test_the_three_pairings_and_both_kinds_of_negatives_are_equally_likely() -> 
         assert pairing == "-".join(sides)
     roles = Counter(n.role for _, _, n in triplets(out))
     assert abs(roles["real"] - count / 2) < 4 * math.sqrt(count / 4)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_identity_negatives_are_edits_and_originals_of_others_in_their_share(share: float) -> None:
+    count = 2000
+    out = mixture(mined(1), None, edited(count), count=count, ratio=(0, 0, 1), originals=share)
+    found = triplets(out)
+    roles = Counter(n.role for _, _, n in found)
+    assert set(roles) <= {"real", "identity-edit"}
+    assert abs(roles["real"] - share * count) <= 4 * math.sqrt(count * share * (1 - share))
+    assert all(n.identity != a.identity for a, _, n in found)
+    others = {n.identity for _, _, n in found if n.role == "real"}
+    assert len(others) >= share * count / 2  # spread over the instances
+
+
+def test_triplets_with_an_original_as_negative_get_no_noise() -> None:
+    """ "Whenever a triplet includes an identity-edited negative" (A.2.2): the original negatives have no artifacts."""
+    source = edited(60)
+    engines = ["flux_fill" if role == "identity-edit" else None for role in source.column("role")]
+    out = mixture(mined(1), None, source.replace(engine=engines), count=60, ratio=(0, 0, 1))
+    noised = {out.column("group")[k] for k in noised_rows(out, "flux_fill")}
+    edits = {n.group for _, _, n in triplets(out) if n.role == "identity-edit"}
+    assert noised == edits
+    assert 0 < len(edits) < 60
+
+
+def test_one_instance_alone_has_edits_as_negatives() -> None:
+    out = mixture(mined(1), None, edited(1), count=1, ratio=(0, 0, 1))
+    assert out.column("role")[2] == "identity-edit"
+    with pytest.raises(ValueError, match="originals is a share"):
+        mixture(mined(1), None, edited(1), count=1, ratio=(0, 0, 1), originals=1.0)
 
 
 def test_real_triplets_are_those_mined() -> None:

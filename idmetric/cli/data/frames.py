@@ -6,8 +6,10 @@ clips are not read again, so the same command resumes a stopped run.
 
 examples:
   idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
+  idmetric data frames train/JPEGImages --masks train/instances.json --sampling youtubevis -o ytvis.parquet
   idmetric data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
-  idmetric data frames LaSOT --sampling lasot --annotation boxes --on-error skip -o lasot.parquet
+  idmetric data frames LaSOT --sampling lasot --annotation boxes --segment --category-level 1 -o lasot.parquet
+  idmetric data frames GOT-10k/train --sampling got10k --annotation boxes --on-error skip -o got10k.parquet
   idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
 
 Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.
@@ -33,6 +35,7 @@ from idmetric.cli.options import natural, positive
 if TYPE_CHECKING:
     from idmetric.data.frames.clips import Clip
     from idmetric.data.frames.extract import Settings
+    from idmetric.data.frames.segment import Segmenter
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
 Record = dict[str, Any]
@@ -42,13 +45,18 @@ Job = tuple["Clip", Path, "Settings", bool]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `idmetric data frames`."""
     parser.add_argument("clips", type=Path, help="a video, or a folder of clips at any depth")
-    parser.add_argument("--masks", type=Path, help="folder of masks with the names of the clips")
+    text = "folder of masks with the names of the clips, or annotations of YouTube-VIS (.json)"
+    parser.add_argument("--masks", type=Path, help=text)
     parser.add_argument(
         "--frames", type=Path, help="folder to write frames to (default: OUT_frames next to the manifest)"
     )
     parser.add_argument("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
     text = "source of coverage: masks (default), boxes of groundtruth.txt (no masks are written), or none"
     parser.add_argument("--annotation", choices=("masks", "boxes", "none"), default="masks", help=text)
+    text = "draw masks of the boxes with Segment Anything: owner/name[@revision] or a folder (default: "
+    text += "facebook/sam-vit-base; extra generate)"
+    parser.add_argument("--segment", nargs="?", const="facebook/sam-vit-base", metavar="WEIGHTS", help=text)
+    parser.add_argument("--device", help="of --segment: cuda, cuda:1, mps or cpu (default: the best available)")
     text = "masks show one object, or indexed ones by number; auto (default): indexed if they are palette images"
     parser.add_argument("--objects", choices=("auto", "one", "indexed"), default="auto", help=text)
     parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
@@ -76,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", help="dataset of the manifest, prefix of identities (default: the sampling's name)"
     )
-    parser.add_argument("--category-level", type=positive, help="part of the clip's path, from 1, that is its category")
+    text = "part of the clip's path, from 1, that is its category (default: as GOT-10k and YouTube-VIS publish it)"
+    parser.add_argument("--category-level", type=positive, help=text)
     parser.add_argument("--workers", type=positive, default=1, help="processes (1); the result does not depend on it")
     add_on_error(parser)
     add_output(parser)
@@ -84,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
+    from idmetric.data.frames.classes import of_clips, of_youtubevis
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import to_manifest
 
@@ -92,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     clips = [
         clip
-        for clip in find_clips(args.clips, args.masks)
+        for clip in find_clips(args.clips, _masks(args))
         if not clip.frames.resolve().is_relative_to(folder.resolve())
     ]
     skip = args.on_error == "skip"
@@ -115,13 +125,31 @@ def run(args: argparse.Namespace) -> int:
         )
     for line in problems:
         print(f"skipped: {line}", file=sys.stderr)
-    manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level)
+    categories = of_youtubevis(args.masks) if _is_youtubevis(args) else of_clips(clips)
+    manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
     summary = _summary(records, settings.sampling.least)
     if not len(manifest):
         raise ClipError("no instance has enough valid frames; nothing is written\n" + "\n".join(summary))
     save(manifest, args)
     print("\n".join(summary))
     return 4 if problems else 0
+
+
+def _is_youtubevis(args: argparse.Namespace) -> bool:
+    return args.masks is not None and args.masks.suffix == ".json"
+
+
+def _masks(args: argparse.Namespace) -> Path | None:
+    """The folder of masks; annotations of YouTube-VIS are first written to OUT_masks, next to the manifest."""
+    if not _is_youtubevis(args):
+        return args.masks  # type: ignore[no-any-return]
+    from functools import partial
+
+    from idmetric.data.frames.youtubevis import write_masks
+
+    folder: Path = args.out.with_name(f"{args.out.stem}_masks")
+    write_masks(args.masks, folder, partial(progress, quiet=args.quiet))
+    return folder
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -135,7 +163,22 @@ def _settings(args: argparse.Namespace) -> Settings:
     if args.coverage is not None:
         changes["coverage"] = tuple(args.coverage)
     sampling = replace(FULL[args.sampling], **changes)
-    return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, args.form)
+    return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, args.form, _segmenter(args))
+
+
+def _segmenter(args: argparse.Namespace) -> Segmenter | None:
+    if args.segment is None:
+        if args.device is not None:
+            raise ValueError("--device is used with --segment alone: leave it out")
+        return None
+    if args.annotation != "boxes":
+        raise ValueError("--segment draws masks of boxes: add --annotation boxes")
+    if args.workers > 1:
+        raise ValueError("--segment runs in one process: leave --workers out")
+    from idmetric.data.frames.segment import SAM, Segmenter
+    from idmetric.data.generate.weights import Place
+
+    return Segmenter(Place(args.device, "float32"), SAM.at(args.segment))
 
 
 def _check_level(clips: Sequence[Clip], level: int | None) -> None:

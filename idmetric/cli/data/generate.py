@@ -7,6 +7,8 @@ Tasks, and the engines that do them:
               so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill, sdxl_inpaint
   distractor  another object of its kind in the same place (NearID, 0.B.1): sdxl_inpaint, flux_fill, flux_canny,
               qwen_inpaint, powerpaint (version 1; the paper has 2.1)
+  grid        identity edits of photos in seven strengths, each with every background and light: the pictures of
+              `idmetric eval sensitivity` (ID-Sim, F.1): qwen_edit_inpaint, then qwen_edit
   ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
               given a manifest with masks instead of --categories, its images are relit
 
@@ -14,6 +16,7 @@ examples:
   idmetric data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
   idmetric data generate frames.parquet --task context -o edits.parquet --dry-run
   idmetric data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet
+  idmetric data generate anchors.parquet --task grid -o grid.parquet
   idmetric data generate --task ilgen --categories objects.txt -o ilgen.parquet
   idmetric data generate --task ilgen --categories art.txt --domain art --ask http://localhost:8000/v1 \\
       --ask-model NAME -o art.parquet
@@ -36,7 +39,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output, check_output
-from idmetric.cli.data.generate_options import TASKS, named, option, pairs, refuse_idle, shard, side
+from idmetric.cli.data.generate_grid import make_grid
+from idmetric.cli.data.generate_options import GRID_IDENTITY, TASKS, named, option, pairs, refuse_idle, shard, side
 from idmetric.cli.data.generate_work import Work
 
 if TYPE_CHECKING:
@@ -64,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
     parser.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
+    grid = parser.add_argument_group("grid")
+    text = "context that varies in addition to identity; may be repeated (default: both)"
+    grid.add_argument("--factor", action="append", choices=("background", "light"), help=text)
+    text = "take all other photos of an identity as views, in their order, with identity edits of their own"
+    grid.add_argument("--views", action="store_true", help=text)
     _add_ilgen(parser.add_argument_group("ilgen"))
     _add_machine(parser.add_argument_group("weights and machine"))
     _add_work(parser.add_argument_group("work"))
@@ -100,6 +109,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
     group.add_argument("--merge", action="store_true", help="make no images; write the manifest of all shards")
     group.add_argument("--limit", type=int, help="use only the first rows, or categories")
+    text = "use only rows of this dataset; may be repeated"
+    group.add_argument("--dataset", action="append", metavar="NAME", help=text)
     text = "compare all finished files with their SHA-256, not only files with another size or time of change"
     group.add_argument("--verify", action="store_true", help=text)
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
@@ -127,6 +138,8 @@ def run(args: argparse.Namespace) -> int:
     if args.manifest is None:
         raise GenerateError("name the manifest of sources" + (", or --categories" if args.task == "ilgen" else ""))
     sources = work.limited(args.manifest)
+    if args.task == "grid":
+        return make_grid(work, sources, _engine(args, GRID_IDENTITY), _engine(args, named(args)), words)
     task, engine = _task(args, sources, words)
     work.plan(task, engine)
     if not args.dry_run and not work.make(task):

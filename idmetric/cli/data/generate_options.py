@@ -11,8 +11,10 @@ TASKS = {
     "identity": ("flux_fill",),
     "noise": ("flux_fill", "sdxl_inpaint"),
     "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"),
+    "grid": ("qwen_edit",),
     "ilgen": ("iclight",),
 }
+GRID_IDENTITY = "qwen_edit_inpaint"  # the engine of a grid's identity edits; the task's own makes the contexts
 _LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
 
 
@@ -31,17 +33,25 @@ def refuse_idle(args: argparse.Namespace) -> None:
         "for --task ilgen": () if args.task == "ilgen" else ("categories", "padding"),
         "with --categories": () if drawn else ("domain", "each", "remover", "ask"),
         "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key"),
-        "with a manifest": ("class_from",) if drawn else (),
-        "for other tasks": ("copies",) if args.task == "noise" else (),
+        "with a manifest": ("class_from", "dataset") if drawn else (),
+        "for --task grid": () if args.task == "grid" else ("factor",),
+        "for other tasks": ("copies",) if args.task in ("noise", "grid") else (),
     }
     for where, names in idle.items():
         for name in names:
             if getattr(args, name) is not None:
                 raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
-    if args.task == "noise" and args.limit is not None:
-        raise GenerateError("--limit has no use here: it would cut triplets apart")
+    for name in ("limit", "dataset"):
+        if args.task == "noise" and getattr(args, name) is not None:
+            raise GenerateError(f"{option(name)} has no use here: it would cut triplets apart")
     if args.task == "noise" and args.with_sources:
         raise GenerateError("--with-sources has no use here: the result of --task noise has all rows of its triplets")
+    if args.views and args.task != "grid":
+        raise GenerateError("--views is used for --task grid alone: leave it out")
+    if args.task == "grid" and args.with_sources:
+        raise GenerateError("--with-sources has no use here: a grid always lists its photos")
+    if args.task == "grid" and "strength" in pairs(args.set, GRID_IDENTITY, "--set"):
+        raise GenerateError(f"--set {GRID_IDENTITY}.strength has no use here: a grid has every strength")
     if args.task in ("identity", "noise") and "strength" in pairs(args.set, named(args), "--set"):
         how = "identity edits draw it for each image" if args.task == "identity" else "noise has the strength 0.1"
         raise GenerateError(f"--set {named(args)}.strength has no use here: {how}")
@@ -57,6 +67,8 @@ def refuse_idle(args: argparse.Namespace) -> None:
 def _used(args: argparse.Namespace, drawn: bool) -> tuple[str, ...]:
     """Return the engines and the remover of the task."""
     engine = named(args)
+    if args.task == "grid":
+        return engine, GRID_IDENTITY
     return (engine, "sd_turbo", args.remover or "clean") if drawn else (engine,)
 
 

@@ -36,9 +36,18 @@ class Work:
         return progress(items, total, what, self.args.quiet)
 
     def limited(self, path: Path) -> Manifest:
+        from idmetric.data.generate import GenerateError
         from idmetric.data.manifest.table import read
 
         manifest = read(path)
+        if self.args.dataset:
+            there = sorted({name for name in manifest.column("dataset") if name is not None})
+            unknown = [name for name in self.args.dataset if name not in there]
+            if unknown:
+                raise GenerateError(
+                    f"{path}: no rows of dataset {unknown[0]!r}; there are {', '.join(there) or 'none'}"
+                )
+            manifest = manifest.filter(dataset=self.args.dataset)
         return manifest if self.args.limit is None else manifest.take(range(min(self.args.limit, len(manifest))))
 
     def plan(self, task: Task, engine: Engine, check: bool = True, remover: Remover | None = None) -> None:
@@ -88,15 +97,10 @@ class Work:
             self._reject(found.rejected)
         return found
 
-    def finish(self, task: Task, sources: Manifest) -> int:
-        """Write the manifest."""
+    def whole(self, task: Task) -> Manifest:
+        """The manifest of the finished images; unfinished ones are an error or, with --on-error skip, left out."""
         from idmetric.data.generate import GenerateError
-        from idmetric.data.generate.noise import noised
-        from idmetric.data.manifest.table import merge
 
-        if self.args.dry_run:
-            print(f"would write {self.args.out}: up to {len(task.jobs)} images")
-            return self.status if self.args.on_error == "skip" or not self.left_out else 1
         found = self.collected(task)
         if found.missing:
             if self.args.on_error == "fail":
@@ -106,13 +110,23 @@ class Work:
                 )
             self.left_out += len(found.missing)
             print(f"left out: {len(found.missing)} of {len(task.jobs)} images are not finished", file=sys.stderr)
+        return found.manifest
+
+    def finish(self, task: Task, sources: Manifest) -> int:
+        """Write the manifest."""
+        from idmetric.data.generate.noise import noised
+        from idmetric.data.manifest.table import merge
+
+        if self.args.dry_run:
+            print(f"would write {self.args.out}: up to {len(task.jobs)} images")
+            return self.status if self.args.on_error == "skip" or not self.left_out else 1
+        manifest = self.whole(task)
         if self.args.task == "noise":
-            whole, gone = noised(sources, found.manifest, task)
+            whole, gone = noised(sources, manifest, task)
             if gone:
                 print(f"left out: {gone} triplets with an image that was not made", file=sys.stderr)
             save(whole, self.args)
             return self.status
-        manifest = found.manifest
         save(merge([sources, manifest], shared=True) if self.args.with_sources else manifest, self.args)
         return self.status
 

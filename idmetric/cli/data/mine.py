@@ -73,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     triplets.add_argument("--split", help="take rows of this split; needed if there are several")
     triplets.add_argument("--per-identity", type=positive, default=1, metavar="N",
                           help="at most N triplets of an instance in each of the three (default: 1)")  # fmt: skip
+    triplets.add_argument("--originals", type=float, default=0.5, metavar="SHARE",
+                          help="share of identity triplets with an original of another instance as negative, not an "
+                          "edit (default: 0.5)")  # fmt: skip
     triplets.add_argument("--seed", type=natural, default=0)
     _add_model(triplets, required=False)
     for mode in (negatives, pairs, queries, triplets):
@@ -227,7 +230,7 @@ def _triplets(args: argparse.Namespace) -> int:
         context, vectors = context.take(readable), vectors[readable]
     out = mixture(
         real, context, identity, count=args.count, ratio=ratio, seed=args.seed, per_identity=args.per_identity,
-        split=args.split, context_vectors=vectors,
+        split=args.split, context_vectors=vectors, originals=args.originals,
     )  # fmt: skip
     kinds = out.column("x_mixture")
     print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -27,6 +28,7 @@ RATIOS = MappingProxyType({
     "even": (1.0, 1.0, 1.0), "real": (0.7, 0.15, 0.15), "context": (0.15, 0.7, 0.15), "identity": (0.15, 0.15, 0.7),
     "no-identity": (1.0, 1.0, 0.0), "real-only": (1.0, 0.0, 0.0),
 })  # fmt: skip
+ORIGINALS = 0.5  # share of identity triplets with an original as negative; A.2.2 names both kinds and no shares
 PAIRINGS = ("original-edited", "edited-original", "edited-edited")  # anchor and positive, A.2.1
 Triplet = tuple[int, int, int]  # rows of anchor, positive, negative
 Draw = Callable[[np.random.Generator], Triplet | None]
@@ -67,6 +69,7 @@ def mixture(
     per_identity: int = 1,
     split: str | None = None,
     context_vectors: NDArray[np.floating] | None = None,
+    originals: float = ORIGINALS,
 ) -> Manifest:
     """A training set of triplets (ID-Sim, section 3.2: 10k triplets of about 10k instances, an even split in three).
 
@@ -77,7 +80,8 @@ def mixture(
             original or an edit of another instance (A.2.1). An instance needs one original and two edits, which allow
             all three pairings.
         identity: originals and their identity-edits. A triplet has two originals of an instance and, as negative, an
-            edit made from an image of the same instance (A.2.2).
+            edit made from an image of the same instance or an original of another instance (A.2.2: "negatives are
+            sampled from both edited and original images of other instances"; an edit is another instance).
         count: number of triplets.
         ratio: shares of the three subsets; Table 6's are in `RATIOS`.
         seed: of all random draws.
@@ -85,6 +89,8 @@ def mixture(
         split: use the rows of this split. Without it, all rows must be of one split.
         context_vectors: embeddings of the rows of `context`; its negatives are then the nearest of their role instead
             of random ones. (The paper mines its real negatives and doesn't say whether it mined these.)
+        originals: probability that the negative of an identity triplet is an original of another instance; 0 takes
+            edits alone.
 
     Returns:
         Three rows for each triplet (anchor, positive, negative), with free columns x_mixture and x_source, and for
@@ -95,8 +101,14 @@ def mixture(
     """
     if count < 1 or per_identity < 1:
         raise ValueError(f"count and per_identity are at least 1, got {count} and {per_identity}")
+    if not 0 <= originals < 1:
+        raise ValueError(
+            f"originals is a share within 0..1, below 1 because subset 'identity' has edits, not {originals}"
+        )
     given = {"real": real, "context": context, "identity": identity}
-    build = {"real": _real, "context": _context, "identity": _identity}
+    build: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
+        "real": _real, "context": _context, "identity": partial(_identity, originals=originals),
+    }  # fmt: skip
     parts = []
 
     for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
@@ -234,15 +246,16 @@ def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.fl
     return out
 
 
-def _identity(manifest: Manifest) -> dict[str, Draw]:
-    """identity -> function that draws two of its originals and an identity-edit of one of its images."""
+def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
+    """identity -> function that draws two of its originals, and an identity-edit of one of its images or, with
+    probability `originals`, an original of another instance."""
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
-    originals: dict[str, list[int]] = defaultdict(list)
+    real: dict[str, list[int]] = defaultdict(list)
     edits: dict[str, list[int]] = defaultdict(list)
 
     for row, (name, role) in enumerate(zip(names, roles, strict=True)):
         if role == "real" and name is not None:
-            originals[name].append(row)
+            real[name].append(row)
         elif role == "identity-edit" and parents[row] >= 0:
             of = names[parents[row]]
             if of is not None and of == name:
@@ -251,14 +264,26 @@ def _identity(manifest: Manifest) -> dict[str, Draw]:
             if of is not None:
                 edits[of].append(row)
 
+    family = lineages(manifest)
+    order = sorted(real)
+    several = len({int(family[rows[0]]) for rows in real.values()}) > 1
+
+    def other(rng: np.random.Generator, anchor: int) -> int:
+        while True:
+            rows = real[order[rng.integers(len(order))]]
+            if family[rows[0]] != family[anchor]:
+                return int(rng.choice(rows))
+
     def draw(name: str) -> Draw:
-        def one(rng: np.random.Generator) -> Triplet:
-            anchor, positive = (int(x) for x in rng.permutation(originals[name])[:2])
-            return anchor, positive, int(rng.choice(edits[name]))
+        def one(rng: np.random.Generator) -> Triplet | None:
+            anchor, positive = (int(x) for x in rng.permutation(real[name])[:2])
+            if rng.random() >= originals:
+                return anchor, positive, int(rng.choice(edits[name]))
+            return (anchor, positive, other(rng, anchor)) if several else None
 
         return one
 
-    return {name: draw(name) for name in sorted(edits) if len(originals[name]) >= 2}
+    return {name: draw(name) for name in sorted(edits) if len(real[name]) >= 2}
 
 
 _NEEDS = {

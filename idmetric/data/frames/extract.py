@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from PIL import Image
 from idmetric.data.frames.choose import Pick, Sampling, Tally, choose
 from idmetric.data.frames.clips import Clip, ClipError
 from idmetric.data.frames.footage import Annotation, Footage, Objects, open_clip
+from idmetric.data.frames.segment import Segmenter
 from idmetric.data.manifest.table import Manifest, Row
 
 RECORD = "clip.json"  # in the folder of a finished clip
@@ -40,6 +41,7 @@ class Settings:
     Attributes:
         annotation, objects: see `idmetric.data.frames.footage.open_clip`.
         rate: frames per second of folders of frames, if it differs from the sampling's.
+        segmenter: draws masks of boxes; records name its weights.
         form: png is lossless; jpg has quality 95 and full color resolution. Masks are png.
     """
 
@@ -49,12 +51,15 @@ class Settings:
     objects: Objects = "auto"
     rate: float | None = None
     form: Literal["png", "jpg"] = "png"
+    segmenter: Segmenter | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}")
         if self.rate is not None and not 0 < self.rate < 1e6:
             raise ValueError(f"rate must be a positive number of frames per second, got {self.rate}")
+        if self.segmenter is not None and self.annotation != "boxes":
+            raise ValueError(f"a segmenter draws masks of boxes: take them as annotation, not {self.annotation}")
 
 
 def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def _need(found: Any, keys: Sequence[str]) -> None:
 def open_for(clip: Clip, settings: Settings) -> Footage:
     """The clip, opened with these settings."""
     rate = settings.sampling.fps if settings.rate is None else settings.rate
-    return open_clip(clip, rate, settings.annotation, settings.objects)
+    return open_clip(clip, rate, settings.annotation, settings.objects, settings.segmenter)
 
 
 def folder_name(clip: str) -> str:
@@ -171,6 +176,7 @@ def to_manifest(
     folder: str | os.PathLike[str],
     dataset: str | None = None,
     category_level: int | None = None,
+    categories: Mapping[tuple[str, int], str] | None = None,
 ) -> Manifest:
     """The manifest of extracted clips: one row for each frame of every instance with enough frames.
 
@@ -180,6 +186,7 @@ def to_manifest(
     Args:
         category_level: number (from 1) of the part of the clip's name that is its category, as in LaSOT's
             airplane/airplane-1.
+        categories: (clip, object) -> category, for clips without such a part; see `idmetric.data.frames.classes`.
     """
     rows = []
     extra: list[Mapping[str, Any]] = []
@@ -189,6 +196,7 @@ def to_manifest(
         for instance in record["instances"]:
             if len(instance["frames"]) < record["settings"]["sampling"]["least"]:
                 continue
+            own = category or (categories or {}).get((record["clip"], instance["object"]))
             names = (dataset, record["clip"], instance["object"] or None)
             identity = "/".join(str(name) for name in names if name is not None)
             for frame in instance["frames"]:
@@ -196,9 +204,7 @@ def to_manifest(
                 made |= {"windows": record["windows"], "object": instance["object"]}
                 path, mask = (frame[key] and f"{record['folder']}/{frame[key]}" for key in ("path", "mask"))
                 seed = made.pop("seed")
-                rows.append(
-                    Row(identity, path, dataset=dataset, category=category, mask=mask, seed=seed, parameters=made)
-                )
+                rows.append(Row(identity, path, dataset=dataset, category=own, mask=mask, seed=seed, parameters=made))
                 extra.append(frame)
 
     columns = {f"x_{key}": [frame[key] for frame in extra] for key in FREE}
@@ -248,5 +254,6 @@ def _save(pick: Pick, folder: Path, settings: Settings, indexed: bool) -> dict[s
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return plain
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(settings, segmenter=None))))
+    del plain["segmenter"]  # records without one name none
+    return plain if settings.segmenter is None else {**plain, "segmenter": settings.segmenter.base.key}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
 from idmetric.images.opening import open_file, open_image
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io import text_file
+
+if TYPE_CHECKING:
+    from idmetric.data.frames.segment import Segmenter
 
 Annotation = Literal["masks", "boxes", "none"]
 Objects = Literal["auto", "one", "indexed"]
@@ -100,7 +103,10 @@ class Folder:
         return lambda: path
 
 
-def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects: Objects = "auto") -> Footage:
+def open_clip(
+    clip: Clip, fps: float, annotation: Annotation = "masks", objects: Objects = "auto",
+    segmenter: Segmenter | None = None,
+) -> Footage:  # fmt: skip
     """Open a clip: find the times and annotation of its frames without reading them.
 
     Args:
@@ -109,6 +115,7 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
         annotation: "masks", "boxes" (coverage is that of the box within the frame, without masks) or "none".
         objects: "one": a mask shows one object. "indexed": its values are object numbers, and 255 marks none.
             "auto": indexed if the clip's first mask is a palette image (DAVIS, YouTube-VOS).
+        segmenter: draws masks of boxes, which then give the coverage.
 
     Raises:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
@@ -132,8 +139,9 @@ def open_clip(clip: Clip, fps: float, annotation: Annotation = "masks", objects:
         cover = [None] * len(wanted) if masks is None else masks.read(wanted)
         for index, image, mask in zip(wanted, source.read(wanted), cover, strict=True):
             yield Frame(
-                index, f"{clip.frames}, frame {index}", *_readers(image, mask, boxes[index], indexed, objects == "one")
-            )
+                index, f"{clip.frames}, frame {index}",
+                *_readers(image, mask, boxes[index], indexed, objects == "one", segmenter),
+            )  # fmt: skip
 
     problems = tuple(p for video in (source, masks) if isinstance(video, Video) for p in video.problems)
     return Footage(clip, source.times, annotated, indexed, read, problems)
@@ -180,6 +188,7 @@ def _readers(
     box: Box | None,
     indexed: bool,
     merged: bool,
+    segmenter: Segmenter | None,
 ) -> tuple[Callable[[], Image.Image], Callable[[], list[FrameObject]]]:
     """The functions `image` and `objects` of a frame."""
 
@@ -190,6 +199,9 @@ def _readers(
     def objects() -> list[FrameObject]:
         if mask is not None:
             return _objects(mask(), indexed, merged)
+        if box is not None and segmenter is not None:
+            bits = segmenter.mask(image(), box)
+            return [FrameObject(0, float(bits.mean()), bits)]
         return [FrameObject(0, None if box is None else _box_coverage(box, image().size))]
 
     return image, objects

@@ -10,6 +10,7 @@ An engine is a frozen dataclass of settings with the paper's values as defaults.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -33,6 +34,7 @@ ENGINES = {
     "flux_canny": ("idmetric.data.generate.flux_canny", "FluxCanny"),
     "qwen_inpaint": ("idmetric.data.generate.qwen_inpaint", "QwenInpaint"),
     "qwen_edit": ("idmetric.data.generate.qwen_edit", "QwenEdit"),
+    "qwen_edit_inpaint": ("idmetric.data.generate.qwen_edit_inpaint", "QwenEditInpaint"),
     "sd_turbo": ("idmetric.data.generate.sd_turbo", "SDTurbo"),
     "iclight": ("idmetric.data.generate.iclight", "ICLight"),
     "powerpaint": ("idmetric.data.generate.powerpaint", "PowerPaint"),
@@ -109,6 +111,14 @@ class Engine:
     def load(self) -> None:
         """Load it now instead of at the first `edit`, with the same errors."""
         _ = self.pipe
+
+    def unload(self) -> None:
+        """Free the pipeline's memory; the next `edit` loads it again."""
+        if self.__dict__.pop("pipe", None) is not None:
+            import torch
+
+            gc.collect()
+            torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
     def edit(self, request: Request) -> Image.Image:
         """The requested image, RGB, in the requested size or else in that of the request's image.

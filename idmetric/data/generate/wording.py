@@ -4,6 +4,7 @@
 * categories.json: category -> supercategory; "*" is the supercategory of all others.
 * backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
 * negative.json: engine -> negative prompt.
+* grid.json: kind of context (background, light) -> {words: size of the change, 0 to 1}, for grids of edits.
 * domains.json: domain -> description and examples; "*prompt" and "*more" ask a language model for its categories.
 
 The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), as do the short templates "Photo of a
@@ -24,11 +25,14 @@ from idmetric.data.generate.errors import GenerateError
 from idmetric.io import json_file
 
 FOLDER = Path(__file__).parent / "prompts"
-FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains")
+FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains", "grid")
 SLOTS = {
     "context": {"class", "background", "lighting"}, "identity": {"class"}, "distractor": {"class"},
     "object": {"class"}, "relight": {"class"},
+    "grid_identity": {"class"}, "grid_background": {"background"}, "grid_light": {"lighting"},
 }  # fmt: skip
+OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}}  # slots that a template need not have
+GRID = ("background", "light")
 DOMAIN_SLOTS = {"*prompt": {"count", "domain", "examples"}, "*more": {"count"}}
 
 
@@ -42,6 +46,7 @@ class Wording:
     lighting: Mapping[str, tuple[str, ...]]
     negative: Mapping[str, str]
     domains: Mapping[str, Any]
+    grid: Mapping[str, Mapping[str, float]]
 
     def prompt(self, task: str, **slots: str) -> str:
         """The prompt of a task with its slots filled; underscores in them become spaces."""
@@ -62,7 +67,7 @@ class Wording:
 def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
-    If domains.json has no "*prompt" or "*more", the package's is used.
+    If domains.json has no "*prompt" or "*more", or templates.json no template of grids, the package's is used.
 
     Raises:
         GenerateError: naming the file and the entry at fault.
@@ -76,9 +81,12 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     data = {name: _read(path) for name, path in where.items()}
     ours = _read(FOLDER / "domains.json")
     data["domains"] = {**{k: ours[k] for k in DOMAIN_SLOTS}, **data["domains"]}
+    grids = {k: v for k, v in _read(FOLDER / "templates.json").items() if k.startswith("grid_")}
+    data["templates"] = {**grids, **data["templates"]}
     _check_templates(data["templates"], where["templates"])
     _check_scenes(data, where)
     _check_domains(data["domains"], where["domains"])
+    _check_grid(data["grid"], where["grid"])
 
     for engine, text in data["negative"].items():
         _text(text, where["negative"], engine)
@@ -129,8 +137,19 @@ def _check_templates(templates: Mapping[str, Any], path: Path) -> None:
         if not isinstance(templates.get(task), str):
             raise GenerateError(f"{path}: no template for {task!r}")
     for task, slots in SLOTS.items():
-        needed = slots - {"class"} if task == "context" else slots
-        _check_slots(templates[task], path, f"template {task!r}", needed, slots)
+        _check_slots(templates[task], path, f"template {task!r}", slots - OPTIONAL.get(task, set()), slots)
+
+
+def _check_grid(grid: Mapping[str, Any], path: Path) -> None:
+    if grid.keys() != set(GRID):
+        raise GenerateError(f"{path}: it must hold {' and '.join(GRID)}, not {', '.join(grid) or 'nothing'}")
+    for factor, levels in grid.items():
+        if not isinstance(levels, dict) or not levels:
+            raise GenerateError(f"{path}: {factor!r} must hold an object of one or more texts")
+        for text, change in levels.items():
+            _text(text, path, factor)
+            if isinstance(change, bool) or not isinstance(change, int | float) or not 0 <= change < float("inf"):
+                raise GenerateError(f"{path}: {factor!r}, {text!r}: the change must be a number from 0, not {change!r}")
 
 
 def _check_domains(domains: Mapping[str, Any], path: Path) -> None:

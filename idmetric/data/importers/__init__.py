@@ -94,6 +94,12 @@ KINDS = {
         {"depth": "how many folders name the object (default: all above the first folder that names a scene)"},
         local=True,
     ),
+    "deepfashion2": Kind(
+        "deepfashion2",
+        "DeepFashion2: train/image/, train/annos/; masks are drawn from polygons",
+        {"items": "one or all: photos with one garment, or each garment of every photo by its mask (default: one)"},
+        local=True,
+    ),
     "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
     "mmeb": Kind(
         "mmeb",

@@ -1,6 +1,7 @@
 """Selective sensitivity: how fast similarity falls with identity, and with context (ID-Sim, 4.4, F, Fig. 6).
 
     idmetric eval sensitivity --model tiny --model hsv --out results/ --plots svg               rendered grids
+    idmetric data generate anchors.parquet --task grid -o grid.parquet                          edited photos
     idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/    your own edits
 
 An instance has an anchor image and a grid of edits of it, by identity strength and one context factor. Over each

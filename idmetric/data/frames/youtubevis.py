@@ -1,0 +1,84 @@
+"""Masks of YouTube-VIS: its run-length codes written as indexed PNG, one for each annotated frame.
+
+The published file (instances.json, or train.json in earlier releases) holds videos with file_names such as
+VIDEO/00000.jpg, and annotations with video_id and segmentations, a run-length code or null for each file. Objects get
+the numbers 1, 2, ... within their video, in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from idmetric.data.frames.clips import ClipError
+from idmetric.data.frames.run_length import decode
+from idmetric.io import json_file
+from idmetric.io.output import replacing
+
+_MOST = 254  # objects of a video; 255 marks no object
+_PALETTE = [shade for n in range(256) for shade in (n * 67 % 256, n * 131 % 256, n * 29 % 256)]
+
+
+def write_masks(
+    path: Path, folder: Path, progress: Callable[[Iterable[Any], int, str], Iterable[Any]] = lambda x, n, what: x
+) -> int:
+    """Write folder/VIDEO/00000.png for all frames of an annotation file; masks that exist are kept.
+
+    Where objects overlap, the smaller one is on top, because one file cannot hold both. A frame that shows none of the
+    objects gets an empty mask.
+
+    Returns:
+        The number of new masks.
+
+    Raises:
+        ClipError: naming the file and the video, if the annotation is damaged.
+    """
+    try:
+        data = json_file.read(path)
+        videos = {video["id"]: video["file_names"] for video in data["videos"]}
+        codes = defaultdict(list)
+        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
+            codes[annotation["video_id"]].append(annotation["segmentations"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClipError(f"{path}: not an annotation of YouTube-VIS with videos and annotations ({error})") from error
+
+    written = 0
+    for video, names in progress(videos.items(), len(videos), "masks"):
+        if len(codes[video]) > _MOST or any(len(codes_of) != len(names) for codes_of in codes[video]):
+            raise ClipError(f"{path}: video {video}: not one code for each of its {len(names)} files, or over {_MOST}")
+        for frame, name in enumerate(names):
+            target = (folder / name).with_suffix(".png")
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise ClipError(f"{path}: {name!r} is outside the folder of frames")
+            if target.is_file():
+                continue
+            try:
+                mask = _mask([own[frame] for own in codes[video]], codes[video])
+            except ValueError as error:
+                raise ClipError(f"{path}: video {video}, {name}: {error}") from error
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                mask.save(temporary, format="PNG")
+            written += 1
+    return written
+
+
+def _mask(frame: list[Any], video: list[list[Any]]) -> Image.Image:
+    """The indexed mask of a frame; its size is that of any code of the video if it shows no object."""
+    shown = {number: decode(code) for number, code in enumerate(frame, 1) if code is not None}
+    size = next((code["size"] for codes in video for code in codes if code is not None), None)
+    if size is None:
+        raise ValueError("its video has no mask")
+    numbers = np.zeros(tuple(size), dtype=np.uint8)
+    for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
+        if shown[number].shape != numbers.shape:
+            raise ValueError("its masks differ in size")
+        numbers[shown[number]] = number
+    image = Image.fromarray(numbers, "P")
+    image.putpalette(_PALETTE)
+    return image

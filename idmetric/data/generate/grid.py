@@ -1,0 +1,162 @@
+"""Grids of identity edits x background, light and viewpoint of real photos (ID-Sim, appendix F.1).
+
+An identity's first photo is the anchor. Qwen-Image-Edit repaints its foreground in seven strengths; the anchor and each
+of these images then get every background and every light of `prompts/grid.json`. `grid_sources` adds group, slot and
+changes to the photos; the edits continue them, and `idmetric eval sensitivity --data` reads the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.errors import GenerateError
+from idmetric.data.generate.job import (
+    Job,
+    Made,
+    Task,
+    check_seeds,
+    job_from,
+    paste,
+    provenance,
+    read_source,
+    require,
+)  # fmt: skip
+from idmetric.data.generate.wording import GRID, Wording
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from idmetric.data.manifest.table import Manifest
+
+STRENGTHS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # F.1
+NONE, VIEWPOINT = "none", "viewpoint"  # factors of edits without a change of background or light
+_SLOTS = {"background": "background", "light": "lighting"}  # of the templates grid_...
+
+
+def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
+    """The anchors of all grids; with `views`, all other photos of their identities too.
+
+    The anchor is the first row of its identity. The n-th of N other photos changes the viewpoint by n / N: rows of a
+    turntable video in their order, as MVImgNet's in the paper. A photo's other edits are those of its group.
+
+    Raises:
+        GenerateError: if a row has no mask or identity, or if there are views to add and none exist.
+    """
+    require(manifest, "mask", "an edit grid changes the object that it selects")
+    require(manifest, "identity", "an edit grid has one anchor for each identity")
+    members: dict[str, list[int]] = {}
+    for index, name in enumerate(manifest.column("identity")):
+        members.setdefault(name, []).append(index)
+    if views and all(len(rows) < 2 for rows in members.values()):
+        raise GenerateError("every identity has one photo, so there are no views: leave --views out")
+
+    rows = [row for own in members.values() for row in (own if views else own[:1])]
+    chosen = manifest.take(rows)
+    place = {row: n / max(len(own) - 1, 1) for own in members.values() for n, row in enumerate(own)}
+    parameters = [
+        {**(row.parameters or {}), **_changes(VIEWPOINT if place[at] else NONE, place[at], 0.0)}
+        for row, at in zip(chosen, rows, strict=True)
+    ]
+    return chosen.replace(
+        group=[f"grid/{name}" for name in chosen.column("identity")],
+        slot=["candidate" if place[at] else "anchor" for at in rows],
+        parameters=parameters,
+    )
+
+
+def grid_identity_task(
+    sources: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category",
+    strengths: Sequence[float] = STRENGTHS,
+) -> Task:  # fmt: skip
+    """Plan the identity edits of all rows of `grid_sources`: the foreground repainted, once in each strength.
+
+    Pixels outside the mask stay exactly the same. All edits have one seed ("a fixed seed is used").
+
+    Raises:
+        GenerateError: if a strength is not in (0, 1].
+    """
+    check_seeds(seed, len(sources), 1)
+    if not strengths or any(not 0 < s <= 1 for s in strengths) or len(set(strengths)) < len(strengths):
+        raise GenerateError(f"strengths are different numbers above 0 and at most 1, not {list(strengths)}")
+    jobs = []
+    for index, row in enumerate(sources):
+        prompt = words.prompt("grid_identity", **{"class": str(getattr(row, class_column) or "object")})
+        for strength in strengths:
+            changes = {**(row.parameters or {}), "identity_change": float(strength)}
+            settings = {"task": "grid-identity", **_changes(*(changes[name] for name in _CHANGES))}
+            job = job_from(row, index, "identity-edit", engine, prompt, seed, settings, True)
+            jobs.append(_cell(job, row.group))
+
+    def make(job: Job) -> Made:
+        image, mask = read_source(sources, job)
+        made = engine.edit(Request(job.prompt, job.seed, image, mask, float(job.settings["identity_change"])))
+        return Made(paste(made, image, mask), mask, mask, provenance(engine), 0.0)
+
+    return Task(jobs, make, engine.load, sources)
+
+
+def planned_sources(sources: Manifest, identity: Task, images: str | Path) -> Manifest:
+    """The photos that get other backgrounds and lights: the anchors and their identity edits, made or planned."""
+    from idmetric.data.manifest.table import Manifest, Row, merge
+
+    anchors = [index for index, slot in enumerate(sources.column("slot")) if slot == "anchor"]
+    edits = Manifest.from_rows(
+        (
+            Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png", parameters=dict(job.settings))
+            for job in identity.jobs if job.settings["factor"] == NONE
+        ),
+        images,
+    )  # fmt: skip
+    return merge([sources.take(anchors), edits], shared=True)
+
+
+def grid_context_task(
+    planned: Manifest, engine: Engine, words: Wording, seed: int = 0, factors: Sequence[str] = GRID
+) -> Task:
+    """Plan each background and each light of every row of `planned_sources`.
+
+    Backgrounds: everything outside the mask becomes white, the object stays in place, and the engine fills the white.
+    Lights: the engine edits the whole image, without a mask. Nothing is pasted back, because the object's shading
+    follows. All edits of an identity have one block, in both tasks, so the worker that makes its identity edits also
+    changes their context.
+
+    Raises:
+        GenerateError: for an unknown factor.
+    """
+    check_seeds(seed, len(planned), 1)
+    if not factors or set(factors) - set(GRID):
+        raise GenerateError(f"factors of a grid are {' and '.join(GRID)}, not {', '.join(factors) or 'none'}")
+    jobs = []
+    for index, row in enumerate(planned):
+        for factor in factors:
+            for text, change in words.grid[factor].items():
+                prompt = words.prompt(f"grid_{factor}", **{_SLOTS[factor]: text})
+                identity = float((row.parameters or {})["identity_change"])
+                settings = {"task": f"grid-{factor}", "words": text, **_changes(factor, float(change), identity)}
+                job = job_from(row, index, "context-edit", engine, prompt, seed, settings, False)
+                jobs.append(_cell(job, row.group))
+
+    def make(job: Job) -> Made:
+        image, mask = read_source(planned, job)
+        if job.settings["factor"] == "background":
+            image = Image.composite(image, Image.new("RGB", image.size, (255, 255, 255)), mask)
+        return Made(engine.edit(Request(job.prompt, job.seed, image)), mask, parameters=provenance(engine))
+
+    return Task(jobs, make, engine.load, planned)
+
+
+_CHANGES = ("factor", "factor_change", "identity_change")
+
+
+def _changes(factor: str, change: float, identity: float) -> Mapping[str, Any]:
+    """The parameters that `idmetric.protocols.idsim_fig6_sensitivity.grid` reads."""
+    return dict(zip(_CHANGES, (factor, change, identity), strict=True))
+
+
+def _cell(job: Job, group: str | None) -> Job:
+    return replace(job, block=str(group), row={**job.row, "group": group, "slot": "candidate"})

@@ -1,0 +1,243 @@
+"""Grids of edits of photos, from their plan to the sensitivity protocol (ID-Sim, appendix F.1)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from idmetric.cli.eval import main as evaluate
+from idmetric.data.generate import GenerateError, Place, open_engine, read_wording
+from idmetric.data.generate.grid import (
+    STRENGTHS,
+    grid_context_task,
+    grid_identity_task,
+    grid_sources,
+    planned_sources,
+)  # fmt: skip
+from idmetric.data.generate.run import run
+from idmetric.data.generate.wording import FOLDER
+from idmetric.data.manifest.table import Manifest, read
+from idmetric.models.idsim import IDSim
+from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
+from idmetric.protocols.idsim_fig6_sensitivity.protocol import run as measure
+from tests import diffusion_parts as parts
+from tests.data.test_generate import WORDS, Paint, bytes_of, call, engine, pictures, quick, saved_pictures
+from tests.protocols.parts import PLAIN
+from tests.protocols.test_sensitivity import slow, value
+
+__all__ = ["quick"]  # a fixture
+
+
+def grid_of(folder: Path, *words: Any, count: int = 4) -> Manifest:
+    """A grid by quick engines."""
+    assert call(saved_pictures(folder, count=count), "--task", "grid", "-o", folder / "grid.parquet", *words) == 0
+    return read(folder / "grid.parquet")
+
+
+def test_a_grid_crosses_identity_with_each_context(quick: None, tmp_path: Path) -> None:
+    made = grid_of(tmp_path)
+    grid = cells(made)
+    assert len(made) == len(grid) == 2 * (1 + 7) * (1 + 11 + 8)  # two identities
+    for instance in {cell.instance for cell in grid}:
+        own = [cell for cell in grid if cell.instance == instance]
+        for factor, levels in WORDS.grid.items():
+            found = Counter((c.identity_change, c.factor_change) for c in own if c.factor == factor)
+            assert found == {(s, v): 1 for s in (0.0, *STRENGTHS) for v in levels.values()}
+        assert sorted(c.identity_change for c in own if c.factor == "none") == [0.0, *STRENGTHS]
+        assert all(made[c.anchor].path == made[own[0].anchor].path for c in own)
+
+
+def test_context_keeps_the_identity_that_it_shows(quick: None, tmp_path: Path) -> None:
+    made = grid_of(tmp_path)
+    by_id = {row.id: row for row in made}
+    for row in made:
+        if row.slot == "anchor":
+            assert (row.identity, row.role) == (row.identity, "real")
+            continue
+        parent = by_id[row.parent or ""]
+        changes = row.parameters or {}
+        assert row.group == parent.group
+        if row.role == "identity-edit":
+            assert (row.identity != parent.identity, parent.slot) == (True, "anchor")
+        else:
+            assert row.identity == parent.identity
+            assert changes["identity_change"] == (parent.parameters or {})["identity_change"]
+            assert changes["words"] in row.text
+
+
+def test_identity_edits_stay_within_the_mask(quick: None, tmp_path: Path) -> None:
+    made = grid_of(tmp_path)
+    anchors = {row.group: k for k, row in enumerate(made) if row.slot == "anchor"}
+    for k, row in enumerate(made):
+        if row.role != "identity-edit":
+            continue
+        mask = made.mask(k)
+        assert mask is not None
+        inside = mask.numpy() > 0
+        before, after = np.asarray(made.image(anchors[row.group])), np.asarray(made.image(k))
+        assert (before[~inside] == after[~inside]).all()
+        assert (before[inside] != after[inside]).any()
+
+
+def test_engines_get_what_the_paper_gives_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask and a strength for identities, white around the object for backgrounds, the photo for lights."""
+    sources = grid_sources(pictures(tmp_path, count=2))
+    identity = grid_identity_task(sources, engine(), WORDS, seed=5)
+    run(identity, tmp_path / "out")
+    planned = planned_sources(sources, identity, tmp_path / "out")
+    context = grid_context_task(planned, engine(), WORDS, seed=5)
+    seen: list[Any] = []
+    original = Paint.edit
+    monkeypatch.setattr(Paint, "edit", lambda self, request: (seen.append(request), original(self, request))[1])
+
+    assert [identity.make(job) and seen[-1].strength for job in identity.jobs] == list(STRENGTHS)
+    assert all(r.seed == 5 and np.asarray(r.mask).any() for r in seen)
+    assert len({r.prompt for r in seen}) == 1
+    for job in context.jobs:
+        context.make(job)
+        request, source = seen[-1], np.asarray(planned.image(job.source or 0))
+        bits = planned.mask(job.source or 0)
+        assert bits is not None
+        inside = bits.numpy() > 0
+        given = np.asarray(request.image)
+        assert (request.mask, request.strength, request.seed) == (None, None, 5)
+        assert (given[inside] == source[inside]).all()
+        outside = given[~inside]
+        expected = 255 if job.settings["factor"] == "background" else source[~inside]
+        assert (outside == expected).all()
+
+
+def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> None:
+    made = grid_of(tmp_path, "--views", "--factor", "light", count=6)  # two photos of each of three identities
+    views = [cell for cell in cells(made) if cell.factor == "viewpoint"]
+    assert Counter((c.factor_change, c.identity_change) for c in views) == dict.fromkeys(
+        ((1.0, s) for s in (0.0, *STRENGTHS)), 3
+    )
+    assert {cell.factor for cell in cells(made)} == {"none", "viewpoint", "light"}
+    lone = pictures(tmp_path / "lone", count=1)
+    with pytest.raises(GenerateError, match="leave --views out"):
+        grid_sources(lone, views=True)
+
+
+def test_shards_make_the_same_grid(quick: None, tmp_path: Path) -> None:
+    whole = grid_of(tmp_path / "a", "--views", count=6)
+    source = saved_pictures(tmp_path / "b", count=6)
+    common = (source, "--task", "grid", "--views", "-o", tmp_path / "b" / "grid.parquet")
+    with pytest.raises(GenerateError, match="not finished"):
+        call(*common, "--merge")
+    for shard in ("2/2", "1/2"):
+        assert call(*common, "--shard", shard) == 0
+    assert call(*common, "--merge") == 0
+    assert read(tmp_path / "b" / "grid.parquet").column("id") == whole.column("id")
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+
+
+def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
+    source = saved_pictures(tmp_path)
+    common = (source, "-o", tmp_path / "out.parquet", "--task")
+    for words, message in (
+        (("grid", "--copies", 2), "--copies is used for other tasks"),
+        (("grid", "--with-sources"), "always lists its photos"),
+        (("grid", "--set", "qwen_edit_inpaint.strength=0.5"), "every strength"),
+        (("context", "--factor", "light"), "--factor is used for --task grid"),
+        (("context", "--views"), "--views is used for --task grid"),
+    ):
+        with pytest.raises(GenerateError, match=message):
+            call(*common, *words)
+    manifest = pictures(tmp_path / "p")
+    with pytest.raises(GenerateError, match="column 'mask' is empty"):
+        grid_sources(manifest.replace(mask=None))
+    for strengths in ((), (0.0,), (1.2,), (0.5, 0.5)):
+        with pytest.raises(GenerateError, match="strengths are different numbers"):
+            grid_identity_task(grid_sources(manifest), engine(), WORDS, strengths=strengths)
+
+
+def test_only_rows_of_a_dataset_are_edited(quick: None, tmp_path: Path) -> None:
+    manifest = pictures(tmp_path)
+    manifest.replace(dataset=["a", "a", "b", "b", "c", "c"]).write(tmp_path / "photos.csv")
+    common = (tmp_path / "photos.csv", "--task", "identity", "-o", tmp_path / "out.parquet")
+    assert call(*common, "--dataset", "a", "--dataset", "c", "--with-sources") == 0
+    assert Counter(read(tmp_path / "out.parquet").column("dataset")) == {"a": 4, "c": 4}
+    with pytest.raises(GenerateError, match="no rows of dataset 'd'; there are a, b, c"):
+        call(*common, "--dataset", "d")
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"background": {"a wall": 1}}, "it must hold background and light"),
+        ({"background": {"a wall": -1}, "light": {"sun": 1}}, "must be a number from 0"),
+        ({"background": {}, "light": {"sun": 1}}, "one or more texts"),
+    ],
+)
+def test_words_of_grids_are_checked(tmp_path: Path, grid: Any, message: str) -> None:
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    with pytest.raises(GenerateError, match=message):
+        read_wording(tmp_path)
+
+
+def test_templates_without_grids_take_ours(tmp_path: Path) -> None:
+    ours = json.loads((FOLDER / "templates.json").read_text())
+    old = {k: v for k, v in ours.items() if not k.startswith("grid_")}
+    (tmp_path / "templates.json").write_text(json.dumps(old))
+    assert read_wording(tmp_path).templates == ours
+
+
+def test_strengths_start_at_different_steps() -> None:
+    """In the steps of the engine, by diffusers' own rule; in the Lightning LoRA's 8 steps some would coincide."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditInpaintPipeline
+
+    def starts(steps: int) -> int:
+        scheduler = FlowMatchEulerDiscreteScheduler()
+        scheduler.set_timesteps(steps)
+        pipe = type("Pipe", (), {"scheduler": scheduler})()
+        return len({QwenImageEditInpaintPipeline.get_timesteps(pipe, steps, s, "cpu")[1] for s in STRENGTHS})
+
+    assert starts(open_engine("qwen_edit_inpaint", Place("cpu", "float32")).steps) == len(STRENGTHS)  # type: ignore[attr-defined]
+    assert starts(8) == 5
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_pipelines_make_a_grid_that_the_protocol_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights of the real classes; the protocol's fit is that of the normal equations."""
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_inpaint
+
+    torch.set_num_threads(1)
+    for module in (pipeline_qwenimage_edit, pipeline_qwenimage_edit_inpaint):  # the area of 1024 x 1024 is of 64 x 64
+        original = module.calculate_dimensions
+        monkeypatch.setattr(module, "calculate_dimensions", lambda area, ratio, f=original: f(area / 256, ratio))
+    words = {"background": {"a wall": 0.5, "a beach": 1.0}, "light": {"sun": 0.5, "dusk": 1.0}}
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "grid.json").write_text(json.dumps(words))
+    saved = parts.saved()
+    assert call(
+        saved_pictures(tmp_path, count=4), "--task", "grid", "--prompts", tmp_path / "words", "--device", "cpu",
+        "--dtype", "float32", "--weights", f"qwen_edit={saved}/qwen_edit", "--weights",
+        f"qwen_edit.lora={saved}/lora.safetensors", "--weights", f"qwen_edit_inpaint={saved}/qwen_edit", "--set",
+        "qwen_edit.steps=1", "--set", "qwen_edit_inpaint.steps=10", "-o", tmp_path / "grid.parquet",
+    ) == 0  # fmt: skip
+    made = read(tmp_path / "grid.parquet")
+    assert len(made) == 2 * (1 + 7) * (1 + 2 + 2)
+    looks = {np.asarray(made.image(k)).tobytes() for k, row in enumerate(made) if row.role == "identity-edit"}
+    assert len(looks) == 2 * 7  # every strength gives its own image
+    assert {w for row in made for w in (row.parameters or {}).get("licences", ())}
+
+    columns = {n: [(row.parameters or {}).get(n, 0.0) for row in made] for n in ("factor_change", "identity_change")}
+    factors = [(row.parameters or {}).get("factor", "none") for row in made]
+    named = made.replace(x_factor=factors, **{f"x_{name}": values for name, values in columns.items()})
+    model = IDSim("tiny")
+    [result] = measure(made, {"m": model}, PLAIN)
+    for factor in ("background", "light"):
+        slopes = slow(model, named, factor)
+        assert len(slopes) == 2
+        for k, column in enumerate(("identity", "context", "R^2")):
+            expected = np.mean([one[k] for one in slopes.values()])
+            assert value(result, factor, column).value == pytest.approx(expected, abs=1e-6)
+    table = ["sensitivity", "--data", str(tmp_path / "grid.parquet"), "--model", "pixels"]
+    assert evaluate([*table, "--out", str(tmp_path / "results"), "--quiet"]) == 0

@@ -1,0 +1,150 @@
+"""Masks of YouTube-VIS: run-length codes against a slow encoder, and frames that are chosen with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.cli.data import main
+from idmetric.data.frames.classes import of_youtubevis
+from idmetric.data.frames.clips import ClipError
+from idmetric.data.frames.run_length import decode, unpacked
+from idmetric.data.frames.youtubevis import write_masks
+from idmetric.data.manifest.table import read
+
+
+def runs(bits: NDArray[np.bool_]) -> list[int]:
+    """Lengths of the runs down the columns, zeros first, one pixel at a time."""
+    found, now = [0], False
+    for column in range(bits.shape[1]):
+        for row in range(bits.shape[0]):
+            if bool(bits[row, column]) != now:
+                found.append(0)
+                now = not now
+            found[-1] += 1
+    return found
+
+
+def packed(counts: list[int]) -> str:
+    """COCO's compressed form: of differences to the count two before, from the fourth count on."""
+    text = ""
+    for k, count in enumerate(counts):
+        left = count - (counts[k - 2] if k > 2 else 0)
+        while True:
+            low, left = left & 31, left >> 5
+            last = (left == 0 and not low & 16) or (left == -1 and bool(low & 16))
+            text += chr(48 + (low if last else low | 32))
+            if last:
+                break
+    return text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1), st.floats(0, 1))
+def test_codes_are_those_of_a_slow_encoder(height: int, width: int, seed: int, share: float) -> None:
+    bits = np.random.default_rng(seed).random((height, width)) < share
+    code = {"size": [height, width], "counts": runs(bits)}
+    assert (decode(code) == bits).all()
+    assert (decode({**code, "counts": packed(code["counts"])}) == bits).all()  # type: ignore[arg-type]
+
+
+def test_a_code_by_hand() -> None:
+    """Columns of two pixels: 0 1 | 1 1 | 0 0, so one 0, three 1, two 0."""
+    assert decode({"size": [2, 3], "counts": [1, 3, 2]}).tolist() == [[False, True, False], [True, True, False]]
+    assert unpacked("132") == [1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ({"size": [2, 3]}, "size and counts"),
+        ({"size": [2, 3], "counts": [1, 3]}, "4 pixels for a mask of 2x3"),
+        ({"size": [2, 3], "counts": [7, -1]}, "whole numbers"),
+        ({"size": [2, 3], "counts": "1P"}, "ends within a number"),
+        ({"size": [2, 3], "counts": "1 "}, "no character"),
+    ],
+)
+def test_damaged_codes_are_refused(code: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode(code)
+
+
+def annotated(root: Path, frames: int = 40) -> Path:
+    """A video with two objects; the second, smaller one overlaps the first and is gone in the second half."""
+    rng = np.random.default_rng(0)
+    names = [f"clip/{k:05}.jpg" for k in range(frames)]
+    (root / "JPEGImages" / "clip").mkdir(parents=True)
+    codes: list[list[Any]] = [[], []]
+    for k, name in enumerate(names):
+        Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(root / "JPEGImages" / name)
+        first, second = np.zeros((20, 30), dtype=bool), np.zeros((20, 30), dtype=bool)
+        first[2:18, 2:22], second[5:15, 15:28] = True, True
+        codes[0].append({"size": [20, 30], "counts": runs(first)})
+        codes[1].append({"size": [20, 30], "counts": packed(runs(second))} if k < frames // 2 else None)
+    content = {
+        "videos": [{"id": 3, "file_names": names}],
+        "categories": [{"id": 5, "name": "horse"}, {"id": 6, "name": "person"}],
+        "annotations": [
+            {"id": 9 - k, "video_id": 3, "category_id": 5 + k, "segmentations": own} for k, own in enumerate(codes)
+        ],
+    }
+    path = root / "instances.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_annotations_become_indexed_masks(tmp_path: Path) -> None:
+    path = annotated(tmp_path)
+    assert write_masks(path, tmp_path / "masks") == 40
+    assert write_masks(path, tmp_path / "masks") == 0
+    first, last = (Image.open(tmp_path / "masks" / "clip" / f"{k:05}.png") for k in (0, 39))
+    assert first.mode == "P"
+    numbers = np.asarray(first)
+    assert (numbers[5:15, 15:28] == 1).all()  # id 8 comes before id 9, and the smaller object is on top
+    assert (numbers[2:18, 2:15] == 2).all()
+    assert set(np.unique(np.asarray(last))) == {0, 2}
+
+
+def test_frames_are_chosen_with_annotations(tmp_path: Path) -> None:
+    path, out = annotated(tmp_path), tmp_path / "out.parquet"
+    words = ["frames", str(tmp_path / "JPEGImages"), "--masks", str(path), "--sampling", "youtubevis", "--quiet"]
+    assert main([*words, "-o", str(out)]) == 0
+    made = read(out)
+    assert set(made.column("identity")) == {"youtubevis/clip/1", "youtubevis/clip/2"}
+    for k, row in enumerate(made):
+        mask = made.mask(k)
+        assert mask is not None
+        assert 0.1 <= mask.numpy().mean() <= 0.9
+        number = (row.parameters or {})["object"]
+        assert row.category == {1: "person", 2: "horse"}[number]  # id 8 is the second annotation
+
+
+def test_annotations_without_categories_are_named(tmp_path: Path) -> None:
+    path = annotated(tmp_path, 4)
+    content = json.loads(path.read_text())
+    del content["categories"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ClipError, match="with categories"):
+        of_youtubevis(path)
+
+
+def test_damaged_annotations_are_named(tmp_path: Path) -> None:
+    path = annotated(tmp_path, 4)
+    content = json.loads(path.read_text())
+    content["videos"][0]["file_names"][0] = "../out.jpg"
+    for bad, message in (({}, "not an annotation"), (content, "outside the folder")):
+        path.write_text(json.dumps(bad))
+        with pytest.raises(ClipError, match=message):
+            write_masks(path, tmp_path / "masks")
+    content["videos"][0]["file_names"] = ["clip/1.jpg"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ClipError, match="video 3: not one code"):
+        write_masks(path, tmp_path / "masks")
