@@ -93,7 +93,7 @@ def stable_diffusion(folder: Path) -> None:
 
 
 def sd_inpaint(folder: Path) -> None:
-    """Stable Diffusion 1.5 for inpainting: 9 channels go into its UNet."""
+    """Stable Diffusion for inpainting: 9 channels go into its UNet."""
     from diffusers import PNDMScheduler, StableDiffusionInpaintPipeline
 
     torch.manual_seed(0)
@@ -312,10 +312,70 @@ def sam(folder: Path) -> None:
     SamProcessor(images).save_pretrained(folder)
 
 
+def grounding_dino(folder: Path) -> None:
+    """Grounding DINO."""
+    from transformers import (
+        BertTokenizer,
+        GroundingDinoConfig,
+        GroundingDinoForObjectDetection,
+        GroundingDinoImageProcessor,
+        GroundingDinoProcessor,
+        SwinConfig,
+    )
+
+    torch.manual_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    vision = SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1, 1], num_heads=[1, 1, 1], window_size=2,
+        out_features=["stage2", "stage3"],
+    )  # fmt: skip
+    text = {
+        "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "vocab_size": len(words), "max_position_embeddings": 64,
+    }  # fmt: skip
+    config = GroundingDinoConfig(
+        backbone_config=vision, text_config=text, d_model=32, encoder_layers=1, decoder_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, num_queries=4,
+        num_feature_levels=2, max_text_len=64,
+    )  # fmt: skip
+    GroundingDinoForObjectDetection(config).save_pretrained(folder)
+    vocabulary = folder / "words.txt"
+    vocabulary.write_text("\n".join(words), encoding="utf-8")
+    images = GroundingDinoImageProcessor(size={"shortest_edge": 32, "longest_edge": 64})
+    GroundingDinoProcessor(images, BertTokenizer(str(vocabulary))).save_pretrained(folder)
+
+
+def sam2(folder: Path) -> None:
+    """SAM 2."""
+    from transformers import Sam2Config, Sam2ImageProcessor, Sam2Model, Sam2Processor
+
+    torch.manual_seed(0)
+    backbone = {
+        "model_type": "sam2_hiera_det_model", "hidden_size": 8, "image_size": [64, 64], "num_attention_heads": 1,
+        "blocks_per_stage": [1, 1, 2, 1], "embed_dim_per_stage": [8, 16, 32, 64],
+        "num_attention_heads_per_stage": [1, 1, 2, 2], "window_size_per_stage": [8, 4, 4, 2],
+        "global_attention_blocks": [3], "window_positional_embedding_background_size": [4, 4],
+    }  # fmt: skip
+    vision = {
+        "backbone_config": backbone, "backbone_channel_list": [64, 32, 16, 8],
+        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]], "fpn_hidden_size": 16,
+    }  # fmt: skip
+    config = Sam2Config(
+        vision_config=vision,
+        prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 16, "mask_input_channels": 4},
+        mask_decoder_config={
+            "hidden_size": 16, "mlp_dim": 16, "num_attention_heads": 2, "iou_head_hidden_dim": 16,
+        },
+    )  # fmt: skip
+    Sam2Model(config).save_pretrained(folder)
+    images = Sam2ImageProcessor(size={"height": 64, "width": 64}, mask_size={"height": 16, "width": 16})
+    Sam2Processor(images, target_size=64).save_pretrained(folder)
+
+
 PARTS: dict[str, Callable[[Path], None]] = {
     "sdxl_inpaint": sdxl_inpaint, "flux_fill": flux_fill, "flux_canny": flux_canny, "qwen_edit": qwen_edit,
     "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "clipseg": clipseg, "sam": sam,
-    "sd_inpaint": sd_inpaint,
+    "sd_inpaint": sd_inpaint, "grounding_dino": grounding_dino, "sam2": sam2,
 }  # fmt: skip
 
 

@@ -522,6 +522,37 @@ def test_ilgen_shares_instances_out_over_categories_with_four_images_each() -> N
     assert short.notes == ["only 40 of 20000 identities of domain generic are available"]
 
 
+def test_ilgen_without_backgrounds_has_one_image_of_each_instance() -> None:
+    """Table 3, ID6: the recipe then repeats the image, with other augmentation."""
+    from idmetric.train.ilgen.data import classes_of
+
+    rows = [Row(f"art/{c}/{i}", f"{c}/{i}.jpg", domain="art", category=f"c{c}") for c in range(4) for i in range(5)]
+    done = recipes.ilgen(Manifest.from_rows(rows), "art", 8, images=1)
+    assert Counter(row.category for row in done.manifest) == {"c0": 2, "c1": 2, "c2": 2, "c3": 2}
+    classes = classes_of(done.manifest, 4, "repeat")
+    assert len(classes) == 8
+    assert (classes.rows == classes.rows[:, :1]).all()
+
+
+def test_with_any_category_ilgen_draws_instances_alike() -> None:
+    """Table 7, S3: a large category gives more instances than a small one, in proportion."""
+    sizes = {"large": 600, "small": 200}
+    rows = [Row(f"art/{c}/{i}", f"{c}/{i}/{k}.jpg", domain="art", category=c)
+            for c, size in sizes.items() for i in range(size) for k in range(4)]  # fmt: skip
+    manifest = Manifest.from_rows(rows)
+    drawn = recipes.ilgen(manifest, "art", 400, any_category=True)
+    found = Counter(category for _, category in {(r.identity, r.category) for r in drawn.manifest})
+    assert found.total() == 400
+    assert 270 < found["large"] < 330  # hypergeometric, standard deviation 6.1
+    assert recipes.ilgen(manifest, "art", 400, seed=1, any_category=True).manifest.column(
+        "id"
+    ) != drawn.manifest.column("id")
+    fixed = recipes.ilgen(manifest, "art", 400)  # at most 15 of each category
+    assert fixed.notes == ["only 30 of 400 identities of domain art are available"]
+    more = recipes.ilgen(manifest, "art", any_category=True)
+    assert more.notes == ["only 800 of 3000 identities of domain art are available"]
+
+
 # Masks
 
 

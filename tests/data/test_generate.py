@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from idmetric.cli.data import generate as command
+from idmetric.data.curate.recipes import Counts
 from idmetric.data.generate import (
     ENGINES,
     CleanBackground,
@@ -675,6 +677,65 @@ def test_categories_are_asked_for_once(
     server.http.server_close()
 
 
+def test_template_prompts_from_the_shell(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.data.test_generate_words import Server
+
+    server = Server([(200, "mug\nclock\nvase", {})])
+    path = tmp_path / "list.txt"
+    common = ("--task", "ilgen", "--categories", path, "--domain", "art", "--ask", server.url, "--ask-model", "m",
+              "--ask-prompts", "template", "--ask-count", 3, "--limit", 1, "--objects-only", "-o",
+              tmp_path / "o.csv")  # fmt: skip
+    monkeypatch.setattr("idmetric.data.generate.categories.ILGEN", {"art": Counts(2, 3, 8)})
+    assert call(*common) == 0
+    assert "museum objects" in server.seen[0][2]["messages"][0]["content"]
+    assert path.read_text() == "mug\nclock\nvase\n"
+    assert read(tmp_path / "o.csv").column("category") == ["mug"] * 3  # 8 instances of 3 categories
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_objects_alone_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
+    """The step of RMBG by any program: objects, `idmetric data masks --from`, then relighting."""
+    from idmetric.cli import data as cli
+
+    (tmp_path / "objects.txt").write_text("mug\nfog\n")
+    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--objects-only")
+    assert call(*common, "--dry-run", "-o", tmp_path / "cut.csv") == 0
+    assert call(*common, "-o", tmp_path / "cut.csv") == 4  # fog was rejected
+    cut = read(tmp_path / "cut.csv")
+    assert cut.column("category") == ["mug"] * 2
+    assert None not in cut.column("mask")
+    assert set(cut.column("role")) == {"real"}
+
+    assert call(*common, "--remover", "none", "-o", tmp_path / "bare.csv") == 0
+    bare = read(tmp_path / "bare.csv")
+    assert bare.column("category") == ["mug"] * 2 + ["fog"] * 2
+    assert set(bare.column("mask")) == {None}
+    for source in bare.sources():
+        mask = Image.new("L", (64, 64))
+        ImageDraw.Draw(mask).rectangle((10, 10, 40, 50), fill=255)
+        path = tmp_path / "masks" / Path(str(source)).relative_to(tmp_path / "bare_images")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mask.save(path)
+
+    words = ["masks", tmp_path / "bare.csv", "--from", tmp_path / "masks", "-o", tmp_path / "masked.csv"]
+    assert cli.main([str(word) for word in words]) == 0
+    assert call(tmp_path / "masked.csv", "--task", "ilgen", "-o", tmp_path / "train.parquet") == 0
+    made = read(tmp_path / "train.parquet")
+    assert len(made) == 16
+    assert Counter(made.column("identity")) == dict.fromkeys(bare.column("identity"), 4)
+    wrong = (
+        (("--remover", "none"), "--remover none needs --objects-only"),
+        (("--objects-only", "--engine", "iclight"), "--engine is used for relighting alone"),
+        (("--objects-only", "--with-sources"), "--with-sources is used for relighting alone"),
+    )
+    for more, message in wrong:
+        with pytest.raises(GenerateError, match=message):
+            call("--task", "ilgen", "--categories", tmp_path / "objects.txt", *more, "-o", tmp_path / "x.csv")
+    with pytest.raises(GenerateError, match="--objects-only is used with --categories alone"):
+        call(tmp_path / "masked.csv", "--task", "ilgen", "--objects-only", "-o", tmp_path / "x.csv")
+
+
 def test_wrong_options_are_named(quick: None, tmp_path: Path) -> None:
     source = saved_pictures(tmp_path)
     out = ("-o", tmp_path / "out.parquet")
@@ -875,6 +936,33 @@ def test_real_relighting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [made.image(i).size for i in range(4)] == [(56, 40)] * 4
     assert len(set(bytes_of(tmp_path / "out_images").values())) == 8
     assert set(made.column("identity")) == {"thing0"}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_real_ablations_of_stable_diffusion_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 7, S6 and S8: SD v2.0 draws the objects, and repaints their backgrounds."""
+    from idmetric.data.generate.sd2 import SD2Background
+
+    monkeypatch.setattr(SD2Background, "native", 32)
+    (tmp_path / "objects.txt").write_text("mug\n")
+    machine = ("--device", "cpu", "--dtype", "float32")
+    drawn = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--object-engine", "sd2",
+             "--objects-only", "--remover", "none", "--weights", f"sd2={parts.saved()}/stable_diffusion",
+             "--set", "sd2.steps=2", "--set", "sd2.side=32", *machine)  # fmt: skip
+    assert call(*drawn, "-o", tmp_path / "objects.parquet") == 0
+    objects = read(tmp_path / "objects.parquet")
+    assert set(objects.column("engine")) == {"sd2"}
+    assert objects.image(0).size == (32, 32)
+
+    source = saved_pictures(tmp_path, count=1)
+    words = (source, "--task", "ilgen", "--engine", "sd2_background", "--set", "sd2_background.steps=2",
+             "--weights", f"sd2_background={parts.saved()}/sd_inpaint", *machine, "-o",
+             tmp_path / "out.parquet")  # fmt: skip
+    assert call(*words) == 0
+    made = read(tmp_path / "out.parquet")
+    assert [made.image(i).size for i in range(4)] == [(56, 40)] * 4
+    assert set(made.column("engine")) == {"sd2_background"}
+    assert set(made.column("text")) == {"mug"}
 
 
 def test_images_within_the_manifest_are_sources_too(tmp_path: Path) -> None:

@@ -48,11 +48,13 @@ WEIGHTS = {
     "qwen_edit": {"base": "qwen_edit", "lora": "lora.safetensors"},
     "qwen_edit_inpaint": {"base": "qwen_edit"},
     "sd_turbo": {"base": "stable_diffusion"},
+    "sd2": {"base": "stable_diffusion"},
     "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
     "powerpaint": {"base": "sd_inpaint", "unet": "powerpaint", "text": "powerpaint"},
+    "sd2_background": {"base": "sd_inpaint"},
 }
 QUICK: dict[str, dict[str, Any]] = {name: {"steps": 2} for name in WEIGHTS}
-QUICK |= {"sd_turbo": {"side": 32}, "iclight": {"steps": 4}}
+QUICK |= {"sd_turbo": {"side": 32}, "sd2": {"side": 32, "steps": 2}, "iclight": {"steps": 4}}
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +130,9 @@ def test_the_global_generator_is_given_back_as_it_was(engine: Callable[[str], En
     assert torch.rand(1).equal(after)
 
 
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"])
+@pytest.mark.parametrize(
+    "name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint", "sd2_background"]
+)
 def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: str) -> None:
     asked = request()
     assert asked.image is not None
@@ -159,6 +163,8 @@ def test_settings_are_the_papers() -> None:
         "powerpaint": {"steps": 45, "guidance": 7.5, "fitting": 1.0, "task_token": "P_obj"},
         "qwen_edit": {"steps": 8, "guidance": 1.0},  # ID-Sim, A.2.1
         "sd_turbo": {"steps": 1, "guidance": 0.0},  # ILGen, 4.1
+        "sd2": {"steps": 50, "guidance": 7.5, "side": 768},  # ILGen, Table 7, S6
+        "sd2_background": {"steps": 50, "guidance": 7.5, "strength": 1.0},  # S8
         "iclight": {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5},
     }
     for name, settings in expected.items():
@@ -176,6 +182,8 @@ def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatc
         "powerpaint": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
         "qwen_edit": {"num_inference_steps": 2, "true_cfg_scale": 1.0},
         "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},
+        "sd2": {"num_inference_steps": 2, "guidance_scale": 7.5, "width": 32, "height": 32},
+        "sd2_background": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
     }
     asked = request()
     for name, settings in wanted.items():
@@ -185,6 +193,18 @@ def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatc
         monkeypatch.setattr(type(pipe), "__call__", lambda s, o=original, k=seen, **kw: (k.update(kw), o(s, **kw))[1])
         engine(name).edit(Request(asked.prompt, 1, asked.image, asked.mask, negative="text"))
         assert seen.items() >= settings.items(), name
+
+
+def test_sd2_repaints_all_but_the_object(engine: Callable[[str], Engine]) -> None:
+    """Pixels of the background do not reach the model, pixels of the object do."""
+    background, asked = engine("sd2_background"), request()
+    assert asked.image is not None
+    assert asked.mask is not None
+    made, white = background.edit(asked), Image.new("RGB", asked.image.size, "white")
+    without = Request(asked.prompt, asked.seed, Image.composite(asked.image, white, asked.mask), asked.mask)
+    assert same(background.edit(without), made)
+    other = Request(asked.prompt, asked.seed, Image.composite(white, asked.image, asked.mask), asked.mask)
+    assert not same(background.edit(other), made)
 
 
 def test_no_watermark_is_added(engine: Callable[[str], Engine]) -> None:

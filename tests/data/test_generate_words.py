@@ -18,6 +18,7 @@ from idmetric.data.generate.categories import (
     Chat,
     ask_categories,
     file_categories,
+    paper_numbers,
     parse_categories,
     read_categories,
 )
@@ -77,6 +78,9 @@ def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
         ("domains", '{"tools": {"domain": "tools", "examples": ["saw"]}}', "'tools', 'examples' must hold a text"),
         ("domains", '{"*prompt": 3}', r"domains.json: '\*prompt' must hold a text"),
         ("domains", '{"*prompt": "list {domain}"}', r"'\*prompt' lacks the slot \{count\}"),
+        ("domains", '{"*template": "{count} things"}', r"'\*template' lacks the slot \{domain\}"),
+        ("domains", '{"tools": {"domain": "a", "examples": "b", "title": "c"}}', "'tools' must hold an object"),
+        ("domains", '{"tools": {"domain": "a", "examples": "b", "name": ""}}', "'tools', 'name' must hold a text"),
         ("domains", '{"*more": "{count} more {things}"}', r"'\*more' has no slot \{things\}"),
     ],
 )
@@ -116,7 +120,8 @@ def test_templates_have_their_slots(tmp_path: Path, task: str, text: str, messag
 def test_own_domains_are_asked_for_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "domains.json").write_text('{"tools": {"domain": "tools", "examples": "saw"}}')
     words, ours = read_wording(tmp_path).domains, read_wording().domains
-    assert words == {**{k: ours[k] for k in ("*prompt", "*more")}, "tools": {"domain": "tools", "examples": "saw"}}
+    kept = {k: ours[k] for k in ("*prompt", "*template", "*more")}
+    assert words == {**kept, "tools": {"domain": "tools", "examples": "saw"}}
 
 
 # Categories
@@ -236,6 +241,41 @@ def test_categories_are_asked_for_until_there_are_enough(serve: Any) -> None:
     assert [m["role"] for m in again] == ["user", "assistant", "user"]
     assert again[1]["content"] == "mug\nkettle\nlamp"
     assert "2 more" in again[2]["content"]
+
+
+def test_template_prompts_differ_in_name_and_examples_alone(serve: Any) -> None:
+    """ILGen, Table S1: one text for all domains, against a text of its own for each."""
+    said: dict[str, dict[str, str]] = {"designed": {}, "template": {}}
+    for prompts, texts in said.items():
+        for domain in ("generic", "art", "landmark", "product"):
+            server = serve("mug\nkettle")
+            ask_categories(Chat(server.url, "m"), domain, 2, DOMAINS, prompts=prompts)  # type: ignore[arg-type]
+            text = server.seen[0][2]["messages"][0]["content"]
+            assert DOMAINS[domain]["examples"] in text
+            assert (DOMAINS[domain]["domain"] in text) == (prompts == "designed")
+            texts[domain] = text
+    names = {"generic": "everyday", "art": "museum", "landmark": "landmark", "product": "retail"}
+    blank = {
+        text.replace(names[domain], "NAME", 1).replace(DOMAINS[domain]["examples"], "EXAMPLES")
+        for domain, text in said["template"].items()
+    }
+    assert len(blank) == 1
+    server = serve("trilobite\nammonite")
+    ask_categories(Chat(server.url, "m"), "fossils", 2, DOMAINS, prompts="template")
+    assert "fossils objects" in server.seen[0][2]["messages"][0]["content"]
+
+
+def test_numbers_of_template_prompts_give_at_least_the_papers_instances() -> None:
+    for domain, (count, each, instances) in {
+        "generic": (2000, 10, 20_000), "art": (200, 15, 3_000), "landmark": (50, 80, 4_000),
+        "product": (200, 15, 3_000),
+    }.items():  # fmt: skip
+        assert paper_numbers(domain) == (count, each)
+        asked, drawn = paper_numbers(domain, "template")
+        assert asked == 2000
+        assert 0 <= asked * drawn - instances < asked
+        assert 0 <= 700 * paper_numbers(domain, "template", 700)[1] - instances < 700
+    assert paper_numbers("fossils", "template") == paper_numbers("fossils") == (0, 10)
 
 
 def test_any_domain_can_be_described(serve: Any) -> None:

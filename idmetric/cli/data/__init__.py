@@ -32,6 +32,7 @@ COMMANDS = {
     "frames": "choose sharp frames of videos that show the subject well",
     "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
+    "masks": "attach masks of a folder to images, or make them",
 }
 # optional packages that each subcommand needs; the engines of `generate` report theirs
 _TABLES, _BAR = {"pyarrow": "pyarrow"}, {"tqdm": "tqdm"}
@@ -45,8 +46,9 @@ NEEDS = {
     "frames": ("data", _TABLES | _BAR | {"av": "PyAV"}),
     "world": ("world", _TABLES | _BAR | {"vtkmodules": "VTK"}),
     "generate": ("generate", _TABLES | _BAR),
+    "masks": ("data", _TABLES | _BAR),
 }
-RESUMES = ("import", "mine", "frames", "world", "generate")  # the remaining commands take seconds
+RESUMES = ("import", "mine", "frames", "world", "generate", "masks")  # the remaining commands take seconds
 
 
 def build_parser(prog: str = ALIAS) -> Parser:

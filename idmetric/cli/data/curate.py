@@ -4,11 +4,13 @@
   nearid  rigid and unique identities of two views or more, masks, 18,786/100/500 split (NearID, 3.3)
   visme   at most 7,500 identities of each dataset, four images of each (VisME, 4.1)
   ilgen   categories, instances and four images of each, by domain (ILGen, Table 1)
+  ilgen-real  real images instead of generated ones: Real-S of one domain, or Real-ALL (ILGen, section 4.1, Table 4)
 
 examples:
   idmetric data curate all.parquet --recipe idsim -o train.parquet
   idmetric data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
   idmetric data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
+  idmetric data curate uned.parquet --recipe ilgen-real --variant landmark -o real_s.parquet
   idmetric data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
   idmetric data curate --recipe idsim --print-filters > mine.json
   idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from idmetric.data.curate.recipes import Curated, Existing
     from idmetric.data.manifest.table import Manifest
 
-RECIPES = ("idsim", "nearid", "visme", "ilgen")
+RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
 # option -> the recipes that have it
-ONLY = {"images": ("visme",), "strategy": ("idsim",), "variant": ("ilgen",), "split": ("nearid",),
-        "no_masks": ("nearid",), "keep_splits": ("idsim", "nearid"),
-        "overwrite_splits": ("idsim", "nearid")}  # fmt: skip
+ONLY = {"images": ("visme", "ilgen"), "strategy": ("idsim",), "variant": ("ilgen", "ilgen-real"),
+        "any_category": ("ilgen",), "split": ("nearid",), "no_masks": ("nearid",),
+        "keep_splits": ("idsim", "nearid"), "overwrite_splits": ("idsim", "nearid")}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--filters", type=Path, metavar="FILE", help="rules (.json, .toml) instead of the recipe's")
     rules.add_argument("--no-filters", action="store_true", help="apply no rules")
     rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
-    text = "number of identities: in total (idsim: 11000, nearid: all, ilgen: 20000); visme: of each dataset (7500)"
+    text = "number of identities: in total (idsim: 11000, nearid: all, ilgen*: 20000); visme: of each dataset (7500)"
     parser.add_argument("--count", type=int, metavar="N", help=text)
-    parser.add_argument("--images", type=int, metavar="N", help="visme: images of an identity (default: 4)")
+    parser.add_argument("--images", type=int, metavar="N", help="visme, ilgen: images of an identity (default: 4)")
     parser.add_argument("--strategy", choices=("balanced", "proportional"), help="idsim (default: balanced)")
     parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"),
-                        help="ilgen: domains (default: all)")  # fmt: skip
+                        help="ilgen, ilgen-real: domains (default: all)")  # fmt: skip
+    text = "ilgen: draw instances from all categories alike, as with template prompts (Table 7, S3)"
+    parser.add_argument("--any-category", action="store_true", help=text)
     text = "nearid: identities of each split, -1 = all others (default: train=-1,val=100,test=500)"
     parser.add_argument("--split", type=_parts, metavar="NAME=N,...", help=text)
     splits = parser.add_mutually_exclusive_group()
@@ -79,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     for option, recipes in ONLY.items():
         if getattr(args, option) not in (None, False) and args.recipe not in recipes:
             args.wrong_usage(f"--{option.replace('_', '-')} is of --recipe {' or '.join(recipes)}, not {args.recipe}")
+    if (args.recipe, args.variant) == ("ilgen-real", "generic"):
+        args.wrong_usage("--variant generic: real images of everyday objects are in none of the paper's sets")
     if args.keep_splits and args.split:
         args.wrong_usage("--split makes new splits, --keep-splits keeps those there are: choose one")
     rules: Sequence[Rule] = {"idsim": IDSIM_RULES, "nearid": NEARID_RULES}.get(args.recipe, ())
@@ -150,7 +156,12 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
         return recipes.nearid(manifest, args.count, args.seed, rules, args.split, existing)
     if args.recipe == "visme":
         return recipes.visme(manifest, args.count or 7500, args.images or 4, args.seed, rules)
-    return recipes.ilgen(manifest, args.variant or "all", args.count, args.seed, rules)
+    if args.recipe == "ilgen-real":
+        from idmetric.data.curate.real_sets import ilgen_real
+
+        return ilgen_real(manifest, args.variant or "all", args.count, args.seed, rules)
+    variant, images = args.variant or "all", args.images or recipes.ILGEN_IMAGES
+    return recipes.ilgen(manifest, variant, args.count, args.seed, rules, args.any_category, images)
 
 
 def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:

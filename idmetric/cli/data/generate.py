@@ -9,8 +9,8 @@ Tasks, and the engines that do them:
               qwen_inpaint, powerpaint (version 1; the paper has 2.1)
   grid        identity edits of photos in seven strengths, each with every background and light: the pictures of
               `idmetric eval sensitivity` (ID-Sim, F.1): qwen_edit_inpaint, then qwen_edit
-  ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
-              given a manifest with masks instead of --categories, its images are relit
+  ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo (or sd2), then
+              iclight (or sd2_background); given a manifest with masks instead of --categories, its images are relit
 
 examples:
   idmetric data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
@@ -20,6 +20,7 @@ examples:
   idmetric data generate --task ilgen --categories objects.txt -o ilgen.parquet
   idmetric data generate --task ilgen --categories art.txt --domain art --ask http://localhost:8000/v1 \\
       --ask-model NAME -o art.parquet
+  idmetric data generate --task ilgen --categories objects.txt --objects-only --remover none -o objects.parquet
 
 Several workers or GPUs share a manifest and a folder, one command for each, then one without --shard or with --merge:
   CUDA_VISIBLE_DEVICES=0 idmetric data generate photos.parquet --task distractor --shard 1/2 -o out.parquet
@@ -40,12 +41,23 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output, check_output
 from idmetric.cli.data.generate_grid import make_grid
-from idmetric.cli.data.generate_options import GRID_IDENTITY, TASKS, named, option, pairs, refuse_idle, shard, side
+from idmetric.cli.data.generate_options import (
+    GRID_IDENTITY,
+    OBJECT_ENGINES,
+    TASKS,
+    named,
+    option,
+    pairs,
+    refuse_idle,
+    shard,
+    side,
+)
 from idmetric.cli.data.generate_work import Work
 
 if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Task, Wording
     from idmetric.data.generate.background import Remover
+    from idmetric.data.generate.categories import Prompts
     from idmetric.data.manifest.table import Manifest
 
 
@@ -88,10 +100,16 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--each", type=int, help="objects of each category (default: the paper's for the domain, or 10)")
     text = "most padding around an object, as a share of the image's sides (0.5); 0 leaves it in place (Table 7, S9)"
     group.add_argument("--padding", type=float, metavar="SHARE", help=text)
-    text = "method that finds the object: clean (default; by color, without a model) or clipseg"
-    group.add_argument("--remover", choices=("clean", "clipseg"), help=text)
+    text = "model that draws the objects: sd_turbo (default) or sd2 (Table 7, S6)"
+    group.add_argument("--object-engine", choices=OBJECT_ENGINES, help=text)
+    text = "method that finds the object: clean (default; by color, without a model), clipseg, grounded_sam, or none"
+    group.add_argument("--remover", choices=("clean", "clipseg", "grounded_sam", "none"), help=text)
+    text = "stop before relighting: objects with their masks or, with --remover none, for another program to cut out"
+    group.add_argument("--objects-only", action="store_true", help=text)
     group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
     group.add_argument("--ask-model", help="name of the model at that address")
+    text = "designed: describe the domain (default); template: one text for all domains (Table 7, S3)"
+    group.add_argument("--ask-prompts", choices=("designed", "template"), help=text)
     group.add_argument("--ask-count", type=int, help="categories to ask for (default: the paper's for the domain)")
     text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
     group.add_argument("--ask-key", metavar="VARIABLE", help=text)
@@ -179,17 +197,22 @@ def _is_noise_by_flux(args: argparse.Namespace) -> bool:
 def _ilgen(work: Work, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects it made."""
     from idmetric.data.generate import GenerateError, object_task, relight_task
-    from idmetric.data.generate.categories import COUNTS
+    from idmetric.data.generate.categories import paper_numbers
     from idmetric.data.manifest.table import Manifest, Row
 
     args = work.args
     if args.manifest is not None:
         raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
     domain = args.domain or "generic"
-    categories = _categories(args, domain, words)[: args.limit]
-    each = args.each or COUNTS.get(domain, (0, 10))[1]
-    draw, relight, remover = _engine(args, "sd_turbo"), _engine(args, named(args)), _remover(args)
-    objects = object_task(categories, each, draw, remover, words, args.seed, domain)
+    listed = _categories(args, domain, words)
+    each = args.each or paper_numbers(domain, args.ask_prompts or "designed", len(listed))[1]
+    draw, remover = _engine(args, args.object_engine or OBJECT_ENGINES[0]), _remover(args)
+    objects = object_task(listed[: args.limit], each, draw, remover, words, args.seed, domain)
+    if args.objects_only:
+        work.plan(objects, draw, remover=remover)
+        done = args.dry_run or work.make(objects)
+        return work.finish(objects, Manifest.from_rows([])) if done else work.status
+    relight = _engine(args, named(args))
     planned = Manifest.from_rows(
         (Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png") for job in objects.jobs), work.images
     )
@@ -222,9 +245,11 @@ def _engine(args: argparse.Namespace, name: str, settings: dict[str, Any] | None
     return open_engine(name, place, pairs(args.weights, name, "--weights"), **given)
 
 
-def _remover(args: argparse.Namespace) -> Remover:
+def _remover(args: argparse.Namespace) -> Remover | None:
     from idmetric.data.generate import Place, open_remover
 
+    if args.remover == "none":
+        return None
     place, name = Place(args.device, args.dtype, args.offload), args.remover or "clean"
     return open_remover(name, place, pairs(args.weights, name, "--weights"), **pairs(args.set, name, "--set"))
 
@@ -232,7 +257,7 @@ def _remover(args: argparse.Namespace) -> Remover:
 def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
     """Read the categories of the file; if it is absent, ask the model for them and write it first."""
     from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.categories import COUNTS, Chat, file_categories, read_categories
+    from idmetric.data.generate.categories import Chat, file_categories, paper_numbers, read_categories
 
     path: Path = args.categories
     if path.exists() or not args.ask:
@@ -241,7 +266,8 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
         raise GenerateError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
-    count = args.ask_count or COUNTS.get(domain, (0,))[0]
+    prompts: Prompts = args.ask_prompts or "designed"
+    count = args.ask_count or paper_numbers(domain, prompts)[0]
     if not count:
         raise GenerateError(f"domain {domain!r} is not one of the paper's: give the number with --ask-count")
     if args.dry_run:
@@ -250,6 +276,6 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
     variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else None)
     if variable is not None:
         chat = replace(chat, key=os.environ.get(variable))
-    file_categories(path, chat, domain, count, words.domains)
+    file_categories(path, chat, domain, count, words.domains, prompts=prompts)
     print(f"wrote {path}: {count} categories of {args.ask_model}")
     return read_categories(path)

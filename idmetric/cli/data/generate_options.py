@@ -12,9 +12,10 @@ TASKS = {
     "noise": ("flux_fill", "sdxl_inpaint"),
     "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"),
     "grid": ("qwen_edit",),
-    "ilgen": ("iclight",),
+    "ilgen": ("iclight", "sd2_background"),
 }
 GRID_IDENTITY = "qwen_edit_inpaint"  # the engine of a grid's identity edits; the task's own makes the contexts
+OBJECT_ENGINES = ("sd_turbo", "sd2")  # of ilgen's objects, the default first
 _LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
 
 
@@ -31,16 +32,19 @@ def refuse_idle(args: argparse.Namespace) -> None:
     idle: dict[str, tuple[str, ...]] = {
         "for --task distractor": () if args.task == "distractor" else ("resolution", "side"),
         "for --task ilgen": () if args.task == "ilgen" else ("categories", "padding"),
-        "with --categories": () if drawn else ("domain", "each", "remover", "ask"),
-        "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key"),
+        "with --categories": () if drawn else ("domain", "each", "remover", "ask", "object_engine", "objects_only"),
+        "for relighting": ("engine", "copies", "padding", "with_sources") if args.objects_only else (),
+        "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key", "ask_prompts"),
         "with a manifest": ("class_from", "dataset") if drawn else (),
         "for --task grid": () if args.task == "grid" else ("factor",),
         "for other tasks": ("copies",) if args.task in ("noise", "grid") else (),
     }
     for where, names in idle.items():
         for name in names:
-            if getattr(args, name) is not None:
+            if getattr(args, name) is not None and getattr(args, name) is not False:
                 raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
+    if args.remover == "none" and not args.objects_only:
+        raise GenerateError("--remover none needs --objects-only: images without masks cannot be relit")
     for name in ("limit", "dataset"):
         if args.task == "noise" and getattr(args, name) is not None:
             raise GenerateError(f"{option(name)} has no use here: it would cut triplets apart")
@@ -66,10 +70,12 @@ def refuse_idle(args: argparse.Namespace) -> None:
 
 def _used(args: argparse.Namespace, drawn: bool) -> tuple[str, ...]:
     """Return the engines and the remover of the task."""
-    engine = named(args)
     if args.task == "grid":
-        return engine, GRID_IDENTITY
-    return (engine, "sd_turbo", args.remover or "clean") if drawn else (engine,)
+        return named(args), GRID_IDENTITY
+    if not drawn:
+        return (named(args),)
+    making = (args.object_engine or OBJECT_ENGINES[0], args.remover or "clean")
+    return tuple(name for name in making if name != "none") + (() if args.objects_only else (named(args),))
 
 
 def named(args: argparse.Namespace) -> str:

@@ -70,13 +70,13 @@ def idsim(
     Raises:
         ValueError: if the manifest has splits and `existing` is "refuse".
     """
-    manifest, notes = _trainable(manifest, existing)
+    manifest, notes = trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
     kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
     sizes = dict(Counter(datasets_of(kept).values()))
     quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
     pairs = two_views(choose(kept, quotas, seed), seed)
-    notes += _short(sum(quotas.values()), count)
+    notes += short_of(sum(quotas.values()), count)
     out = _split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
     return Curated(out, applied, notes)
 
@@ -116,7 +116,7 @@ def nearid(
     if count is not None:
         chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
         kept = keep_identities(kept, chosen)
-        notes += _short(len(chosen), count)
+        notes += short_of(len(chosen), count)
 
     applied += last
     if existing == "keep":
@@ -125,7 +125,7 @@ def nearid(
     else:
         kept = _split_all(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
 
-    return Curated(inherit_masks(_whole_groups(manifest, kept)), applied, notes)
+    return Curated(inherit_masks(whole_groups(manifest, kept)), applied, notes)
 
 
 def visme(
@@ -136,7 +136,7 @@ def visme(
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
     kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    return Curated(_whole_groups(manifest, cap(kept, identities, images, seed)), applied, [])
+    return Curated(whole_groups(manifest, cap(kept, identities, images, seed)), applied, [])
 
 
 @dataclass(frozen=True)
@@ -174,29 +174,41 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
 
 
 def ilgen(
-    manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = ()
-) -> Curated:
+    manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = (),
+    any_category: bool = False, images: int = ILGEN_IMAGES,
+) -> Curated:  # fmt: skip
     """ILGen's numbers (Table 1) of categories, instances per category and four images of each, by column domain.
 
     All categories of a domain give the same number of instances. Of the generic domain the paper takes "50% of objects"
     without further detail; here that is half of each category. Splits stay as they are.
+
+    Args:
+        any_category: draw the instances of a domain at random from all its categories, as the paper does where a
+            template asked for 2,000 categories in every domain (Table 7, S3; appendix A: "We randomly sample images to
+            match the number of instances per domain in Table 1").
+        images: N, of each instance; 1 for objects without background generation (Table 3, ID6).
     """
-    enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
+    enough = Rule(min_images=images, why=f"{images} images of each instance")
     kept, applied = apply_rules(distinct(manifest), (*rules, enough))
     chosen: list[str] = []
     notes = []
 
     for domain, quota in ilgen_quotas(variant, count).items():
         groups = _categories(kept, domain)
+        if any_category:
+            pool = [identity for members in groups.values() for identity in members]
+            chosen += lowest(pool, quota, (seed, "identity"))
+            notes += short_of(min(len(pool), quota), quota, f" of domain {domain}")
+            continue
         used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
         most = ILGEN[domain].per_category
         shares = balanced({c: min(len(groups[c]), most) for c in used}, quota)
         for category, share in shares.items():
             chosen += lowest(groups[category], share, (seed, "identity"))
-        notes += _short(sum(shares.values()), quota, f" of domain {domain}")
+        notes += short_of(sum(shares.values()), quota, f" of domain {domain}")
 
-    out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
-    return Curated(_whole_groups(manifest, out), applied, notes)
+    out = keep_images(keep_identities(kept, chosen), images, seed)
+    return Curated(whole_groups(manifest, out), applied, notes)
 
 
 def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
@@ -226,7 +238,7 @@ def splits_of(manifest: Manifest) -> str:
     return ", ".join(f"{name or 'none'}: {counts[name]} images" for name in sorted(counts, key=lambda n: n or ""))
 
 
-def _trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
+def trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
     """The images that may be used for training, and notes about the rest."""
     _refuse_splits(manifest, existing)
     given = [(s or "train").casefold() for s in manifest.column("split")]
@@ -256,7 +268,7 @@ def _split_all(
     return out
 
 
-def _whole_groups(before: Manifest, after: Manifest) -> Manifest:
+def whole_groups(before: Manifest, after: Manifest) -> Manifest:
     """`after` without groups that lost a row; their other rows stay as single images."""
     whole, left = Counter(before.column("group")), Counter(after.column("group"))
     rows = list(zip(after.column("group"), after.column("slot"), strict=True))
@@ -265,5 +277,6 @@ def _whole_groups(before: Manifest, after: Manifest) -> Manifest:
     return after.replace(group=group, slot=slot)
 
 
-def _short(found: int, wanted: int, of: str = "") -> list[str]:
+def short_of(found: int, wanted: int, of: str = "") -> list[str]:
+    """A note if fewer identities were found than wanted."""
     return [f"only {found} of {wanted} identities{of} are available"] if found < wanted else []

@@ -9,7 +9,8 @@ Tasks plan jobs, engines make images, and `idmetric.data.generate.run` runs the 
 | `noise_task` | ID-Sim, A.2.2 | `flux_fill`, `sdxl_inpaint` |
 | `grid_identity_task`, `grid_context_task` | ID-Sim, F.1 | `qwen_edit_inpaint`, then `qwen_edit` |
 | `distractor_task` | NearID, 0.B.1 | `sdxl_inpaint`, `flux_fill`, `flux_canny`, `qwen_inpaint`, `powerpaint` |
-| `object_task`, `relight_task` | ILGen, 3.2 | `sd_turbo`, `iclight` |
+| `object_task` | ILGen, 3.2; Table 7, S6 | `sd_turbo`, `sd2` |
+| `relight_task` | ILGen, 3.2; Table 7, S8 | `iclight`, `sd2_background` |
 
 NearID's PowerPaint is version 2.1, which no release of diffusers includes and which comes with a pickle. `powerpaint`
 is version 1. The distractors of 2.1 are published with the NearID dataset.
@@ -26,6 +27,7 @@ from idmetric.data.generate.distractor import distractor_task
 from idmetric.data.generate.engine import ENGINES, Engine, Request, open_engine
 from idmetric.data.generate.errors import Flat, GenerateError, Rejected
 from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources
+from idmetric.data.generate.grounded_sam import GroundedSam
 from idmetric.data.generate.identity import identity_task
 from idmetric.data.generate.ilgen import object_task, relight_task
 from idmetric.data.generate.job import Job, Made, Task
@@ -34,8 +36,8 @@ from idmetric.data.generate.weights import Place, Weights, WeightsError
 from idmetric.data.generate.wording import Wording, read_wording
 
 __all__ = [
-    "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "Flat", "GenerateError", "Job", "Made", "Place",
-    "Rejected", "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task", "distractor_task",
-    "grid_context_task", "grid_identity_task", "grid_sources", "identity_task", "noise_task", "object_task",
-    "open_engine", "open_remover", "read_wording", "relight_task",
+    "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "Flat", "GenerateError", "GroundedSam", "Job",
+    "Made", "Place", "Rejected", "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task",
+    "distractor_task", "grid_context_task", "grid_identity_task", "grid_sources", "identity_task", "noise_task",
+    "object_task", "open_engine", "open_remover", "read_wording", "relight_task",
 ]  # fmt: skip

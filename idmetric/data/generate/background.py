@@ -1,14 +1,16 @@
 """Background removal of ILGen: masks of the objects in generated pictures.
 
 ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository and have a non-commercial licence, so
-this module offers two other ways (a third is to supply your own masks):
+this module offers three other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
+RMBG itself:
 
 * `CleanBackground` needs no model. ILGen asks its generator for "a clean background", so pixels that are connected to
   the border and close to a smooth fit of the border's colors count as background. A picture with an uneven border is
   rejected. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
 * `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, at a coarse 352 x 352.
+* `GroundedSam` in `grounded_sam` does so at full resolution: the closest of the three to RMBG's job.
 
-Both return a mask of 0 and 255; RMBG returns a soft one.
+All return a mask of 0 and 255; RMBG returns a soft one.
 """
 
 from __future__ import annotations
@@ -16,17 +18,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.errors import GenerateError, Rejected
+from idmetric.data.generate.regions import largest, mask_of, touching_rim
 from idmetric.data.generate.settings import typed
 from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need, version
 
-REMOVERS = ("clean", "clipseg")
+# name -> parts of its weights
+PARTS = {"clean": (), "clipseg": ("base",), "grounded_sam": ("detector", "segmenter")}
+REMOVERS = tuple(PARTS)
 CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0")
 
 
@@ -58,21 +63,29 @@ class Remover(Protocol):
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
-    """The remover "clean" or "clipseg"; its weights are not loaded yet.
+    """A remover of `REMOVERS`; its weights are not loaded yet.
+
+    Args:
+        weights: other locations of its weights by part, see `Weights.at`.
 
     Raises:
         GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
     """
-    known = {"clean": (), "clipseg": ("base",)}
+    if name not in PARTS:
+        there = ", ".join(REMOVERS)
+        raise GenerateError(f"unknown way to remove a background {name!r}; there are {there}, or own masks")
     for part in weights or {}:
-        if part not in known.get(name, (part,)):
-            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(known[name]) or 'none'}")
-    if name == "clean":
-        return replace(CleanBackground(), **typed(name, CleanBackground(), settings))
-    if name == "clipseg":
-        opened = ClipSeg(place, CLIPSEG.at(weights["base"]) if weights else CLIPSEG)
-        return replace(opened, **typed(name, opened, settings))
-    raise GenerateError(f"unknown way to remove a background {name!r}; there are {', '.join(REMOVERS)}, or own masks")
+        if part not in PARTS[name]:
+            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(PARTS[name]) or 'none'}")
+    opened = _opened(name, place)
+    moved = {part: getattr(opened, part).at(where) for part, where in (weights or {}).items()}
+    return cast("Remover", replace(opened, **moved, **typed(name, opened, settings)))
+
+
+def _opened(name: str, place: Place) -> Any:
+    from idmetric.data.generate.grounded_sam import GroundedSam
+
+    return CleanBackground() if name == "clean" else ClipSeg(place) if name == "clipseg" else GroundedSam(place)
 
 
 @dataclass(frozen=True)
@@ -120,10 +133,10 @@ class CleanBackground:
         share = float(near[rim].mean())
         if share < self.clean:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
-        body = _largest(~_touching(near, rim))
+        body = largest(~touching_rim(near, rim))
         if not body.any():
             raise Rejected("the picture shows nothing but background")
-        return _mask(body, self.least, self.most, "the object")
+        return mask_of(body, self.least, self.most, "the object")
 
 
 @dataclass(frozen=True)
@@ -186,47 +199,11 @@ class ClipSeg:
             size = (image.height, image.width)
             found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
 
-        body = _largest(found.cpu().numpy())
+        body = largest(found.cpu().numpy())
         rim = np.ones_like(body)
         rim[1:-1, 1:-1] = False
-        body |= ~_touching(~body, rim)
-        return _mask(body, self.least, self.most, f"the region found as {category}")
-
-
-def _regions(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
-    need("cv2")
-    import cv2
-
-    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
-    return labels
-
-
-def _touching(mask: NDArray[np.bool_], rim: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The connected regions of a mask that reach the rim."""
-    labels = _regions(mask)
-    touching: NDArray[np.bool_] = np.isin(labels, np.setdiff1d(labels[rim], [0]))
-    return touching
-
-
-def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The largest connected region of a mask; an empty mask stays empty."""
-    labels = _regions(mask)
-    sizes = np.bincount(labels.ravel(), weights=mask.ravel())
-    largest: NDArray[np.bool_] = mask & (labels == sizes.argmax())
-    return largest
-
-
-def _mask(body: NDArray[np.bool_], least: float, most: float, name: str) -> Image.Image:
-    """The mask as an image, "L", 0 or 255.
-
-    Raises:
-        Rejected: if it covers less than `least` or more than `most` of the picture.
-    """
-    covered = float(body.mean())
-    if not least <= covered <= most:
-        raise Rejected(f"{name} covers {covered:.1%} of the picture")
-    return Image.fromarray(body.astype(np.uint8) * 255)
+        body |= ~touching_rim(~body, rim)
+        return mask_of(body, self.least, self.most, f"the region found as {category}")
 
 
 def _surface(pixels: NDArray[np.float64], rim: NDArray[np.bool_], tolerance: float) -> NDArray[np.float64]:

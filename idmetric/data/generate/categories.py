@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import re
 import time
@@ -13,14 +14,16 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.errors import GenerateError
 from idmetric.io import json_file, text_file
 from idmetric.io.output import replacing
 
+Prompts = Literal["designed", "template"]
 COUNTS = {domain: (counts.categories, counts.per_category) for domain, counts in ILGEN.items()}
+TEMPLATE_COUNT = 2000  # categories that the template asks for in every domain (Table S1)
 _MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
@@ -123,12 +126,28 @@ class Chat:
         return data
 
 
+def paper_numbers(domain: str, prompts: Prompts = "designed", found: int | None = None) -> tuple[int, int]:
+    """Number of categories to ask for, 0 if the domain is not the paper's, and of objects of each.
+
+    With designed prompts they are those of Table 1. With the template, categories number 2,000 in every domain (Table
+    S1), and objects are as many as give Table 1's instances, which are drawn from them later.
+
+    Args:
+        found: number of categories of the template that there are; default: 2,000.
+    """
+    if prompts == "designed" or domain not in ILGEN:
+        return COUNTS.get(domain, (0, 10))
+    return TEMPLATE_COUNT, math.ceil(ILGEN[domain].instances / (found or TEMPLATE_COUNT))
+
+
 def ask_categories(
     chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20,
     wait: Callable[[float], None] = time.sleep, known: Sequence[str] = (),
-    keep: Callable[[list[str]], None] = lambda found: None,
+    keep: Callable[[list[str]], None] = lambda found: None, prompts: Prompts = "designed",
 ) -> list[str]:  # fmt: skip
     """Ask a model for `count` different categories of a domain (ILGen, section 3.2), in several rounds if necessary.
+
+    The paper's prompts are in Table S1; ours say the same in other words, and ask for an answer that is easy to read.
 
     Args:
         domain: a name in `domains`, such as generic, art, landmark or product, or a description of another domain.
@@ -136,12 +155,16 @@ def ask_categories(
         rounds: most questions to ask; two answers in a row without a new category end it too.
         known: categories of an earlier attempt, which this one resumes.
         keep: called with all categories so far after each answer that added some.
+        prompts: "designed" describes the domain at length; "template" puts its name and examples into one text for all
+            domains (Table 7, S3).
 
     Raises:
         GenerateError: if the model names fewer than `count`.
     """
-    spoken = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
-    first = {"role": "user", "content": domains["*prompt"].format(count=count, **spoken)}
+    entry = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
+    spoken = entry["domain"] if prompts == "designed" else entry.get("name", entry["domain"])
+    asked = domains["*prompt" if prompts == "designed" else "*template"]
+    first = {"role": "user", "content": asked.format(count=count, domain=spoken, examples=entry["examples"])}
     found = {name.casefold(): name for name in known}
     answer, idle = "", 0
 
@@ -172,7 +195,7 @@ def ask_categories(
 
 def file_categories(
     path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any],
-    wait: Callable[[float], None] = time.sleep,
+    wait: Callable[[float], None] = time.sleep, prompts: Prompts = "designed",
 ) -> None:  # fmt: skip
     """Ask for categories and write them to a file.
 
@@ -181,7 +204,9 @@ def file_categories(
     partial = path.with_name(f"{path.name}.partial")
     known = read_categories(partial) if partial.exists() else []
     try:
-        found = ask_categories(chat, domain, count, domains, 20, wait, known, lambda n: write_categories(partial, n))
+        found = ask_categories(
+            chat, domain, count, domains, 20, wait, known, lambda names: write_categories(partial, names), prompts
+        )
     except GenerateError as error:
         if not partial.exists():
             raise

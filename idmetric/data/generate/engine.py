@@ -36,8 +36,10 @@ ENGINES = {
     "qwen_edit": ("idmetric.data.generate.qwen_edit", "QwenEdit"),
     "qwen_edit_inpaint": ("idmetric.data.generate.qwen_edit_inpaint", "QwenEditInpaint"),
     "sd_turbo": ("idmetric.data.generate.sd_turbo", "SDTurbo"),
+    "sd2": ("idmetric.data.generate.sd2", "SD2"),
     "iclight": ("idmetric.data.generate.iclight", "ICLight"),
     "powerpaint": ("idmetric.data.generate.powerpaint", "PowerPaint"),
+    "sd2_background": ("idmetric.data.generate.sd2", "SD2Background"),
 }
 
 

@@ -2,7 +2,9 @@
 
 The first step generates K objects of each category and cuts them out (`object_task`). Each object is an identity. The
 second step shrinks it, places it at random and lets IC-Light add a background and light that suit the category, N times
-(`relight_task`); it accepts any images with masks, such as renderings (the paper's "Objaverse-background").
+(`relight_task`); it accepts any images with masks, such as renderings (the paper's "Objaverse-background"), or objects
+without masks of the first step and masks that another program made of them. SD v2.0 can do either step (Table 7, S6
+and S8).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ VARIANTS = 4  # N (section 4.1)
 
 
 def object_task(
-    categories: Sequence[str], each: int, engine: Engine, remover: Remover, words: Wording, seed: int = 0,
+    categories: Sequence[str], each: int, engine: Engine, remover: Remover | None, words: Wording, seed: int = 0,
     domain: str = "generic",
 ) -> Task:  # fmt: skip
     """Plan `each` (K) objects of every category, "a <category> in a clean background", with their masks.
@@ -48,8 +50,11 @@ def object_task(
     Seeds depend on category and number alone, so a longer list of categories or a larger K adds to existing objects. An
     object is rejected if its background cannot be removed; the paper does not describe this case. The identity includes
     a hash of prompt, seed, weights and settings, so runs that differ in these can be merged.
+
+    Args:
+        remover: cuts the objects out; None makes images without masks, which another program may cut out.
     """
-    settings = {**engine.settings, **prefixed(remover.settings), "task": "object"}
+    settings = {**engine.settings, **(prefixed(remover.settings) if remover else {}), "task": "object"}
     jobs = []
     for category in categories:
         prompt = words.prompt("object", **{"class": category})
@@ -66,6 +71,8 @@ def object_task(
 
     def make(job: Job) -> Made:
         image = engine.edit(Request(job.prompt, job.seed))
+        if remover is None:
+            return Made(image, parameters=provenance(engine))
         mask = remover.mask(image, str(job.row["category"]))
         versions = {**engine.versions, **{f"remover.{k}": v for k, v in remover.versions.items()}}
         licences = {**engine.licences, **remover.licences}
@@ -73,7 +80,8 @@ def object_task(
 
     def load() -> None:
         engine.load()
-        remover.load()
+        if remover is not None:
+            remover.load()
 
     return Task(jobs, make, load)
 

@@ -31,7 +31,7 @@ class SDTurbo(Engine):
 
     def __post_init__(self) -> None:
         if self.side % self.multiple:
-            raise GenerateError(f"sd_turbo.side must be divisible by {self.multiple}, got {self.side}")
+            raise GenerateError(f"{self.name}.side must be divisible by {self.multiple}, got {self.side}")
 
     def options(self, request: Request) -> dict[str, Any]:
         return {

@@ -5,10 +5,11 @@
 * backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
 * negative.json: engine -> negative prompt.
 * grid.json: kind of context (background, light) -> {words: size of the change, 0 to 1}, for grids of edits.
-* domains.json: domain -> description and examples; "*prompt" and "*more" ask a language model for its categories.
+* domains.json: domain -> description, short name (optional) and examples. "*prompt" asks a language model for its
+  categories by the description, "*template" by the short name alone, and "*more" asks for further ones.
 
-The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2), as do the short templates "Photo of a
-{class}" and "a {class} in a clean background"; all longer text is our own.
+The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2 and Table S1), as do the short templates
+"Photo of a {class}" and "a {class} in a clean background"; all longer text is our own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ SLOTS = {
 }  # fmt: skip
 OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}}  # slots that a template need not have
 GRID = ("background", "light")
-DOMAIN_SLOTS = {"*prompt": {"count", "domain", "examples"}, "*more": {"count"}}
+DOMAIN_SLOTS = {
+    "*prompt": {"count", "domain", "examples"}, "*template": {"count", "domain", "examples"}, "*more": {"count"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Wording:
 def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
-    If domains.json has no "*prompt" or "*more", or templates.json no template of grids, the package's is used.
+    If domains.json has no "*prompt", "*template" or "*more", or templates.json no template of grids, the package's is
+    used.
 
     Raises:
         GenerateError: naming the file and the entry at fault.
@@ -158,8 +162,8 @@ def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
         _check_slots(domains[name], path, repr(name), slots - {"examples"}, slots)
     for name in domains.keys() - DOMAIN_SLOTS.keys():
         entry = domains[name]
-        if not isinstance(entry, dict) or entry.keys() != {"domain", "examples"}:
-            raise GenerateError(f'{path}: {name!r} must hold an object of "domain" and "examples"')
+        if not isinstance(entry, dict) or entry.keys() - {"name"} != {"domain", "examples"}:
+            raise GenerateError(f'{path}: {name!r} must hold an object of "domain", "examples" and, if wanted, "name"')
         for key, text in entry.items():
             _text(text, path, name, key)
 

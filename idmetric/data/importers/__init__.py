@@ -100,6 +100,15 @@ KINDS = {
         {"items": "one or all: photos with one garment, or each garment of every photo by its mask (default: one)"},
         local=True,
     ),
+    "uned": Kind(
+        "uned",
+        "UnED: info_files/SET/SPLIT.json and images/SET/; the sets of ILGen's Real-S and Real-ALL",
+        {
+            "sets": "of met, gldv2, sop, inshop, rp2k (default: these), cars, food2k, inat, with commas",
+            "splits": "of train (default), val, test, index, small_train, small_index, with commas",
+        },
+        local=True,
+    ),
     "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
     "mmeb": Kind(
         "mmeb",

@@ -1,0 +1,226 @@
+"""Masks of other programs, attached to a manifest by name, and masks made by a remover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from idmetric.cli import data as cli
+from idmetric.data.curate.external_masks import attach_masks, match_masks
+from idmetric.data.generate.compose import read_pair
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from tests.runner import Runner
+
+SIZE = (60, 40)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
+    """`idmetric data ...` in a folder of its own; paths are relative to it."""
+    monkeypatch.chdir(tmp_path)
+    return Runner(cli.main, capsys)
+
+
+def disc(size: tuple[int, int], soft: bool = False) -> Image.Image:
+    """An ellipse in the middle; soft: with a ramp around it."""
+    large = Image.new("L", (size[0] * 8, size[1] * 8))
+    ImageDraw.Draw(large).ellipse(
+        (large.width // 4, large.height // 4, large.width * 3 // 4, large.height * 3 // 4), 255
+    )
+    small = large.resize(size, Image.Resampling.BOX)
+    return small if soft else small.point(lambda v: 255 if v >= 128 else 0)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Manifest:
+    """Two mugs and a dog; both mugs have a photo called 1."""
+    rows = []
+    for i, name in enumerate(("mug_a/1", "mug_a/2", "mug_b/1", "dog/rex")):
+        path = tmp_path / "photos" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGB", SIZE, (250, 250, 250))
+        box = (SIZE[0] // 4, SIZE[1] // 4, SIZE[0] * 3 // 4, SIZE[1] * 3 // 4)
+        ImageDraw.Draw(image).ellipse(box, (20 * i, 60, 90))
+        image.save(path, quality=95)
+        rows.append(Row(name.split("/")[0], f"photos/{name}.jpg", category=name.split("_")[0].split("/")[0]))
+    manifest = Manifest.from_rows(rows, tmp_path)
+    manifest.write(tmp_path / "photos.csv")
+    return manifest
+
+
+def put(folder: Path, names: dict[str, Image.Image]) -> Path:
+    for name, mask in names.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        mask.save(folder / name)
+    return folder
+
+
+ALL = ("mug_a/1.png", "mug_a/2.png", "mug_b/1.png", "dog/rex.png")
+
+
+def test_masks_of_the_same_names_are_attached_as_they_are(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    put(tmp_path / "masks", dict.fromkeys(ALL, disc(SIZE)))
+    run.prints("4 masks attached (0 scaled to their images, 0 soft)",
+               "masks photos.csv --from masks -o out/masked.parquet")  # fmt: skip
+    made = read(tmp_path / "out/masked.parquet")
+    assert made.column("mask") == [f"../masks/{name}" for name in ALL]
+    assert made.column("id") == photos.column("id")
+    assert not (tmp_path / "out/masked_masks").exists()
+    for k in range(4):
+        assert read_pair(made.source(k), made.source(k, "mask"))[1].mean() == pytest.approx(np.pi / 16, abs=0.01)
+
+
+def test_masks_may_lie_in_one_folder_if_names_differ(photos: Manifest, tmp_path: Path) -> None:
+    flat = put(tmp_path / "flat", {"2.png": disc(SIZE), "rex.webp": disc(SIZE), "other.png": disc(SIZE)})
+    matched = match_masks(photos, flat)
+    assert matched.files == [None, flat / "2.png", None, flat / "rex.webp"]
+    assert matched.unused == [flat / "other.png"]
+
+
+def test_a_mask_of_two_images_is_refused(photos: Manifest, tmp_path: Path) -> None:
+    flat = put(tmp_path / "flat", {"1.png": disc(SIZE)})
+    with pytest.raises(ManifestError, match=r"1\.png would be the mask of two images.*such as .*flat/mug_b/1\.png"):
+        match_masks(photos, flat)
+
+
+def test_names_that_do_not_match_are_explained(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    put(tmp_path / "masks", {"a.png": disc(SIZE), "b.png": disc(SIZE)})
+    run.fails("none of its 2 masks has the name of an image", "masks photos.csv --from masks -o out.csv")
+    run.fails("masks/1.png", "masks photos.csv --from masks -o out.csv")
+    run.fails("no such folder", "masks photos.csv --from nowhere -o out.csv")
+    (tmp_path / "empty").mkdir()
+    run.fails("no masks", "masks photos.csv --from empty -o out.csv")
+
+
+def test_missing_masks_are_listed_or_left_out(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    put(tmp_path / "masks", dict.fromkeys((*ALL[:2], "mug_c/9.png"), disc(SIZE)))
+    run.fails("2 images cannot be used", "masks photos.csv --from masks -o out.csv")
+    assert not (tmp_path / "out.csv").exists()
+    assert run("masks photos.csv --from masks -o out.csv --on-error skip") == 4
+    assert read(tmp_path / "out.csv").column("path") == ["photos/mug_a/1.jpg", "photos/mug_a/2.jpg"]
+
+
+def test_masks_of_the_manifest_stay_where_none_is_given(photos: Manifest, tmp_path: Path) -> None:
+    own = put(tmp_path, {"own.png": disc(SIZE)}) / "own.png"
+    before = photos.replace(mask=[None, "own.png", "own.png", "own.png"])
+    done = attach_masks(before, put(tmp_path / "masks", dict.fromkeys(ALL[:2], disc(SIZE))), tmp_path / "copies")
+    assert (done.attached, done.kept, done.problems) == (2, 2, {})
+    assert [Path(str(s)) for s in done.manifest.sources("mask")] == [tmp_path / "masks" / n for n in ALL[:2]] + [
+        own
+    ] * 2
+
+
+def test_masks_of_another_size_are_scaled_and_of_another_shape_refused(photos: Manifest, tmp_path: Path) -> None:
+    double = (SIZE[0] * 2, SIZE[1] * 2)
+    masks = put(tmp_path / "masks", {ALL[0]: disc(double), ALL[1]: disc((30, 20)), ALL[2]: disc((40, 60)),
+                                     ALL[3]: disc(SIZE)})  # fmt: skip
+    done = attach_masks(photos, masks, tmp_path / "copies")
+    assert (done.attached, done.scaled) == (3, 2)
+    assert list(done.problems) == [photos.column("id")[2]]
+    assert "40x60 pixels and its image 60x40, another shape" in done.problems[photos.column("id")[2]]
+    for k in (0, 1):
+        path = Path(str(done.manifest.source(k, "mask")))
+        assert path.is_relative_to(tmp_path / "copies")
+        assert Image.open(path).size == SIZE
+    # a pixel of the copy is the mean of 2 x 2 pixels of the mask
+    blocks = np.asarray(disc(double), float).reshape(SIZE[1], 2, SIZE[0], 2).mean((1, 3))
+    assert (np.asarray(Image.open(str(done.manifest.source(0, "mask")))) == np.rint(blocks)).all()
+    read_pair(done.manifest.source(0), done.manifest.source(0, "mask"))  # generation takes it
+    again = attach_masks(photos, masks, tmp_path / "copies")
+    assert again.manifest.column("mask") == done.manifest.column("mask")
+
+
+def test_soft_masks_stay_soft_unless_cut(photos: Manifest, tmp_path: Path) -> None:
+    soft = disc(SIZE, soft=True)
+    masks = put(tmp_path / "masks", dict.fromkeys(ALL, soft))
+    done = attach_masks(photos, masks, tmp_path / "copies")
+    assert (done.attached, done.soft, done.scaled) == (4, 4, 0)
+    assert Path(str(done.manifest.source(0, "mask"))) == masks / ALL[0]
+    for share in (0.25, 0.75):
+        cut = attach_masks(photos, masks, tmp_path / "copies", threshold=share)
+        assert cut.soft == 0
+        pixels = np.asarray(Image.open(str(cut.manifest.source(0, "mask"))))
+        assert (pixels == np.where(np.asarray(soft) / 255 >= share, 255, 0)).all()
+    with pytest.raises(ValueError, match=r"threshold 0: it must be within \(0, 1\]"):
+        attach_masks(photos, masks, tmp_path / "copies", threshold=0)
+
+
+def test_empty_and_damaged_masks_are_problems(photos: Manifest, tmp_path: Path) -> None:
+    masks = put(tmp_path / "masks", {**dict.fromkeys(ALL[:3], disc(SIZE)), ALL[0]: Image.new("L", SIZE)})
+    (masks / "dog").mkdir()
+    (masks / ALL[3]).write_bytes(b"no image")
+    done = attach_masks(photos, masks, tmp_path / "copies")
+    ids = photos.column("id")
+    assert set(done.problems) == {ids[0], ids[3]}
+    assert "the mask is empty" in done.problems[ids[0]]
+
+
+def test_one_label_of_several_is_the_subject(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    labels = np.zeros((SIZE[1], SIZE[0]), np.uint8)
+    labels[4:20, 4:20], labels[22:36, 30:50] = 1, 2
+    put(tmp_path / "masks", dict.fromkeys(ALL, Image.fromarray(labels)))
+    run.fails("4 images cannot be used", "masks photos.csv --from masks -o out.csv")
+    assert run("masks photos.csv --from masks --mask-id 2 -o out.csv") == 0
+    made = np.asarray(Image.open(str(read(tmp_path / "out.csv").source(0, "mask"))))
+    assert (made == np.where(labels == 2, 255, 0)).all()
+
+
+def test_cut_outs_are_masks_by_their_alpha(photos: Manifest, tmp_path: Path) -> None:
+    cut = Image.new("RGB", SIZE, (90, 60, 10))
+    cut.putalpha(disc(SIZE))
+    done = attach_masks(photos, put(tmp_path / "masks", dict.fromkeys(ALL, cut)), tmp_path / "copies")
+    assert not done.problems
+    assert (
+        read_pair(done.manifest.source(0), done.manifest.source(0, "mask"))[1] == (np.asarray(disc(SIZE)) > 0)
+    ).all()
+
+
+def test_images_within_the_manifest_go_by_their_id(photos: Manifest, tmp_path: Path) -> None:
+    rows = [
+        Row(r.identity, image_bytes=(tmp_path / str(r.path)).read_bytes(), id=f"set/{k}") for k, r in enumerate(photos)
+    ]
+    held = Manifest.from_rows(rows)
+    masks = put(tmp_path / "masks", {f"{k}.png": disc(SIZE) for k in range(4)})
+    assert match_masks(held, masks).files == [masks / f"{k}.png" for k in range(4)]
+
+
+def test_a_dry_run_writes_nothing(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    put(tmp_path / "masks", dict.fromkeys(ALL, disc((30, 20))))
+    before = sorted(tmp_path.rglob("*"))
+    run.prints("would write out.csv: 4 images", "masks photos.csv --from masks -o out.csv --dry-run")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_masks_are_made_by_a_remover(run: Runner, photos: Manifest, tmp_path: Path) -> None:
+    assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
+    made = read(tmp_path / "out.csv")
+    for k in range(4):
+        found, true = read_pair(made.source(k), made.source(k, "mask"))[1], np.asarray(disc(SIZE)) > 0
+        assert (found & true).sum() / (found | true).sum() > 0.9
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("out_masks/**/*.png")}
+    assert len(times) == 4
+    assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("out_masks/**/*.png")} == times
+    few = "masks photos.csv --remover clean --set most=0.1 -o few.csv --quiet"
+    run.fails("4 images cannot be used", few)
+    run.fails("no image is left", f"{few} --on-error skip")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "status"),
+    [
+        ("--from m --remover clean", "not allowed with", 2),
+        ("", "one of the arguments --from --remover is required", 2),
+        ("--from m --set most=1", "--set is used with --remover alone", 2),
+        ("--remover clean --threshold 0.5", "--threshold is used with --from alone", 2),
+        ("--remover clean --set most", "expected NAME=VALUE", 1),
+        ("--remover clean --set moist=1", "no setting 'moist'", 1),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    run: Runner, photos: Manifest, words: str, message: str, status: int
+) -> None:
+    run.fails(message, f"masks photos.csv {words} -o out.csv", status=status)
