@@ -78,12 +78,12 @@ def sdxl_inpaint(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
-def stable_diffusion(folder: Path) -> None:
+def stable_diffusion(folder: Path, scheduler: Any = None) -> None:
     """Stable Diffusion 1.5 or Turbo."""
     from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline
 
     torch.manual_seed(0)
-    scheduler = EulerDiscreteScheduler(
+    scheduler = scheduler or EulerDiscreteScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing"
     )
     StableDiffusionPipeline(

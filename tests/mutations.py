@@ -38,6 +38,7 @@ CIRCLE = "losses/test_near_id.py::test_circle_ranked_is_the_circle_loss_plus_a_h
 SYMMETRIC = "losses/test_near_id.py::test_symmetric_info_nce_is_both_cross_entropies"
 SIGMOID = "losses/test_near_id.py::test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term"
 PEFT = "checkpoints/test_lora_merge.py::test_folding_equals_pefts_merge_under_the_original_names[vit]"
+DIFFSIM = "protocols/test_diffsim.py::test_similarities_are_those_of_the_formula_computed_slowly"
 
 MODELS = [
     *changes("models/idsim.py", DINOV3,
@@ -323,4 +324,21 @@ LOSSES = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES]
+BASELINES = [
+    *changes("protocols/common/diffsim.py", f"{DIFFSIM}[diffsim:cute]",
+        ("F.scaled_dot_product_attention(a[0], b[1], b[2])", "F.scaled_dot_product_attention(b[0], a[1], a[2])"),
+        ("F.scaled_dot_product_attention(a[0], b[1], b[2])", "F.scaled_dot_product_attention(a[0], b[1], a[2])"),
+        ("(_aligned(a, b) + _aligned(b, a)) / 2", "_aligned(a, b)"),
+        ("posterior.mean + posterior.std * drawn", "posterior.mean"),
+        ("(posterior.mean + posterior.std * drawn) * self.pipe.vae.config.scaling_factor",
+         "posterior.mean + posterior.std * drawn"),
+        ("float() / 127.5 - 1", "float() / 255"),
+        ("torch.cat([empty, text])", "torch.cat([text, text])"),
+        ("timesteps[settings.step]", "timesteps[-settings.step]"),
+        ("split.permute(1, 0, 3, 2, 4)", "split.permute(1, 0, 2, 3, 4)"),
+        ("attentions[-1]", "attentions[0]"),
+        ("self.time.reshape(1)", "0 * self.time.reshape(1)"),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES]

@@ -77,9 +77,10 @@ _EXAMPLES = """examples:
   idmetric eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
-Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim; untrained:NAME for the same
-architecture with random weights; dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal
-language model (docs/judge.md). NAME=SOURCE gives a model another name in the table.
+Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim, dreamsim:BRANCH, diffsim,
+diffsim:dreambench++ (docs/evaluation.md); untrained:NAME for the same architecture with random weights; dual:REPO for
+CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives
+a model another name in the table.
 
 --out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
 run embeds only what is missing.
@@ -126,7 +127,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     options.add_workers(run, "one per core")
     options.add_device(run)
     options.add_dtype(run)
-    text = "the most pairs of images that SSIM and LPIPS may compare; more are an error (default: %(default)s)"
+    text = "the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error (default: %(default)s)"
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
 

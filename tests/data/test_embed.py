@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,34 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> N
     scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, Settings()).models["d"]
     x, y = (model.embed(transform(pictures.image(r))) for r in (0, 5))
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dreamsim", *(f"dreamsim:{branch}" for branch in baselines.BRANCHES)])
+def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dreamsim(pretrained: bool, device: str, dreamsim_type: str = "ensemble") -> Any:
+        assert pretrained
+        model = torch.nn.Linear(2, 2)
+        torch.nn.init.constant_(model.weight, len(dreamsim_type))
+        asked.append(dreamsim_type)
+        return model, lambda image: image
+
+    asked: list[str] = []
+    monkeypatch.setitem(sys.modules, "dreamsim", SimpleNamespace(dreamsim=dreamsim))
+    signature = open_model(name, device="cpu").signature()
+    assert asked == [name.partition(":")[2] or "ensemble"]
+    assert signature["model"] == name
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError])
+def test_a_package_of_dreamsim_without_the_branch_is_named(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dreamsim(pretrained: bool, device: str, **options: Any) -> Any:
+        raise error("dreamsim_type")
+
+    monkeypatch.setitem(sys.modules, "dreamsim", SimpleNamespace(dreamsim=dreamsim))
+    with pytest.raises(ImportError, match=r"no branch 'dinov2_vitb14': pip install -U dreamsim"):
+        open_model("dreamsim:dinov2_vitb14", device="cpu")
 
 
 def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:

@@ -185,6 +185,12 @@ def test_the_papers_value_stands_beside_ours(tmp_path: Path) -> None:
     assert value(results[HUMAN].rows, "emu2").paper == 0.763
 
 
+def test_rows_of_the_papers_without_a_model_are_named(tmp_path: Path) -> None:
+    make_ratings(tmp_path)
+    for result in dreambench.published(dreambench_ratings.read(tmp_path), NONE):
+        assert result.missing.keys() == {"vsm", "UNED", "ID-Sim without patch supervision"}
+
+
 def test_files_other_than_merged_concept_ratings_are_skipped(tmp_path: Path) -> None:
     truth = make_ratings(tmp_path)
     other = {

@@ -223,7 +223,8 @@ def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
         page = f"https://huggingface.co/{weights.repo}"
         raise WeightsError(
             f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its licence at {page} and "
-            "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER"
+            "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER for generating, "
+            "--model diffsim@FOLDER for the baseline"
         ) from error
 
 

@@ -7,6 +7,7 @@
 | `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
 | `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
 | `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
+| `dreamsim:BRANCH` | one encoder of it alone, fine-tuned by itself, see `BRANCHES` (the same package) | cosine |
 
 Images are squashed to these sizes, as our models squash them to theirs.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,11 @@ class VectorBaseline(_Pictures):
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        return _signature(self.name, "", "cls")
+        return signature_of(self.name, "", "cls")
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Array:
         """See `VectorModel`."""
-        return self.vector(_subject(image, mask, outside))
+        return self.vector(subject_of(image, mask, outside))
 
     def embed(self, prepared: Sequence[Array], patches: bool) -> Embedding:
         """See `VectorModel`."""
@@ -97,7 +98,7 @@ class VectorBaseline(_Pictures):
 # Metrics of pairs
 
 
-class _PairBaseline:
+class PairBaseline:
     """The common part of SSIM and LPIPS: a size, and similarities from features of each image."""
 
     background = WHITE
@@ -108,7 +109,7 @@ class _PairBaseline:
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
         """Pixels (3, H, W), uint8."""
-        return (to_pixels(_subject(image, mask, outside), (self.side, self.side)) * 255).round().byte()
+        return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
 
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
@@ -123,7 +124,7 @@ class _PairBaseline:
         raise NotImplementedError
 
 
-class Ssim(_PairBaseline):
+class Ssim(PairBaseline):
     """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and channels, -1..1; 1 = equal.
 
     SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
@@ -142,7 +143,7 @@ class Ssim(_PairBaseline):
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
-        return _signature("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
+        return signature_of("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
@@ -163,7 +164,7 @@ class Ssim(_PairBaseline):
         return self._window @ x @ self._window.T
 
 
-class Lpips(_PairBaseline):
+class Lpips(PairBaseline):
     """LPIPS (Zhang et al. 2018) by its authors' package, as the similarity 1 - LPIPS.
 
     Args:
@@ -185,7 +186,7 @@ class Lpips(_PairBaseline):
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
-        about = _signature("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
+        about = signature_of("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
         return {**about, "weights": self.weights}
 
     @cached_property
@@ -227,41 +228,56 @@ class DreamSim(_Pictures):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
-        model, transform: the pair returned by their `dreamsim(...)`, for other variants than the ensemble.
+        model, transform: the pair returned by their `dreamsim(...)`, for other variants than these.
+        branch: one of `BRANCHES`, or "ensemble".
+
+    Raises:
+        ImportError: if the package is missing, or too old for the branch.
     """
 
     def __init__(
         self, device: torch.device | str | None = None, model: Any = None,
-        transform: Callable[[Image.Image], Tensor] | None = None,
+        transform: Callable[[Image.Image], Tensor] | None = None, branch: str = "ensemble",
     ) -> None:  # fmt: skip
+        self.name = "dreamsim" if branch == "ensemble" else f"dreamsim:{branch}"
         self.device = auto_device() if device is None else torch.device(device)
         if model is None or transform is None:
             try:
                 from dreamsim import dreamsim
             except ImportError as error:
                 raise ImportError("the baseline dreamsim needs a package of that name: pip install dreamsim") from error
-            model, transform = dreamsim(pretrained=True, device=str(self.device))
+            try:
+                chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
+                model, transform = dreamsim(pretrained=True, device=str(self.device), **chosen)
+            except (TypeError, KeyError) as error:  # the single branches came with its versions 0.1.2 and 0.2.1
+                raise ImportError(
+                    f"the package dreamsim {_version('dreamsim')} has no branch {branch!r}: pip install -U dreamsim"
+                ) from error
         self.model = model
         self.transform: Callable[[Image.Image], Tensor] = transform
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        return {**_signature("dreamsim", _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
+        return {**signature_of(self.name, _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Tensor:
         """See `VectorModel`."""
-        pixels = self.transform(_subject(image, mask, outside))
+        pixels = self.transform(subject_of(image, mask, outside))
         return pixels[0] if pixels.ndim == 4 else pixels
 
     def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
         """See `VectorModel`."""
         with torch.no_grad():
             found = self.model.embed(torch.stack(list(prepared)).to(self.device))
-        return Embedding(F.normalize(found.float(), dim=-1), model="dreamsim")
+        return Embedding(F.normalize(found.float(), dim=-1), model=self.name)
 
 
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
-OPENED: dict[str, Callable[[Any], Any]] = {"ssim": Ssim, "lpips": Lpips, "dreamsim": DreamSim}
+BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")
+OPENED: dict[str, Callable[[Any], Any]] = {
+    "ssim": Ssim, "lpips": Lpips, "dreamsim": DreamSim,
+    **{f"dreamsim:{branch}": partial(DreamSim, branch=branch) for branch in BRANCHES},
+}  # fmt: skip
 NAMES = (*VECTORS, *OPENED)
 
 
@@ -274,7 +290,7 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
     return VectorBaseline(name, VECTORS[name]) if name in VECTORS else OPENED[name](device)
 
 
-def _signature(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:
+def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:
     return {
         "model": name, "revision": revision, "distance": distance, "resolution": resolution, "dtype": "float32",
         "idmetric": __version__,
@@ -287,7 +303,7 @@ def _version(package: str) -> str:
     return ""
 
 
-def _subject(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
+def subject_of(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
     """The image, or the part of it inside its mask."""
     if mask is None:
         return image

@@ -10,22 +10,25 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.models.embedder import Embedder
 from idmetric.models.idsim import IDSim
 from idmetric.models.load import load
-from idmetric.protocols.common import baselines, dual_encoder
+from idmetric.protocols.common import baselines, diffsim, dual_encoder
 
 
 def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
     """Open a model by its name.
 
     Args:
-        source: a baseline (hsv, pixels, ssim, lpips, dreamsim); `untrained:SOURCE`, the same architecture with random
-            weights; `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
+        source: a baseline (hsv, pixels, ssim, lpips, dreamsim, a single branch such as dreamsim:dino_vitb16, diffsim,
+            diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
+            `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
             `judges.file`); or anything that `idmetric.load` opens, such as `timm:NAME`.
 
     Raises:
-        CheckpointError, ImportError: if weights or a package are missing.
+        CheckpointError, WeightsError, ImportError: if weights or a package are missing.
     """
     if source in baselines.NAMES:
         return baselines.open_baseline(source, device)
+    if diffsim.is_diffsim(source):
+        return diffsim.open_diffsim(source, device)
     if source.startswith(dual_encoder.PREFIX):
         return dual_encoder.open_dual(source, device=device, dtype=dtype)
 

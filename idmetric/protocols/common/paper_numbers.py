@@ -70,8 +70,8 @@ _IDSIM_LABELS = {
 
 
 def idsim_row(label: str) -> str | None:
-    """ID-Sim's row for a model."""
-    return row_of(label, _IDSIM_LABELS)
+    """ID-Sim's row for a model; its DreamSim is the ensemble, not one of the single branches."""
+    return None if label.startswith("dreamsim:") else row_of(label, _IDSIM_LABELS)
 
 
 def idsim_printed(row: str | None, benchmark: str, metric: str, distance: str = "cls") -> float | None:

@@ -70,6 +70,7 @@ class Result:
         items: table -> columns of equal length: the score of each query, pair or sample. By convention a table "pairs"
             has the columns `score` (similarity, higher = more alike) and `same` (bool); plots use it.
         notes: remarks for readers of the numbers, such as on queries that were left out.
+        missing: row of the paper's table that no model here can run -> the reason, see `paper_rows`.
     """
 
     protocol: str
@@ -79,6 +80,7 @@ class Result:
     settings: Mapping[str, Any] = field(default_factory=dict)
     items: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     def keep(self, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
         """Append lines to a table of items; columns have equal length."""
@@ -162,6 +164,7 @@ def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | 
         found.append({
             "protocol": result.protocol, "model": result.model, "signature": dict(result.signature),
             "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
+            "missing": dict(result.missing),
             "items": dict((files or {}).get(result.model, {})),
         })  # fmt: skip
 
@@ -213,12 +216,17 @@ def _support(row: Row) -> str:
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
-    """Each note once, with the models that it concerns unless it concerns all."""
+    """Each note once, with the models that it concerns unless it concerns all, and the paper's rows without a model."""
     about: dict[str, list[str]] = {}
     for result in results:
         for note in result.notes:
             about.setdefault(note, []).append(result.model)
-    return [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
+    notes = [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
+
+    absent: dict[str, list[str]] = {}
+    for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
+        absent.setdefault(reason, []).append(row)
+    return [*notes, *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
 
 
 def _escaped(text: str) -> str:

@@ -29,6 +29,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
 from idmetric.protocols.common.arrays import Array
+from idmetric.protocols.common.paper_rows import missing_rows
 from idmetric.protocols.common.result import Result
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -109,7 +110,8 @@ class Bound:
     ) -> Iterator[tuple[Scorer, Result]]:
         """Each model with its result, to which the protocol adds rows, items and further notes."""
         for name, scorer in self.models.items():
-            yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, [*self.notes, *notes])
+            notes_of = [*self.notes, *notes]
+            yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, notes_of, missing_rows(protocol))
 
 
 def bind(

@@ -26,6 +26,7 @@ import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest, read
+from idmetric.protocols.common.paper_rows import missing_rows
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.judges.scorer import JudgeScorer
@@ -138,6 +139,7 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, 
         settings={**settings.as_dict(), "published_rounding": options.published_rounding},
         items={"images": _table(ratings, rater, options)},
         notes=notes,
+        missing=missing_rows("dreambench"),
     )
 
 

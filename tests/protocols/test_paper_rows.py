@@ -1,0 +1,146 @@
+"""Every row of the papers' tables has a model here, or its absence is stated with the numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+
+from idmetric.checkpoints import released
+from idmetric.models.named import FROZEN
+from idmetric.protocols.common import baselines, diffsim, paper_numbers
+from idmetric.protocols.common.paper_rows import PAPER_ROWS, PaperRow, missing_rows
+from idmetric.protocols.common.result import FORMATS, Result, Value, as_json
+from idmetric.protocols.common.scorers import Bound
+from idmetric.protocols.nearid_table2_dreambench import paper_numbers as dreambench
+
+# protocol -> the rows with printed numbers
+PRINTED = {
+    "idsim": {*paper_numbers.IDSIM_ROWS},
+    "sensitivity": {*paper_numbers.IDSIM_FIG_25},
+    "segmentation": {*paper_numbers.IDSIM_TABLE_2C},
+    "nearid": {*paper_numbers.NEARID_TABLE_5, *paper_numbers.NEARID_TABLE_7, *paper_numbers.NEARID_ORACLE},
+    "dreambench": {
+        *dreambench.NEARID_FISHER, *dreambench.NEARID_BY_CATEGORY, *dreambench.IDSIM_DREAMBENCH_FIG_25,
+        *dreambench.IDSIM_DREAMBENCH_TABLE_2B,
+    } - {dreambench.HUMAN},
+    "retrieval": {*paper_numbers.ILGEN_TABLE_5},
+    "mveb": {*paper_numbers.VISME_TABLE_1},
+}  # fmt: skip
+
+# rows that a paper compares without numbers in the tables above, as the text of its tables and sections names them
+TEXT = {
+    "idsim": {"DiffSim", "Gemini"},
+    "nearid": {"VSM", "Qwen3-VL 4B", "Qwen3-VL 8B", "Qwen3-VL 30B"},
+    "dreambench": {"DiffSim", "GPT-4o", "GPT-5", "Gemini"},
+}
+
+RUNNABLE = [
+    (protocol, name, row.model) for protocol, rows in PAPER_ROWS.items() for name, row in rows.items() if row.model
+]
+
+
+@pytest.mark.parametrize("protocol", PRINTED)
+def test_every_row_of_a_paper_runs_or_is_missing_by_name(protocol: str) -> None:
+    assert PAPER_ROWS[protocol].keys() == PRINTED[protocol] | TEXT.get(protocol, set())
+
+
+def test_there_are_rows_for_every_protocol_with_printed_numbers() -> None:
+    assert PAPER_ROWS.keys() == PRINTED.keys()
+
+
+def label_of(source: str) -> str:
+    """The start of the label that the model of a source has."""
+    kind, _, name = source.partition(":")
+    if source in FROZEN:
+        return f"Backbone:{FROZEN[source][0]}"
+    if kind == "timm":
+        return f"Backbone:{name}"
+    if kind == "dual":
+        return f"DualEncoder:{name}"
+    if source in released.models():
+        family = {"dinov3": "IDSim", "nearid": "NearID", "visid_": "VisIDEmbed"}
+        return f"{family[source[:6]]}:{source}"
+    return source
+
+
+@pytest.mark.parametrize(("protocol", "name", "source"), RUNNABLE)
+def test_models_of_rows_can_be_opened_by_name(protocol: str, name: str, source: str) -> None:
+    kind, _, rest = source.partition(":")
+    if kind == "timm" or source in FROZEN:
+        encoder = FROZEN[source][0] if source in FROZEN else rest
+        assert timm.is_model_pretrained(encoder)
+        assert timm.get_pretrained_cfg(encoder).hf_hub_id
+    elif kind == "dual":
+        assert rest.count("/") == 1
+    elif kind != "judge":
+        assert source in (*baselines.NAMES, *diffsim.NAMED, *released.models())
+
+
+@pytest.mark.parametrize(("protocol", "matcher"), [
+    ("idsim", paper_numbers.idsim_row), ("sensitivity", paper_numbers.idsim_row),
+    ("segmentation", paper_numbers.idsim_row), ("nearid", paper_numbers.nearid_row),
+    ("retrieval", lambda label: paper_numbers.row_of(label, paper_numbers._ILGEN_LABELS)),
+    ("mveb", paper_numbers.visme_row),
+])  # fmt: skip
+def test_the_numbers_of_a_row_stand_next_to_its_model(protocol: str, matcher: Callable[[str], Any]) -> None:
+    for name, row in PAPER_ROWS[protocol].items():
+        if row.model and not row.model.startswith("judge:") and name in PRINTED[protocol]:
+            assert matcher(label_of(row.model)) == name
+
+
+def test_single_branches_and_diffsim_have_no_numbers_of_others() -> None:
+    for name in (*(f"dreamsim:{branch}" for branch in baselines.BRANCHES), *diffsim.NAMED):
+        assert paper_numbers.idsim_row(name) is None
+    assert paper_numbers.idsim_row("dreamsim") == "DreamSim"
+
+
+def test_missing_rows_are_in_every_form_of_a_result() -> None:
+    class Scorer:
+        def signature(self) -> dict[str, str]:
+            return {"model": "tiny"}
+
+    bound = Bound(None, {"a": Scorer(), "b": Scorer()}, ["a note"])  # type: ignore[arg-type, dict-item]
+    results = [result for _, result in bound.results("nearid", {})]
+    for result in results:
+        result.rows.append({"source": "fill", "SSR": Value(0.5, None, None, 4)})
+    line = f"missing row of the paper: VSM ({PAPER_ROWS['nearid']['VSM'].missing})"
+    for name in ("table", "markdown", "latex"):
+        text = FORMATS[name](results)
+        assert text.count("missing row of the paper") == 1, name
+        assert line in text
+    found = json.loads(as_json(results))["results"]
+    assert [one["missing"] for one in found] == [missing_rows("nearid")] * 2
+    assert set(missing_rows("nearid")) == {"VSM"}
+    assert set(missing_rows("idsim")) == {"UNED", "ID-Sim without patch supervision"}
+
+
+def test_rows_with_one_reason_share_a_line() -> None:
+    lines = [Result("mveb", "m", [{"task": "-", "P@1": Value(0.5, None, None, 4)}], missing=missing_rows("mveb"))]
+    shown = [line for line in FORMATS["table"](lines).splitlines() if line.startswith("missing row")]
+    assert len(shown) == 2
+    assert all(any(name in line for line in shown) for name in missing_rows("mveb"))
+    assert len(missing_rows("mveb")) == 15
+
+
+def test_protocols_of_own_data_miss_nothing() -> None:
+    for protocol in ("folder", "photos", "world", "generator", "calibrate", "matches"):
+        assert missing_rows(protocol) == {}
+
+
+def test_a_row_has_a_model_or_a_reason() -> None:
+    for given in ({}, {"model": "a", "missing": "b"}):
+        with pytest.raises(ValueError, match="either"):
+            PaperRow(**given)
+
+
+def test_the_page_of_protocols_names_every_missing_row() -> None:
+    text = (Path(__file__).parents[2] / "docs/evaluation.md").read_text(encoding="utf-8")
+    section = text.partition("## Rows without a model")[2].partition("\n## ")[0]
+    for rows in PAPER_ROWS.values():
+        for name in (name for name, row in rows.items() if row.missing):
+            assert name in section
