@@ -17,6 +17,7 @@ from idmetric.protocols.common.paper_rows import PAPER_ROWS, PaperRow, missing_r
 from idmetric.protocols.common.result import FORMATS, Result, Value, as_json
 from idmetric.protocols.common.scorers import Bound
 from idmetric.protocols.nearid_table2_dreambench import paper_numbers as dreambench
+from idmetric.protocols.visme_table1_mmeb import paper_numbers as mmeb
 
 # protocol -> the rows with printed numbers
 PRINTED = {
@@ -29,7 +30,7 @@ PRINTED = {
         *dreambench.IDSIM_DREAMBENCH_TABLE_2B,
     } - {dreambench.HUMAN},
     "retrieval": {*paper_numbers.ILGEN_TABLE_5},
-    "mveb": {*paper_numbers.VISME_TABLE_1},
+    "mveb": {*paper_numbers.VISME_TABLE_1}, "mmeb": {*mmeb.TABLE_1},
 }  # fmt: skip
 
 # rows that a paper compares without numbers in the tables above, as the text of its tables and sections names them
@@ -85,7 +86,7 @@ def test_models_of_rows_can_be_opened_by_name(protocol: str, name: str, source: 
     ("idsim", paper_numbers.idsim_row), ("sensitivity", paper_numbers.idsim_row),
     ("segmentation", paper_numbers.idsim_row), ("nearid", paper_numbers.nearid_row),
     ("retrieval", lambda label: paper_numbers.row_of(label, paper_numbers._ILGEN_LABELS)),
-    ("mveb", paper_numbers.visme_row),
+    ("mveb", paper_numbers.visme_row), ("mmeb", paper_numbers.visme_row),
 ])  # fmt: skip
 def test_the_numbers_of_a_row_stand_next_to_its_model(protocol: str, matcher: Callable[[str], Any]) -> None:
     for name, row in PAPER_ROWS[protocol].items():

@@ -51,6 +51,20 @@ _IDSIM = {
 }
 _NO_PATCH_ROW = {"ID-Sim without patch supervision": _NO_PATCHES}
 
+# VisME, Table 1
+_VISME_ROWS = {
+    "CLIP (ViT-large-14)": PaperRow("dual:openai/clip-vit-large-patch14"),
+    "SigLIP2 (so400m-14-384)": PaperRow("dual:google/siglip2-so400m-patch14-384"),
+    "VisME (Qwen2.5-VL-3B)": PaperRow("visid_3b"), "VisME (Qwen2.5-VL-7B)": PaperRow("visid_7b"),
+    "VisME (Qwen2-VL-2B)": _VISME, "VisME (Qwen2-VL-7B)": _VISME,
+    **dict.fromkeys((
+        "LLM2CLIP (EVA-02)", "VLM2Vec (Qwen2-VL-2B)", "GME (Qwen2-VL-2B)", "UniME (Phi-3.5-V)",
+        "LLaVE (Aquila-VL-2B)", "VLM2Vec-V2.0 (Qwen2-VL-2B)", "B3 (Qwen2-VL-2B)", "VLM2Vec (Qwen2-VL-7B)",
+        "GME (Qwen2-VL-7B)", "UniME-v2 (LLaVA-OneVision-7B)", "LamRA (Qwen2.5-VL-7B)", "LLaVE (Llava-OV-7B)",
+        "B3 (Qwen2-VL-7B)",
+    ), _UNIVERSAL),
+}  # fmt: skip
+
 # protocol -> row -> how it runs
 PAPER_ROWS: dict[str, dict[str, PaperRow]] = {
     # ID-Sim, Fig. 25, Tables 2a and 2b; DiffSim is among the baselines of section 4.1, and Fig. 25 has no row of it
@@ -77,19 +91,8 @@ PAPER_ROWS: dict[str, dict[str, PaperRow]] = {
         "CLIP ViT-L/14": PaperRow("timm:vit_large_patch14_clip_336.openai"), "CLIP ViT-L/14, ILGen-ALL": _ILGEN,
         "ViT-B/16": PaperRow("timm:vit_base_patch16_224.augreg_in21k"), "ViT-B/16, ILGen-ALL": _ILGEN,
     },
-    # VisME, Table 1
-    "mveb": {
-        "CLIP (ViT-large-14)": PaperRow("dual:openai/clip-vit-large-patch14"),
-        "SigLIP2 (so400m-14-384)": PaperRow("dual:google/siglip2-so400m-patch14-384"),
-        "VisME (Qwen2.5-VL-3B)": PaperRow("visid_3b"), "VisME (Qwen2.5-VL-7B)": PaperRow("visid_7b"),
-        "VisME (Qwen2-VL-2B)": _VISME, "VisME (Qwen2-VL-7B)": _VISME,
-        **dict.fromkeys((
-            "LLM2CLIP (EVA-02)", "VLM2Vec (Qwen2-VL-2B)", "GME (Qwen2-VL-2B)", "UniME (Phi-3.5-V)",
-            "LLaVE (Aquila-VL-2B)", "VLM2Vec-V2.0 (Qwen2-VL-2B)", "B3 (Qwen2-VL-2B)", "VLM2Vec (Qwen2-VL-7B)",
-            "GME (Qwen2-VL-7B)", "UniME-v2 (LLaVA-OneVision-7B)", "LamRA (Qwen2.5-VL-7B)", "LLaVE (Llava-OV-7B)",
-            "B3 (Qwen2-VL-7B)",
-        ), _UNIVERSAL),
-    },
+    "mveb": _VISME_ROWS,
+    "mmeb": _VISME_ROWS,
 }  # fmt: skip
 
 
