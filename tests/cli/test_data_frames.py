@@ -60,7 +60,7 @@ def test_examples_of_the_help_can_be_parsed() -> None:
     parser = argparse.ArgumentParser()
     frames.add_arguments(parser)
     lines = re.findall(r"^  idmetric data frames (.+)$", frames.__doc__ or "", re.MULTILINE)
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
         parser.parse_args(line.split())
 

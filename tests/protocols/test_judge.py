@@ -756,7 +756,7 @@ def test_another_range_is_another_question(tmp_path: Path) -> None:
         ({**RUBRIC, "scores": 1}, "unknown 'scores'"),
         ({**RUBRIC, "fields": {}}, "either fields"),
         ({"prompt": "x"}, "either fields"),
-        ({**RUBRIC, "pattern": "("}, "no regular expression"),
+        ({**RUBRIC, "pattern": "("}, "not a regular expression"),
         ({**RUBRIC, "pattern": "Score"}, "needs one group"),
         ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
         ({**RUBRIC, "range": None}, "range of two numbers"),

@@ -150,7 +150,7 @@ def add_tasks(encoder: Any, state: Mapping[str, Any], name: str) -> None:
 
 
 def _plain(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The tensors without the prefix of the text model, and without the positions' numbers, which are no weights."""
+    """The tensors without the prefix of the text model, and without the positions' numbers, which are not weights."""
     for key, value in state.items():
         key = key.removeprefix("text_model.")
         if key != "embeddings.position_ids":

@@ -45,7 +45,7 @@ class PatternQuestion(Question):
         """The score, of a reply or of a stored answer.
 
         Raises:
-            AnswerError: without a match, or if the last one is no number in the range.
+            AnswerError: without a match, or if the last one is not a number in the range.
         """
         try:
             return super().parse(text)  # as stored
@@ -105,7 +105,7 @@ def _pattern(text: Any) -> re.Pattern[str]:
     try:
         found = re.compile(text)
     except (TypeError, re.error) as error:
-        raise JudgeError(f"pattern is no regular expression: {error}") from error
+        raise JudgeError(f"pattern is not a regular expression: {error}") from error
     if found.groups != 1:
         raise JudgeError(f"pattern needs one group, for the number, as in 'Score: (\\d+)'; it has {found.groups}")
     return found
