@@ -29,13 +29,16 @@ def kernel_pca(
         (N, components), the first with the largest variance.
 
     Raises:
-        ValueError: for vectors of another shape, values that are not finite, an unknown kernel, or gamma <= 0.
+        ValueError: for vectors of another shape, values that are not finite, an unknown kernel, gamma <= 0, or a gamma
+            for another kernel than "rbf".
     """
     x = np.asarray(vectors, dtype=np.float64)
     if x.ndim != 2 or not 0 < components < len(x) or not np.isfinite(x).all():
         raise ValueError(f"kernel PCA to {components} components needs more finite vectors (N, D), got {x.shape}")
     if kernel not in get_args(Kernel):
         raise ValueError(f"unknown kernel {kernel!r}: choose {', '.join(get_args(Kernel))}")
+    if gamma is not None and kernel != "rbf":
+        raise ValueError(f'gamma is of kernel "rbf", not of {kernel!r}: leave it out')
     if gamma is not None and not gamma > 0:
         raise ValueError(f"gamma must be above 0, got {gamma}")
 

@@ -71,8 +71,10 @@ def choose(manifest: Manifest, count: int) -> Chosen:
     """The manifest's first `count` identities with two views or more and a distractor of one of them.
 
     Raises:
-        ValueError: if there are fewer.
+        ValueError: if there are fewer, or count is below 1.
     """
+    if count < 1:
+        raise ValueError(f"the number of identities must be at least 1, not {count}")
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
     views: dict[str, list[int]] = {}
     near: dict[str, list[int]] = {}

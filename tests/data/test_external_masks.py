@@ -209,6 +209,17 @@ def test_masks_are_made_by_a_remover(run: Runner, photos: Manifest, tmp_path: Pa
     run.fails("no image is left", f"{few} --on-error skip")
 
 
+@pytest.mark.parametrize("words", ["--remover clean", "--from masks"])
+def test_texts_without_an_image_stay_as_they_are(run: Runner, photos: Manifest, tmp_path: Path, words: str) -> None:
+    put(tmp_path / "masks", dict.fromkeys(ALL, disc(SIZE)))
+    text = Row("mug_a", id="asked", text="a mug with a blue rim", group="g", slot="query")
+    Manifest.from_rows([text, *photos], tmp_path).write(tmp_path / "mixed.csv")
+    assert run(f"masks mixed.csv {words} -o out.csv --quiet") == 0
+    made = read(tmp_path / "out.csv")
+    assert [row.mask is None for row in made] == [True, False, False, False, False]
+    assert made[0].text == text.text
+
+
 @pytest.mark.parametrize(
     ("words", "message", "status"),
     [

@@ -412,6 +412,8 @@ def test_powerpaint_keeps_all_pixels_outside_the_mask(engine: Callable[[str], En
     assert list(made.parameters["licences"].values()) == ["creativeml-openrail-m", "mit", "mit"]
     with pytest.raises(GenerateError, match=r"powerpaint.task_token must be P_obj or P_shape, got 'P_ctxt'"):
         open_engine("powerpaint", task_token="P_ctxt")
+    with pytest.raises(GenerateError, match=r"powerpaint.fitting is of task_token P_shape"):
+        open_engine("powerpaint", fitting=0.5)
 
 
 def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -138,6 +138,11 @@ def test_shards_make_the_same_grid(quick: None, tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
+def test_a_repeated_factor_counts_once(quick: None, tmp_path: Path) -> None:
+    made = grid_of(tmp_path, "--factor", "light", "--factor", "light", count=1)
+    assert len(made) == len(set(made.column("id"))) == (1 + 7) * (1 + 8)
+
+
 def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
     source = saved_pictures(tmp_path)
     common = (source, "-o", tmp_path / "out.parquet", "--task")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -306,6 +307,21 @@ def test_syncd_says_what_is_wrong(tmp_path: Path) -> None:
     for option in ("min_dino", "min_aesthetics"):
         with pytest.raises(SourceError, match=f"leave the option {option} out"):
             import_dataset("syncd", root, options={option: "0.5"})
+
+
+@pytest.mark.parametrize("file", ["1/0.png", "1/masks/2.jpg"])
+def test_syncds_damaged_records_can_be_left_out(tmp_path: Path, file: str) -> None:
+    root = syncd(tmp_path / "syncd", [syncd_record(0), syncd_record(1)])
+    (root / file).write_bytes(b"cut off")
+    with pytest.raises(SourceError, match=f"record 2: .*{Path(file).name}"):
+        import_dataset("syncd", root)
+    assert import_dataset("syncd", root, on_error="skip").column("identity") == ["syncd/0"] * 3
+
+
+def test_syncds_empty_masks_are_named(tmp_path: Path) -> None:
+    root = syncd(tmp_path / "syncd", [syncd_record(0)])
+    with pytest.raises(SourceError, match=r"record 1: .*0/masks/0.jpg: no pixel of the mask is above 250"):
+        import_dataset("syncd", root, options={"mask_above": "250"})
 
 
 def test_syncds_own_generator_names_files_with_their_folder(tmp_path: Path) -> None:
@@ -1135,7 +1151,12 @@ def test_every_garment_of_a_photo_can_be_a_row(tmp_path: Path) -> None:
 def test_damaged_garments_are_named(tmp_path: Path) -> None:
     write_garments(tmp_path)
     about = json.loads((tmp_path / "train/annos/000001.json").read_text())
-    for polygons, message in (([[1, 2, 3]], "three or more points"), ([[50] * 6], "outside the 9x7"), ([], "no segm")):
+    cases = {
+        "three or more": ([[1, 2, 3]], [[math.nan, 1, 2, 3, 4, 5]]),
+        "outside the 9x7": ([[50] * 6],),
+        "no segm": ([],),
+    }
+    for polygons, message in ((polygons, message) for message, wrong in cases.items() for polygons in wrong):
         about["item1"]["segmentation"] = polygons
         put(tmp_path / "train/annos/000001.json", json.dumps(about).encode())
         with pytest.raises(SourceError, match=f"000001.json, item1: .*{message}"):

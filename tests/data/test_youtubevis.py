@@ -69,7 +69,7 @@ def test_a_code_by_hand() -> None:
         ({"size": [2, 3], "counts": [1, 3]}, "4 pixels for a mask of 2x3"),
         ({"size": [2, 3], "counts": [7, -1]}, "whole numbers"),
         ({"size": [2, 3], "counts": "1P"}, "ends within a number"),
-        ({"size": [2, 3], "counts": "1 "}, "no character"),
+        ({"size": [2, 3], "counts": "1 "}, "cannot be in a run-length code"),
     ],
 )
 def test_damaged_codes_are_refused(code: dict[str, Any], message: str) -> None:
@@ -148,3 +148,46 @@ def test_damaged_annotations_are_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(ClipError, match="video 3: not one code"):
         write_masks(path, tmp_path / "masks")
+
+
+def test_a_video_without_objects_gets_empty_masks(tmp_path: Path) -> None:
+    path = annotated(tmp_path, 4)
+    content = json.loads(path.read_text())
+    content["videos"].append({"id": 4, "file_names": ["other/00000.jpg"], "height": 20, "width": 30})
+    path.write_text(json.dumps(content))
+    assert write_masks(path, tmp_path / "masks") == 5
+    empty = np.asarray(Image.open(tmp_path / "masks" / "other" / "00000.png"))
+    assert (empty.shape, empty.max()) == ((20, 30), 0)
+
+    del content["videos"][1]["height"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ClipError, match=r"video 4, other/00000.jpg: .* neither a mask nor a height"):
+        write_masks(path, tmp_path / "others")
+
+
+def test_annotations_without_codes_are_named(tmp_path: Path) -> None:
+    path = annotated(tmp_path, 4)
+    content = json.loads(path.read_text())
+    content["annotations"][0]["segmentations"] = None
+    path.write_text(json.dumps(content))
+    with pytest.raises(ClipError, match="video 3: not one code"):
+        write_masks(path, tmp_path / "masks")
+
+
+def test_a_dry_run_with_annotations_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = annotated(tmp_path), tmp_path / "out" / "made.parquet"
+    words = ["frames", str(tmp_path / "JPEGImages"), "--masks", str(path), "--sampling", "youtubevis", "--quiet"]
+    assert main([*words, "-o", str(out), "--dry-run"]) == 0
+    assert "would sample 1 of 1 clips" in capsys.readouterr().out
+    assert not out.parent.exists()
+
+
+def test_missing_categories_are_found_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = annotated(tmp_path), tmp_path / "made.parquet"
+    content = json.loads(path.read_text())
+    del content["categories"]
+    path.write_text(json.dumps(content))
+    words = ["frames", str(tmp_path / "JPEGImages"), "--masks", str(path), "--sampling", "youtubevis", "--quiet"]
+    assert main([*words, "-o", str(out)]) == 1
+    assert "with categories" in capsys.readouterr().err
+    assert {file.name for file in tmp_path.iterdir()} == {"JPEGImages", "instances.json"}

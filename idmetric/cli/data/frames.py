@@ -26,7 +26,10 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
@@ -93,17 +96,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
+    check_output(args.out, args.dry_run)
+    if not _is_youtubevis(args):
+        return _sample(args, args.masks)
+
+    # a dry run needs the masks too, and leaves none behind
+    with TemporaryDirectory() if args.dry_run else nullcontext(args.out.with_name(f"{args.out.stem}_masks")) as folder:
+        return _sample(args, Path(folder))
+
+
+def _sample(args: argparse.Namespace, masks: Path | None) -> int:
+    """Sample all clips with the masks of a folder; annotations of YouTube-VIS are first written there."""
     from idmetric.data.frames.classes import of_clips, of_youtubevis
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import to_manifest
+    from idmetric.data.frames.youtubevis import write_masks
 
-    check_output(args.out, args.dry_run)
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)
+    categories = None
+    if masks is not None and _is_youtubevis(args):
+        categories = of_youtubevis(args.masks)
+        write_masks(args.masks, masks, partial(progress, quiet=args.quiet))
     clips = [
-        clip
-        for clip in find_clips(args.clips, _masks(args))
-        if not clip.frames.resolve().is_relative_to(folder.resolve())
+        clip for clip in find_clips(args.clips, masks) if not clip.frames.resolve().is_relative_to(folder.resolve())
     ]
     skip = args.on_error == "skip"
     _check_level(clips, args.category_level)
@@ -125,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         )
     for line in problems:
         print(f"skipped: {line}", file=sys.stderr)
-    categories = of_youtubevis(args.masks) if _is_youtubevis(args) else of_clips(clips)
+    categories = of_clips(clips) if categories is None else categories
     manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
     summary = _summary(records, settings.sampling.least)
     if not len(manifest):
@@ -137,19 +153,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _is_youtubevis(args: argparse.Namespace) -> bool:
     return args.masks is not None and args.masks.suffix == ".json"
-
-
-def _masks(args: argparse.Namespace) -> Path | None:
-    """The folder of masks; annotations of YouTube-VIS are first written to OUT_masks, next to the manifest."""
-    if not _is_youtubevis(args):
-        return args.masks  # type: ignore[no-any-return]
-    from functools import partial
-
-    from idmetric.data.frames.youtubevis import write_masks
-
-    folder: Path = args.out.with_name(f"{args.out.stem}_masks")
-    write_masks(args.masks, folder, partial(progress, quiet=args.quiet))
-    return folder
 
 
 def _settings(args: argparse.Namespace) -> Settings:

@@ -28,7 +28,7 @@ def make_grid(work: Work, manifest: Manifest, repaint: Engine, edit: Engine, wor
     sources = grid_sources(manifest, args.views)
     identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
     planned = planned_sources(sources, identity, work.images)
-    context = grid_context_task(planned, edit, words, args.seed, tuple(args.factor or GRID))
+    context = grid_context_task(planned, edit, words, args.seed, tuple(dict.fromkeys(args.factor or GRID)))
     work.plan(identity, repaint)
     work.plan(context, edit, check=False)  # most of their sources are yet to be made
     if args.dry_run:

@@ -46,7 +46,8 @@ class Attached:
         attached, scaled, soft, kept: numbers of rows with a new mask, with a mask that was scaled to its image, with
             a mask that has values between background and subject, and with the mask that the manifest had.
         unused: files that belong to no row.
-        problems: id -> reason, of rows that have no mask, or one that cannot be used.
+        problems: id -> reason, of images that have no mask, or one that cannot be used. A text without an image needs
+            none.
     """
 
     manifest: Manifest
@@ -71,7 +72,7 @@ def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> Matched:
     for k, name in enumerate(manifest.column("id")):
         source = manifest.source(k)
         image = source if isinstance(source, str) else name
-        mask = mask_of(folder, image)
+        mask = None if source is None else mask_of(folder, image)
         found.append(None if mask is None else Path(mask))
         if mask is None:
             continue
@@ -121,6 +122,8 @@ def attach_masks(
     for k in cast("Iterable[int]", progress(range(len(manifest)), len(manifest), "masks")):
         file = matched.files[k]
         if file is None:
+            if manifest.source(k) is None:
+                continue
             if old[k] is None and old_bytes[k] is None:
                 done.problems[ids[k]] = f"no mask of that name in {folder}"
             else:

@@ -43,7 +43,7 @@ def unpacked(text: str) -> list[int]:
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64:
-            raise ValueError(f"{character!r} is not a character of a run-length code")
+            raise ValueError(f"{character!r} cannot be in a run-length code")
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:

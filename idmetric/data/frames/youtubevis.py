@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def write_masks(
     """Write folder/VIDEO/00000.png for all frames of an annotation file; masks that exist are kept.
 
     Where objects overlap, the smaller one is on top, because one file cannot hold both. A frame that shows none of the
-    objects gets an empty mask.
+    objects gets an empty mask, of the video's height and width if no code of the video gives a size.
 
     Returns:
         The number of new masks.
@@ -41,15 +42,17 @@ def write_masks(
     try:
         data = json_file.read(path)
         videos = {video["id"]: video["file_names"] for video in data["videos"]}
+        sizes = {video["id"]: (video.get("height"), video.get("width")) for video in data["videos"]}
         codes = defaultdict(list)
         for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
             codes[annotation["video_id"]].append(annotation["segmentations"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with videos and annotations ({error})") from error
 
     written = 0
     for video, names in progress(videos.items(), len(videos), "masks"):
-        if len(codes[video]) > _MOST or any(len(codes_of) != len(names) for codes_of in codes[video]):
+        fits = all(isinstance(own, list) and len(own) == len(names) for own in codes[video])
+        if len(codes[video]) > _MOST or not fits:
             raise ClipError(f"{path}: video {video}: not one code for each of its {len(names)} files, or over {_MOST}")
         for frame, name in enumerate(names):
             target = (folder / name).with_suffix(".png")
@@ -58,7 +61,7 @@ def write_masks(
             if target.is_file():
                 continue
             try:
-                mask = _mask([own[frame] for own in codes[video]], codes[video])
+                mask = _mask([own[frame] for own in codes[video]], codes[video], sizes[video])
             except ValueError as error:
                 raise ClipError(f"{path}: video {video}, {name}: {error}") from error
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,13 +71,14 @@ def write_masks(
     return written
 
 
-def _mask(frame: list[Any], video: list[list[Any]]) -> Image.Image:
-    """The indexed mask of a frame; its size is that of any code of the video if it shows no object."""
+def _mask(frame: list[Any], video: list[list[Any]], size: tuple[Any, Any]) -> Image.Image:
+    """The indexed mask of a frame; if it shows no object, its size is that of any code of the video, or else `size`."""
     shown = {number: decode(code) for number, code in enumerate(frame, 1) if code is not None}
-    size = next((code["size"] for codes in video for code in codes if code is not None), None)
-    if size is None:
-        raise ValueError("its video has no mask")
-    numbers = np.zeros(tuple(size), dtype=np.uint8)
+    others = (decode(code) for codes in video for code in codes if code is not None)
+    height, width = next((mask.shape for mask in chain(shown.values(), others)), size)
+    if not (isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0):
+        raise ValueError("its video has neither a mask nor a height and width")
+    numbers = np.zeros((height, width), dtype=np.uint8)
     for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
         if shown[number].shape != numbers.shape:
             raise ValueError("its masks differ in size")

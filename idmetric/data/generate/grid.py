@@ -47,8 +47,12 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     Raises:
         GenerateError: if a row has no mask or identity, or if there are views to add and none exist.
     """
-    require(manifest, "mask", "an edit grid changes the object that it selects")
-    require(manifest, "identity", "an edit grid has one anchor for each identity")
+    require(
+        manifest,
+        "mask",
+        "an edit grid changes what it selects; add masks (idmetric data masks) or filter these rows out",
+    )
+    require(manifest, "identity", "an edit grid has one anchor for each identity; fill it in or filter these rows out")
     members: dict[str, list[int]] = {}
     for index, name in enumerate(manifest.column("identity")):
         members.setdefault(name, []).append(index)
@@ -126,10 +130,10 @@ def grid_context_task(
     changes their context.
 
     Raises:
-        GenerateError: for an unknown factor.
+        GenerateError: for an unknown or repeated factor.
     """
     check_seeds(seed, len(planned), 1)
-    if not factors or set(factors) - set(GRID):
+    if not factors or set(factors) - set(GRID) or len(set(factors)) < len(factors):
         raise GenerateError(f"factors of a grid are {' and '.join(GRID)}, not {', '.join(factors) or 'none'}")
     jobs = []
     for index, row in enumerate(planned):

@@ -26,20 +26,24 @@ def make_masks(
 ) -> tuple[Manifest, dict[str, str]]:  # fmt: skip
     """The manifest with a mask of every image, and the rows without one: id -> reason.
 
+    Rows that are a text without an image stay as they are.
+
     A mask's name is a hash of the image's pixels, the category and the remover's settings, so a stopped run resumes.
 
     Raises:
         GenerateError: if a row has no category.
         WeightsError: if the remover's weights cannot be loaded.
     """
-    require(manifest, class_column, "the remover looks for what it names; fill it in or filter these rows out")
+    pictures = [k for k in range(len(manifest)) if manifest.source(k) is not None]
+    why = "the remover looks for what it names; fill it in or filter these rows out"
+    require(manifest.take(pictures), class_column, why)
     remover.load()
     key = short_hash({**remover.settings, "versions": remover.versions})
     ids, words = manifest.column("id"), manifest.column(class_column)
     new, data = list(manifest.column("mask")), list(manifest.column("mask_bytes"))
     problems: dict[str, str] = {}
 
-    for k in cast("Iterable[int]", progress(range(len(manifest)), len(manifest), "masks")):
+    for k in cast("Iterable[int]", progress(pictures, len(pictures), "masks")):
         try:
             image = read_image(cast("str | bytes", manifest.source(k)))
             digest = hashlib.sha256(image.tobytes() + repr((image.size, words[k], key)).encode()).hexdigest()

@@ -1,8 +1,9 @@
 """Distractors by PowerPaint v1 (Zhuang et al. 2024), built from diffusers' Stable Diffusion 1.5 inpainting.
 
-NearID (appendix 0.B.1) takes PowerPaint v2.1, which adds a BrushNet to Stable Diffusion 1.5. No release of diffusers
-includes BrushNet, and the text encoder of v2.1 is a pickle, so the first version stands in for it here: the same base
-model, data and task tokens, but the mask enters the UNet itself (9 channels) instead of a second network.
+NearID (appendix 0.B.1) takes PowerPaint v2.1, which adds a BrushNet to Stable Diffusion 1.5 (Realistic Vision V6.0).
+No release of diffusers includes BrushNet, and the text encoder of v2.1 is a pickle, so the first version stands in for
+it here. It has the same task tokens, but its base is Stable Diffusion 1.5 itself, and the mask enters the UNet (9
+channels) instead of a second network.
 
 The release holds two files: the weights of the UNet, and those of the text encoder with ten learned vectors for each
 of the tasks P_ctxt, P_shape and P_obj.
@@ -34,7 +35,9 @@ _LEARNED = "embeddings.token_embedding.trainable_embeddings."
 
 @dataclass(frozen=True)
 class PowerPaint(Inpainter):
-    """PowerPaint v1 with NearID's settings for v2.1: 45 steps of UniPC, CFG 7.5, fitting degree 1.0 (0.B.1).
+    """PowerPaint v1 with NearID's settings for v2.1: 45 steps of UniPC, CFG 7.5 (0.B.1).
+
+    The paper's fitting degree 1.0 is the scale of BrushNet's conditioning, which version 1 lacks.
 
     Prompts end in the vectors of P_obj, negative prompts in the demo's words and P_obj, as in the demo's text-guided
     inpainting. `task_token` P_shape fits the object to the mask instead, to a degree `fitting` in 0..1 (the rest is
@@ -60,6 +63,8 @@ class PowerPaint(Inpainter):
     def __post_init__(self) -> None:
         if self.task_token not in TASKS:
             raise GenerateError(f"powerpaint.task_token must be {' or '.join(TASKS)}, got {self.task_token!r}")
+        if self.task_token == "P_obj" and self.fitting != 1:
+            raise GenerateError(f"powerpaint.fitting is of task_token P_shape: set it too, or leave {self.fitting} out")
 
     @cached_property
     def pipe(self) -> Any:
@@ -150,7 +155,7 @@ def add_tasks(encoder: Any, state: Mapping[str, Any], name: str) -> None:
 
 
 def _plain(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The tensors without the prefix of the text model, and without the positions' numbers, which are not weights."""
+    """The tensors without the prefix of the text model, and without the numbers of positions, a buffer."""
     for key, value in state.items():
         key = key.removeprefix("text_model.")
         if key != "embeddings.position_ids":

@@ -14,6 +14,7 @@ masks (A.2.2).
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def mask_of(polygons: Any, size: tuple[int, int]) -> Image.Image:
     if not isinstance(polygons, list) or not polygons:
         raise ValueError("no segmentation, a list of polygons")
     for polygon in polygons:
-        numbers = isinstance(polygon, list) and all(isinstance(x, int | float) for x in polygon)
+        numbers = isinstance(polygon, list) and all(isinstance(x, int | float) and math.isfinite(x) for x in polygon)
         if not numbers or len(polygon) < 6 or len(polygon) % 2:
             raise ValueError(f"a polygon has three or more points x, y, not {str(polygon)[:60]}")
         draw.polygon([(float(x), float(y)) for x, y in zip(polygon[::2], polygon[1::2], strict=True)], fill=255)

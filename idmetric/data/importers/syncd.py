@@ -29,6 +29,7 @@ from PIL import Image
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, locate, read_json
 from idmetric.data.manifest.table import Row
+from idmetric.images.kinds import ImageReadError
 from idmetric.images.opening import open_image
 
 COPY = 0.98  # above this similarity, SynCD's code takes two images for copies
@@ -114,14 +115,20 @@ def _views(job: Job, root: Path, where: str, record: Mapping[str, Any], identity
 
     prompts = record.get("prompts") or [None] * len(files)
     extra = {"objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
+    try:
+        masks = {index: _mask(path, limits.mask) for index, path in paths.items() if path is not None}
+    except (ImageReadError, OSError) as error:
+        job.rejected.append(f"{where}: {error}")
+        return
+
     for index, path in paths.items():
         assert path is not None
-        name = f"{identity}/view{index + 1}"
+        name, mask = f"{identity}/view{index + 1}", masks[index]
         yield Row(
             identity=identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects",
             category=record.get("category_description") or None, background=name, text=prompts[index],
             parameters={"file": files[index], **{k: v for k, v in extra.items() if v is not None}},
-            **_mask(job, path, name, limits.mask),
+            **({} if mask is None else job.images.keep(mask, f"{name}_mask", Path, "mask")),
         )  # fmt: skip
 
 
@@ -162,13 +169,19 @@ def _image(root: Path, file: str, where: str) -> Path | None:
     return None
 
 
-def _mask(job: Job, image: Path, name: str, above: float) -> dict[str, Any]:
-    """The mask's column, as a PNG of 0 and 255 in the image's size; {} if there is none."""
+def _mask(image: Path, above: float) -> bytes | None:
+    """The mask as a PNG of 0 and 255 in the image's size; None if there is none.
+
+    Raises:
+        ImageReadError: if the image or the mask cannot be read, or the mask selects nothing.
+    """
     path = next((p for e in _MASKS if (p := image.parent / "masks" / f"{image.stem}{e}").is_file()), None)
     if path is None:
-        return {}
+        return None
     size = open_image(image).size
     bits = np.asarray(open_image(path).convert("L")) > above
+    if not bits.any():
+        raise ImageReadError(str(path), f"no pixel of the mask is above {above:g}")
     file = io.BytesIO()
     Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST).save(file, "PNG")
-    return job.images.keep(file.getvalue(), f"{name}_mask", Path, "mask")
+    return file.getvalue()
