@@ -17,7 +17,7 @@ from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.same_image import image_keys
-from idmetric.data.manifest.summary import as_text, summarize
+from idmetric.data.manifest.summary import as_text, problems, summarize
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, merge, read
 from tests.mmeb_files import COLORS, TOKEN, image, table, write_eval, write_train
 
@@ -229,6 +229,20 @@ def test_models_of_images_refuse_rows_of_text(train: Path) -> None:
     with pytest.raises(UnreadableError, match="3 images cannot be used") as caught:
         embed(manifest, {"tiny": EmbedderModel(IDSim("tiny"))})
     assert set(caught.value.problems.values()) == {"a text without an image, which needs models that read text"}
+
+
+def test_the_command_counts_texts_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = write_eval(tmp_path / "MMEB-eval"), tmp_path / "m.parquet"
+    assert main(["import", "mmeb", str(folder), "--option", f"image_dir={folder / 'images'}", "-o", str(out)]) == 0
+    assert "m.parquet: 24 images and 16 texts of 0 identities" in capsys.readouterr().out
+
+
+def test_texts_need_no_masks_and_queries_with_candidates_no_group(tmp_path: Path) -> None:
+    folder = write_eval(tmp_path / "MMEB-eval")
+    queries = import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
+    assert not any("one row" in problem.what for problem in problems(queries))
+    found = problems(queries, need_masks=True)
+    assert [problem.count for problem in found if "no mask" in problem.what] == [24]  # the 16 texts need none
 
 
 def test_texts_survive_all_formats(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.weights import WeightsError
 from idmetric.data.manifest.schema import Row
 from idmetric.data.manifest.table import Manifest
@@ -163,6 +164,13 @@ def test_the_rest_of_the_unet_is_not_run(metric: DiffSim) -> None:
     finally:
         hook.remove()
     assert not metric.attention._forward_pre_hooks
+
+
+@pytest.mark.parametrize("name", ["diffsim:foo", "diffsim:foo@base", "dreamsim:foo"])
+def test_an_unknown_variant_of_a_baseline_lists_those_there_are(name: str) -> None:
+    known = "diffsim:dreambench" if name.startswith("diffsim") else "dreamsim:dino_vitb16"
+    with pytest.raises(CheckpointError, match=f"unknown baseline '{name}': choose .*{known}"):
+        open_model(name)
 
 
 def test_it_is_a_baseline_of_protocols(base: Any, metric: DiffSim, tmp_path: Path) -> None:

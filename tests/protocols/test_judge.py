@@ -761,6 +761,8 @@ def test_another_range_is_another_question(tmp_path: Path) -> None:
         ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
         ({**RUBRIC, "range": None}, "range of two numbers"),
         ({**RUBRIC, "max_tokens": 0}, "max_tokens"),
+        ({**RUBRIC, "similarity": "score"}, "similarity has no meaning with a pattern"),
+        ({**FORM, "range": [0, 4]}, "range has no meaning with fields"),
         ({**FORM, "similarity": "mark"}, "similarity names"),
         ({**FORM, "similarity": "why"}, "range of two numbers"),
         ({**FORM, "fields": {"score": [0, 1], "x": 3}}, "field 'x'"),
@@ -774,6 +776,14 @@ def test_a_wrong_question_is_named_with_its_error(tmp_path: Path, given: Any, re
     assert str(path) in str(caught.value)
     with pytest.raises(JudgeError, match=r"missing\.toml"):
         read_question(tmp_path / "missing.toml")
+
+
+def test_a_date_among_the_fields_of_a_question_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib", reason="before Python 3.11")
+    path = tmp_path / "own.toml"
+    path.write_text('prompt = "x"\nsimilarity = "score"\n[fields]\nscore = [0, 1]\nday = 2024-05-01\n')
+    with pytest.raises(JudgeError, match=r"own\.toml: field 'day'"):
+        read_question(path)
 
 
 # A model on this machine

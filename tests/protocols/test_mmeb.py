@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -280,7 +281,7 @@ def test_questions_with_unreadable_images_are_refused_or_left_out(
     lists = dict(zip(ids, data.column("x_candidates"), strict=True))
     lost = sum(0 in listed for name, listed in lists.items() if listed and "/MSCOCO_t2i/" in name)
     assert share(result, "MSCOCO_t2i").count == 6 - lost
-    assert f"MSCOCO_t2i: {lost} questions need rows that cannot be used, and are left out" in result.notes
+    assert f"MSCOCO_t2i: questions left out, as they need rows that cannot be used: {lost}" in result.notes
 
 
 def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> None:
@@ -288,6 +289,14 @@ def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> No
         ask(Manifest(data.table.drop_columns("x_candidates")))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(data.filter(slot="query"))
+
+
+@pytest.mark.parametrize("form", [pa.string(), pa.list_(pa.float64())])
+def test_candidates_in_another_form_than_whole_numbers_are_refused(data: Manifest, form: pa.DataType) -> None:
+    place = data.table.column_names.index("x_candidates")
+    empty = pa.nulls(len(data), form)
+    with pytest.raises(ValueError, match=r"x_candidates holds .* instead of lists of whole numbers"):
+        ask(Manifest(data.table.set_column(place, "x_candidates", empty)))
 
 
 def test_the_command_embeds_each_item_once_and_resumes(

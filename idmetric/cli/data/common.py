@@ -94,8 +94,12 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:
     """Write the manifest to --out, or with --dry-run print its size only."""
+    from idmetric.data.manifest.same_image import has_image  # needs numpy
+
     identities = len(set(manifest.column("identity")) - {None})
     verb = "would write" if args.dry_run else "wrote"
     if not args.dry_run:
         manifest.write(args.out)
-    print(f"{verb} {args.out}: {len(manifest)} images of {identities} identities")
+    texts = int((~has_image(manifest)).sum())
+    content = f"{len(manifest) - texts} images" + (f" and {texts} texts" if texts else "")
+    print(f"{verb} {args.out}: {content} of {identities} identities")

@@ -187,7 +187,8 @@ def _maskless(manifest: Manifest, every: bool) -> list[str]:
     datasets = manifest.column("dataset")
     some = {datasets[i] for i in np.flatnonzero(masked)}
     ids = manifest.column("id")
-    return [f"row {i + 1}: {ids[i]}" for i in np.flatnonzero(~masked) if every or datasets[i] in some]
+    lacking = np.flatnonzero(~masked & has_image(manifest))
+    return [f"row {i + 1}: {ids[i]}" for i in lacking if every or datasets[i] in some]
 
 
 def _orphans(manifest: Manifest) -> list[str]:
@@ -196,7 +197,12 @@ def _orphans(manifest: Manifest) -> list[str]:
 
 
 def _lone_groups(manifest: Manifest) -> list[str]:
-    return [g for g, n in Counter(manifest.column("group")).items() if g is not None and n == 1]
+    """Groups of one row, except queries that list their candidates, as MMEB's do."""
+    groups = manifest.column("group")
+    named = "x_candidates" in manifest.table.column_names
+    listed = manifest.column("x_candidates") if named else [None] * len(groups)
+    asked = {group for group, candidates in zip(groups, listed, strict=True) if candidates is not None}
+    return [g for g, n in Counter(groups).items() if g is not None and n == 1 and g not in asked]
 
 
 def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:

@@ -31,6 +31,10 @@ def open_model(source: str, *, device: torch.device | str | None = None, dtype: 
         return diffsim.open_diffsim(source, device)
     if source.startswith(dual_encoder.PREFIX):
         return dual_encoder.open_dual(source, device=device, dtype=dtype)
+    family = source.partition(":")[0]
+    if family in baselines.NAMES or diffsim.is_diffsim(family):
+        variants = [name for name in (*baselines.NAMES, *diffsim.NAMED) if name.partition(":")[0] == family]
+        raise CheckpointError(f"unknown baseline {source!r}: choose {', '.join(variants)}")
 
     if source.startswith("judge:"):
         from idmetric.protocols.judges.file import open_judge  # needs httpx or transformers

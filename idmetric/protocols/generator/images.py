@@ -106,7 +106,8 @@ class Scores:
     Attributes:
         identity: (G,) mean similarity to the references of the subject. nearest: (G,) row of the most similar one.
         real: subject -> mean similarity of its references to each other; absent for subjects with one.
-        leaning: (G,) see `_leaning`; NaN for subjects without training images; None without any, or without cosines.
+        leaning: (G,) see `_leaning`; NaN for subjects without training images or unseen references; None without any
+            training images, or without cosines.
         copied: (G,) highest agreement with a reference or training image; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
     """
@@ -147,13 +148,14 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
     """How much nearer images (N,) are to what the generator was shown than to other photos of the subject.
 
     MultiID-Bench's copy-paste score, (angle(x, r) - angle(x, t)) / angle(r, t), for a photo r that the generator has
-    not seen and a training image t: 1 at t, -1 at r; the mean over all r and t that differ.
+    not seen and a training image t: 1 at t, -1 at r; the mean over all such r and t. NaN if the generator was shown
+    all references.
 
     Args:
         references: (N, R), training: (N, T), cosines of the images. between: (R, T).
     """
     x_r, x_t, r_t = (np.arccos(cosines.clip(-1, 1)) for cosines in (references, training, between))
-    r, t = np.nonzero(r_t > _SAME)
+    r, t = np.nonzero(np.broadcast_to((r_t > _SAME).all(1, keepdims=True), r_t.shape))
     if not len(r):
         return np.full(len(references), np.nan)
     found: Array = ((x_r[:, r] - x_t[:, t]) / r_t[r, t]).mean(1)

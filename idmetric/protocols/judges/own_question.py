@@ -83,11 +83,14 @@ def _question(name: str, given: Any) -> Question:
         raise JudgeError(f"unknown {unknown[0]!r}; there are {', '.join(_NAMES)}")
     if ("fields" in given) == ("pattern" in given):
         raise JudgeError("give either fields, for answers in JSON, or pattern and range, for answers in text")
+    idle = [key for key in (("similarity",) if "pattern" in given else ("range",)) if key in given]
+    if idle:
+        raise JudgeError(f"{idle[0]} has no meaning {'with a pattern' if 'pattern' in given else 'with fields'}")
 
     tokens = given.get("max_tokens", _MAX_TOKENS)
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
         raise JudgeError(f"max_tokens is a whole number of at least 1, not {tokens!r}")
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
     name, prompt = f"{name}-{digest}", given["prompt"]
 
     if "pattern" in given:

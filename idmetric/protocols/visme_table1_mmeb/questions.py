@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import known_name
@@ -65,6 +66,11 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> Asked:
     """
     if COLUMN not in data.table.column_names:
         raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
+    kind = data.table.schema.field(COLUMN).type
+    if not ((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type)):
+        raise ValueError(
+            f"column {COLUMN} holds {kind} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
+        )
     lists = data.table[COLUMN].combine_chunks()
     values, ends = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy(zero_copy_only=False)
     names, sets, splits = (data.column(c) for c in ("id", "dataset", "split"))
@@ -89,7 +95,7 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> Asked:
             found.setdefault(name, []).append((row, ranked))
 
     notes = [
-        f"{name}: {count} questions need rows that cannot be used, and are left out" for name, count in lost.items()
+        f"{name}: questions left out, as they need rows that cannot be used: {count}" for name, count in lost.items()
     ]
     if not found:
         raise ValueError("no questions: " + ("; ".join(notes) or f"column {COLUMN} is empty"))

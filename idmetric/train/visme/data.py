@@ -210,7 +210,9 @@ class _Samples:
                 continue
             if table.role[i] in _NEAR and table.parent[i] >= 0:
                 self.hard[int(table.parent[i])].add(i)
-            if table.answer[i]:
+            if i in table.alone:
+                self.left["texts without an image, in no group of a query"] += 1
+            elif table.answer[i]:
                 self._add(i, i, (i,), Kind.ANSWER)
             elif identity is None:
                 if (table.text[i] or "").strip():
