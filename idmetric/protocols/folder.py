@@ -100,6 +100,8 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
             )
         found[name or "all"] = search.only(has)
 
+    if not found:
+        raise ValueError("no row has an identity: retrieval needs to know which images show the same one")
     return found, notes
 
 

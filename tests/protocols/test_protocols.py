@@ -250,6 +250,11 @@ def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -
         folder.run(lone, {"m": Drawn()}, PLAIN)
 
 
+def test_a_manifest_without_identities_is_refused(photographed: Manifest) -> None:
+    with pytest.raises(ValueError, match="no row has an identity"):
+        folder.run(photographed.replace(identity=[None] * len(photographed)), {"m": Drawn()}, PLAIN)
+
+
 def test_photos_is_the_readme_s_table(draw: Images, tmp_path: Path) -> None:
     rows = [
         Row(f"i{k}", draw(k, v), dataset="d", split="dev" if k < 3 else "train") for k in range(5) for v in range(3)
