@@ -101,12 +101,14 @@ def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(scheme: str, site: Path, page: Any) -> None:
+def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
+    """Every page in light; in dark, where only colors differ, every fourth."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     kinds = [min((site / folder).glob("*.html")) for folder in ("api", "cli", "reports")]
-    faults = {}
-    for file in [*sorted(site.glob("*.html")), *kinds]:
+    pages = [*sorted(site.glob("*.html")), *kinds]
+    pages, faults = pages if scheme == "light" else pages[::4], {}
+    for file in pages:
         if file.name == "404.html":  # which a server shows for any address, so that its links are absolute
             continue
         page.goto(file.as_uri())
@@ -115,7 +117,7 @@ def test_every_page_is_accessible(scheme: str, site: Path, page: Any) -> None:
             (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
             for one in found if one["impact"] in ("serious", "critical")
         ]  # fmt: skip
-    assert len(faults) > 40
+    assert len(faults) > (40 if scheme == "light" else 10)
     assert {name: found for name, found in faults.items() if found} == {}
 
 
