@@ -47,7 +47,7 @@ def measure(images: int, channels: int, samples: int) -> None:
     identity = rows // 10
     found = rng.standard_normal((images // 10 + 1, channels), dtype=np.float32)[identity]
     found += 2.5 * rng.standard_normal(found.shape, dtype=np.float32)
-    scorer = VectorScorer(None, Features(found))  # type: ignore[arg-type]
+    scorer = VectorScorer(None, Features(found))  # type: ignore[arg-type]  # it has what the scorer asks for
     search, settings = Search(rows, rows, identity, rows), Settings(bootstrap=samples)
 
     start = time.perf_counter()

@@ -207,7 +207,7 @@ class _Found:
         near, gallery = self.near, self.gallery
         best = own[scores[own].argmax()]
         near.right[number], near.right_score[number] = gallery[best], scores[best]
-        near.right_rank[number] = 1 + int((scores[own] > scores[best]).sum() + (scores[others] > scores[best]).sum())
+        near.right_rank[number] = 1 + int((scores[others] > scores[best]).sum())
         left = np.where(others, scores, -np.inf)
         for k in range(min(WRONG, int(others.sum()))):
             first = int(left.argmax())

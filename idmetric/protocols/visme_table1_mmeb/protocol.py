@@ -39,11 +39,12 @@ from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Array, Ints
 from idmetric.protocols.common.columns import texts
-from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.paper_numbers import visme_row
 from idmetric.protocols.common.ranked import HasMatrix
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
+from idmetric.protocols.common.task_means import task_means
 from idmetric.protocols.visme_table1_mmeb.paper_numbers import TABLE_1, printed
 from idmetric.protocols.visme_table1_mmeb.questions import Asked, Questions, ask
 
@@ -189,20 +190,4 @@ def _domain(dataset: str) -> str:
 
 def means(values: Mapping[str, Value], paper: str | None) -> list[Row]:
     """Means over the sets of each meta-task, in and out of domain, and over all, without sets that are not MMEB's."""
-    groups: dict[str, list[str]] = {task: [name for name, t in TASK_OF.items() if t == task] for task in TASKS}
-    groups[IND] = [name for name in TASK_OF if name not in OUT_OF_DOMAIN]
-    groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]
-    groups[ALL] = list(TASK_OF)
-    rows: list[Row] = []
-
-    for label, names in groups.items():
-        found = [values[name] for name in names if name in values]
-        if not found:
-            continue
-        whole = len(found) == len(names)
-        value = average(found, printed(paper, label) if whole else None)
-        which = f"mean of {len(found)}" + ("" if whole else f" of {len(names)}")
-        task, domain = (label, "-") if label in TASKS else ("-", label)
-        rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
-
-    return rows
+    return task_means(values, _P1, TASKS, TASK_OF, OUT_OF_DOMAIN, ALL, lambda label: printed(paper, label))

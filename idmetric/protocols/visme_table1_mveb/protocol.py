@@ -31,7 +31,7 @@ single images with identities rank all other images.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,11 +43,12 @@ from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import texts
-from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
+from idmetric.protocols.common.task_means import task_means
 from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
 
@@ -181,7 +182,9 @@ def _measure(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None
     strangers = [name for name in values if known_name(name) is None]
     if strangers:
         result.notes.append(f"not among MVEB's sets, and in no mean over them: {', '.join(strangers)}")
-    result.rows.extend(_means(asked.sets, values, paper))
+    result.rows.extend(
+        task_means(values, _P1, TASKS, TASK_OF, OUT_OF_DOMAIN, ALL, lambda label: visme_printed(paper, label))
+    )
 
 
 def answers(scorer: Scorer, one: Questions) -> Array:
@@ -200,24 +203,3 @@ def answers(scorer: Scorer, one: Questions) -> Array:
 def _domain(dataset: str) -> str:
     name = known_name(dataset)
     return "-" if name is None else OOD if name in OUT_OF_DOMAIN else IND
-
-
-def _means(sets: Sequence[Questions], values: Mapping[str, Value], paper: str | None) -> list[Row]:
-    """Means over the sets of each meta-task, in and out of domain, and over all, without sets that are not MVEB's."""
-    groups: dict[str, list[str]] = {task: [n for n, t in TASK_OF.items() if t == task] for task in TASKS}
-    groups[IND] = [name for name in TASK_OF if name not in OUT_OF_DOMAIN]
-    groups[OOD] = [name for name in TASK_OF if name in OUT_OF_DOMAIN]
-    groups[ALL] = list(TASK_OF)
-    rows: list[Row] = []
-
-    for label, names in groups.items():
-        found = [values[one.dataset] for one in sets if one.dataset in names and one.dataset in values]
-        if not found:
-            continue
-        whole = len(found) == len(names)
-        which = f"mean of {len(found)}" + ("" if whole else f" of {len(names)}")
-        value = average(found, visme_printed(paper, label) if whole else None)
-        task, domain = (label, "-") if label in TASKS else ("-", label)
-        rows.append({"task": task, "domain": domain, "dataset": which, _P1: value})
-
-    return rows
