@@ -57,6 +57,11 @@ PROTOCOLS = {
         "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)",
     ),
     "matches": ("idmetric.protocols.matches", "do matched patches lie on the subject? against masks; no download"),
+    "ilias": ("idmetric.protocols.ilias", "ILIAS: mAP@1k by scale, clutter and category of the object"),
+    "finer": (
+        "idmetric.protocols.finer_rank",
+        "Finer-Personalization Rank: generated images query real look-alikes, mAP of each method",
+    ),
     "dreambench": (
         "idmetric.protocols.nearid_table2_dreambench.protocol",
         "DreamBench++: agreement with people (NearID, Table 2)",
@@ -231,10 +236,12 @@ def _keep_inputs(args: argparse.Namespace, name: str) -> None:
     """
     from idmetric.io.output import files_among, refuse_inputs
 
-    outputs: dict[str, Path | None] = {"--html": args.html, "--save": getattr(args, "save", None)}
+    outputs: dict[str, Path | None] = {
+        "--html": args.html, "--save": getattr(args, "save", None), "--scores": getattr(args, "scores", None),
+    }  # fmt: skip
     if args.out is not None:
         outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    given = (value for option, value in vars(args).items() if option not in ("html", "save", "out"))
+    given = (value for option, value in vars(args).items() if option not in ("html", "save", "scores", "out"))
     refuse_inputs(outputs, files_among(given))
 
 

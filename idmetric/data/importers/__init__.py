@@ -109,6 +109,22 @@ KINDS = {
         },
         local=True,
     ),
+    "finer": Kind(
+        "finer",
+        "Finer-Personalization Rank: gallery_data.csv, train_data.csv, generated_data.csv; a folder for each method",
+        local=True,
+        several=True,
+    ),
+    "ilias": Kind(
+        "ilias",
+        "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",
+        {
+            "crop": "no (default), queries or all: images to crop to their boxes, as ILIAS's --crop_resize does",
+            "distractors": "folder of images to search as well, such as unpacked yfcc100m/",
+            "taxonomy": "ILIAS's misc/taxonomy.json (default: taxonomy.json in the source, if it is there)",
+        },
+        local=True,
+    ),
     "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
     "mmeb": Kind(
         "mmeb",

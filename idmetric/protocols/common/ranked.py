@@ -157,14 +157,14 @@ class Nearest:
 
 def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
     """Measures (Q,) of each query, all of which must have a positive, and what it finds first."""
-    found = _Found(search, measures)
-    for block in _blocks(scorer, search):
+    found = Found(search, measures)
+    for block in blocks(scorer, search):
         found.add(block, np.arange(block.part.start, block.part.stop))
     return found.values, found.near
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Similarities of some queries to the gallery, and what `Search.truth` says of them."""
 
     part: slice
@@ -173,12 +173,13 @@ class _Block:
     valid: Truths
 
 
-def _blocks(scorer: HasMatrix, search: Search) -> Iterator[_Block]:
+def blocks(scorer: HasMatrix, search: Search) -> Iterator[Block]:
+    """All queries of a search, some at a time."""
     for part in search.blocks():
-        yield _Block(part, scorer.matrix(search.queries[part], search.gallery), *search.truth(part))
+        yield Block(part, scorer.matrix(search.queries[part], search.gallery), *search.truth(part))
 
 
-class _Found:
+class Found:
     """Measures of queries and what they find first, filled block by block."""
 
     def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
@@ -186,7 +187,7 @@ class _Found:
         self.values = {name: np.empty(len(search.queries)) for name in measures}
         self.near = Nearest.empty(len(search.queries))
 
-    def add(self, block: _Block, numbers: Ints) -> None:
+    def add(self, block: Block, numbers: Ints) -> None:
         """Fill in the queries of a block; numbers (B,) are their places in the search, -1 for rows that do not ask."""
         compared = block.scores
         if np.isnan(compared.sum()):  # a judge may have given no score
@@ -235,7 +236,7 @@ def within(
     Each similarity is computed once. All pairs of one identity are kept, up to `OWN_PAIRS`; of more than `PAIRS` of two
     identities, a random sample is, which leaves the ROC curve unbiased.
     """
-    found, rows = _Found(search, measures), search.gallery
+    found, rows = Found(search, measures), search.gallery
     whole = replace(search, queries=rows)
     place = np.full(len(search.identity), -1)
     place[search.queries] = np.arange(len(search.queries))
@@ -245,7 +246,7 @@ def within(
     later = np.arange(len(rows))
     parts = []
 
-    for number, block in enumerate(_blocks(scorer, whole)):
+    for number, block in enumerate(blocks(scorer, whole)):
         found.add(block, place[rows[block.part]])
         parts.append(_pairs(block, whole, block.valid & (later[block.part, None] < later), shares, (seed, number)))
 
@@ -259,11 +260,11 @@ def searched(
 
     Pairs of one identity are kept up to `OWN_PAIRS`; of more than `PAIRS` of two, a random sample is.
     """
-    found = _Found(search, measures)
+    found = Found(search, measures)
     own = int(search.positives().sum())
     shares = _shares(own, len(search.queries) * len(search.gallery) - own)
     parts = []
-    for number, block in enumerate(_blocks(scorer, search)):
+    for number, block in enumerate(blocks(scorer, search)):
         found.add(block, np.arange(block.part.start, block.part.stop))
         parts.append(_pairs(block, search, block.valid, shares, (seed, number)))
     return found.values, found.near, _joined(parts)
@@ -274,7 +275,7 @@ def _shares(own: int, strangers: int) -> tuple[float, float]:
     return min(1.0, OWN_PAIRS / max(1, own)), min(1.0, PAIRS / max(1, strangers))
 
 
-def _pairs(block: _Block, search: Search, wanted: Truths, shares: tuple[float, float], seed: tuple[int, int]) -> Pairs:
+def _pairs(block: Block, search: Search, wanted: Truths, shares: tuple[float, float], seed: tuple[int, int]) -> Pairs:
     """The wanted pairs of a block, or by chance these shares of them."""
     rng, cells = np.random.default_rng(seed), []
     for kind, share in zip((wanted & block.relevant, wanted & ~block.relevant), shares, strict=True):

@@ -1,0 +1,144 @@
+"""Finer-Personalization Rank: generated images, and the real look-alikes that they query (Kilrain et al., 2512.19026).
+
+ROOT/gallery_data.csv      file_path, name, species: real images, data/sparrow/NAME/gallery/0.png
+ROOT/train_data.csv        the same for the images that generators learned from, data/sparrow/NAME/train/0.png
+ROOT/generated_data.csv    the same for their results, data/sparrow/NAME/generated_images/0.png
+
+The scripts of github OSU-MLB/Finer-Personalization-Rank write these tables. A `name` is an animal, a bird's species or
+a car's model, and images of one `species` are its look-alikes. Each method has a folder of its own, a copy of the data
+with its results; give all of them, and their names name the methods. Or a column `method` of generated_data.csv does.
+
+File paths are relative to the table, absolute, or relative to where the scripts ran: a file that is not there is looked
+for below the table by the part of its path from `data/` on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.source import Source, SourceError
+from idmetric.data.manifest.table import Row
+
+FILES = {"gallery": "gallery_data.csv", "train": "train_data.csv", "query": "generated_data.csv"}  # by split
+_COLUMNS = ("file_path", "name", "species")
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A line of a table; `place` is its file's path below the table's folder, as far as it lies there."""
+
+    file: Path
+    place: str
+    species: str
+    name: str
+    method: str | None
+    parameters: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.species, self.name, self.place
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each image: split "gallery", "train" or "query"; the column engine holds a query's method."""
+    real: dict[str, tuple[Path, list[_Image]]] = {}  # the first table of each split, which all methods share
+    made: dict[str, Path] = {}  # method -> its table
+
+    for given in job.sources:
+        root = job.folder(given)
+        tables = {split: root / file for split, file in FILES.items() if (root / file).is_file()}
+        if not tables:
+            raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
+        for split, table in tables.items():
+            images = list(_images(job, table))
+            if split == "query":
+                _claim(made, images, table)
+                yield from (_row(job, split, image) for image in images)
+            elif split in real:
+                _compare(*real[split], table, images)
+            else:
+                real[split] = table, images
+                yield from (_row(job, split, image) for image in images)
+
+    if "gallery" not in real:
+        raise SourceError(f"{', '.join(job.sources)}: no {FILES['gallery']}, the images that are searched")
+    if not made and "train" not in real:
+        raise SourceError(f"{', '.join(job.sources)}: neither {FILES['query']} nor {FILES['train']}, and so no queries")
+
+
+def _images(job: Job, table: Path) -> Iterator[_Image]:
+    source = replace(job.open(str(table)), name=str(table))
+    job.need(source, *_COLUMNS)
+    for number, shard, values in job.rows(source):
+        lacks = [column for column in _COLUMNS if not values[column]]
+        if lacks:
+            job.reject(source, shard, number, f"no {lacks[0]}")
+            continue
+        file, place = _find(str(values["file_path"]), source)
+        if not file.is_file():
+            job.reject(source, shard, number, f"{file}: no such file")
+            continue
+        method = values.get("method") or table.parent.resolve().name
+        yield _Image(
+            file, place, str(values["species"]), str(values["name"]), str(method),
+            scalars({key: value for key, value in values.items() if key}, *_COLUMNS, "method"),
+        )  # fmt: skip
+
+
+def _find(path: str, source: Source) -> tuple[Path, str]:
+    """The file of a path, and its place below the source's folder; see this module's docstring."""
+    file, parts = source.locate(path), PureWindowsPath(path).parts
+    ends = [PurePosixPath(*parts[k:]) for k, part in enumerate(parts) if part == "data"]
+    if not file.is_file():
+        file = next((source.root / end for end in reversed(ends) if (source.root / end).is_file()), file)
+
+    whole, root = Path(os.path.abspath(file)), Path(os.path.abspath(source.root))
+    if whole.is_relative_to(root):
+        return file, whole.relative_to(root).as_posix()
+    return file, str(ends[-1] if ends else PurePosixPath(*whole.parts[1:]))
+
+
+def _claim(made: dict[str, Path], images: list[_Image], table: Path) -> None:
+    """Note the methods of a table.
+
+    Raises:
+        SourceError: if another table has one of them.
+    """
+    for method in dict.fromkeys(image.method for image in images):
+        if made.setdefault(str(method), table) != table:
+            raise SourceError(f"{table} and {made[str(method)]} are both of the method {method!r}: rename a folder")
+
+
+def _compare(first: Path, known: list[_Image], table: Path, images: list[_Image]) -> None:
+    """Check that a folder's real images are those of the first folder.
+
+    Raises:
+        SourceError: naming one that only one of them has.
+    """
+    differ = {image.key for image in known} ^ {image.key for image in images}
+    if differ:
+        species, name, place = min(differ)
+        raise SourceError(
+            f"{table}: other images than {first}: only one of them has {place} of {name} ({species}). Methods are "
+            "compared on the same real images; import folders of others separately, with another --name"
+        )
+
+
+def _row(job: Job, split: str, image: _Image) -> Row:
+    made = split == "query"
+    return Row(
+        identity=f"{job.name}/{image.species}/{image.name}",
+        path=str(image.file.absolute()),
+        id="/".join((job.name, *([str(image.method)] if made else []), image.place)),
+        dataset=job.name,
+        split=split,
+        category=image.species,
+        role="context-edit" if made else "real",
+        engine=image.method if made else None,
+        parameters=image.parameters or None,
+    )

@@ -1,0 +1,174 @@
+"""Finer-Personalization Rank: do generated images find their subject among real look-alikes? (arXiv 2512.19026)
+
+    idmetric data import finer DreamBooth/ OminiControl/ -o finer.parquet
+    idmetric eval finer --data finer.parquet --model tiny --model hf-hub:BVRA/MegaDescriptor-T-224 --out results/
+
+Every generated image is a query. It searches the real images of its species (a bird's family, a kind of animal), among
+which those of its own identity are the positives. A method of high similarity whose subjects cannot be told apart has a
+low mAP here.
+
+| column | meaning |
+|---|---|
+| mAP | mean over queries of AP = sum over k of P(k) rel(k) / positives; 0 for a query without a positive |
+| P@1 | share of queries with the nearest image of their identity |
+
+A row for each method and species, and with several species the method's mean over them. The method "real photos" takes
+the images that the generators learned from as queries (split "train"): what a perfect generator could reach. Intervals
+are by identity.
+
+Rows of the manifest: split "gallery" is searched; split "query" holds generated images, with the method in the column
+engine; the column category holds the species. `--gallery all` searches the real images of all species.
+
+The released code (evaluation/Evaluate.py) searches within a species in its tables and everything without one; both are
+options here. It orders equal scores by chance; here they share a place (`idmetric.evaluate.ranking`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.ranking import average_precision, precision_at_1
+from idmetric.protocols.common.arrays import Truths
+from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+
+Gallery = Literal["species", "all"]
+REAL = "real photos"  # the method of the row that takes training images as queries
+MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        gallery: whether a query searches its species or the real images of all.
+    """
+
+    gallery: Gallery = "species"
+
+    def __post_init__(self) -> None:
+        if self.gallery not in get_args(Gallery):
+            raise ValueError(f"gallery must be one of {', '.join(get_args(Gallery))}, got {self.gallery!r}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The queries of a method and species; `has` (Q,) says which have a positive."""
+
+    method: str
+    species: str
+    search: Search
+    has: Truths
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval finer`."""
+    text = "which real images a query searches: those of its species or all (default: %(default)s)"
+    parser.add_argument("--gallery", choices=get_args(Gallery), default=_OPTIONS.gallery, help=text)
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.gallery))
+
+
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+    """A result for each model: a row for each method and species, and the means over species.
+
+    Raises:
+        ValueError: if there are no queries, one has no identity or species, or a species has no gallery.
+        UnreadableError: see `scorers.bind`.
+    """
+    tasks(data, options.gallery)  # before anything is embedded
+    bound = bind(data, models, settings)
+    found = tasks(bound.manifest, options.gallery)
+    notes = _notes(found, bound.manifest)
+    about = {**settings.as_dict(), "gallery": options.gallery}
+
+    results = []
+    for scorer, result in bound.results("finer", about, notes):
+        rows = [_measure(scorer, bound.manifest, task, settings, result) for task in found]
+        result.rows.extend(_with_means(rows))
+        results.append(result)
+    return results
+
+
+def tasks(data: Manifest, gallery: Gallery = "species") -> list[Task]:
+    """The searches of each method and species, in the manifest's order, real photos last."""
+    split, species = texts(data, "split", ""), texts(data, "category", "")
+    method = np.where(split == "train", REAL, texts(data, "engine", "generated"))
+    queries, searched = np.isin(split, ("query", "train")), split == "gallery"
+
+    if not queries.any() or not searched.any():
+        there = ", ".join(map(repr, dict.fromkeys(split)))
+        raise ValueError(f"split 'query' (or 'train') and split 'gallery' are needed; there are the splits {there}")
+    lacking = queries & (~named(data) | (species == ""))
+    if lacking.any():
+        raise ValueError(f"queries without identity or category: {listed(texts(data, 'id')[lacking])}")
+    if (made := queries & (split == "query") & (method == REAL)).any():
+        raise ValueError(f"{made.sum()} generated images are of the method {REAL!r}: give it another name")
+
+    found = []
+    pairs = dict.fromkeys(zip(method[queries].tolist(), species[queries].tolist(), strict=True))
+    for name, kind in sorted(pairs, key=lambda pair: pair[0] == REAL):
+        own = np.flatnonzero(queries & (method == name) & (species == kind))
+        near = np.flatnonzero(searched & ((species == kind) | (gallery == "all")))
+        if not len(near):
+            raise ValueError(f"no gallery image has the category {kind!r} of {len(own)} queries of {name}")
+        search = Search.of(data, own, near)
+        found.append(Task(name, kind, search, search.positives() > 0))
+    return found
+
+
+def _notes(found: Sequence[Task], data: Manifest) -> list[str]:
+    """Which queries count as 0."""
+    lone = [row for task in found for row in task.search.queries[~task.has]]
+    if not lone:
+        return []
+    names = listed(texts(data, "identity")[lone])
+    return [f"{len(lone)} queries have no image of their identity in the gallery and count as 0: {names}"]
+
+
+def _measure(scorer: Scorer, data: Manifest, task: Task, settings: Settings, result: Result) -> Row:
+    """The row of a task; its queries are kept."""
+    queries, ids = task.search.queries, texts(data, "id")
+    values, near = {name: np.zeros(len(queries)) for name in MEASURES}, Nearest.empty(0)
+    if task.has.any():
+        found, near = measure(scorer, task.search.only(task.has), MEASURES)
+        for name, of in found.items():
+            values[name][task.has] = of
+
+    labels = {"method": task.method, "species": task.species}
+    columns = near.columns(ids)
+    for column, kept in columns.items():
+        places = iter(kept)
+        columns[column] = [next(places) if has else None for has in task.has]
+    result.keep("queries", **{name: [text] * len(queries) for name, text in labels.items()}, id=ids[queries],
+                identity=texts(data, "identity")[queries], **values, **columns)  # fmt: skip
+    owner = task.search.identity[queries]
+    return {**labels, **{name: mean(of, owner, settings) for name, of in values.items()}}
+
+
+def _with_means(rows: Sequence[Row]) -> list[Row]:
+    """The rows, and after a method's species its mean over them, each of equal weight."""
+    found: list[Row] = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        found += own
+        if len(own) > 1:
+            each = {name: [v for row in own if isinstance(v := row[name], Value)] for name in MEASURES}
+            found.append({"method": method, "species": "mean", **{n: average(values) for n, values in each.items()}})
+    return found
