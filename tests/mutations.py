@@ -341,4 +341,22 @@ BASELINES = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES]
+ILIAS = "protocols/test_ilias.py::test_every_number_is_that_of_the_published_evaluation_on_our_scores"
+
+RANKINGS = [
+    *changes("protocols/ilias.py", ILIAS,
+        ("kept = ~relevant | (groups == group)", "kept = groups >= -1"),
+        ('side="right"', 'side="left"'),
+        ("np.bincount(place.ravel(), precision) / counts", "np.bincount(place.ravel(), precision)"),
+        ("own = first | (block.relevant[at] & block.valid[at])", "own = first"),
+    ),
+    *changes("data/importers/ilias.py", "data/test_ilias.py",
+        ("max(box[k] + box[k + 2] for box in boxes)", "max(box[k + 2] for box in boxes)"),
+    ),
+    *changes("protocols/finer_rank.py", "protocols/test_finer_rank.py",
+        ("np.zeros(len(queries))", "np.ones(len(queries))"),
+        ('(species == kind) | (gallery == "all")', 'species != ""'),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS]

@@ -1,14 +1,17 @@
-"""Shared parts of the tests of protocols: pictures, a judge that follows a script, values of a result."""
+"""Shared parts of the tests of protocols: pictures, models with drawn or scripted scores, values of a result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 
@@ -54,3 +57,41 @@ class Scripted:
 
     def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
         return self.scores(self.manifest, np.asarray(a), np.asarray(b))
+
+
+class Drawn:
+    """A model whose embedding of an image is drawn by the image's colour: random, and the same each time."""
+
+    background = (255, 255, 255)
+    reads_words = has_patches = False
+
+    def __init__(self, name: str = "drawn", spread: float = 1.0) -> None:
+        self.name, self.spread = name, spread
+
+    def signature(self) -> dict[str, str]:
+        return {"model": self.name, "spread": str(self.spread)}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Any, words: str | None) -> np.ndarray:
+        r, g, b = image.getpixel((0, 0))  # identity, number, masked or not
+        own = np.random.default_rng(r).normal(size=12)
+        return own + self.spread * np.random.default_rng([r, g, b, mask is not None]).normal(size=12)
+
+    def embed(self, prepared: Sequence[np.ndarray], patches: bool) -> Embedding:
+        return Embedding(torch.from_numpy(np.stack(prepared)).float())
+
+    def of(self, data: Manifest, masked: bool = False) -> np.ndarray:
+        """Unit vectors of all rows."""
+        x = np.stack([self.prepare(data.image(r), masked or None, "black", None) for r in range(len(data))])
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+class Images:
+    """Pictures of one colour, made as they are named."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, identity: int, number: int, kind: int = 0) -> str:
+        name = f"{identity}-{number}-{kind}.png"
+        Image.new("RGB", (4, 4), (identity, number, kind)).save(self.folder / name)
+        return name

@@ -6,19 +6,15 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
 from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.margins import margin_rates, pooled
 from idmetric.evaluate.ranking import roc_auc
-from idmetric.models.embedding import Embedding
 from idmetric.protocols import folder, photos, world
 from idmetric.protocols import ilgen_table2_retrieval as retrieval
 from idmetric.protocols import nearid_table1_margins as nearid
@@ -26,52 +22,9 @@ from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings
-from tests.protocols.parts import PLAIN, Scripted, values
+from tests.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")
-
-
-class Drawn:
-    """A model whose embedding of an image is drawn by the image's colour: random, and the same each time."""
-
-    background = (255, 255, 255)
-    reads_words = has_patches = False
-
-    def __init__(self, name: str = "drawn", spread: float = 1.0) -> None:
-        self.name, self.spread = name, spread
-
-    def signature(self) -> dict[str, str]:
-        return {"model": self.name, "spread": str(self.spread)}
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Any, words: str | None) -> np.ndarray:
-        r, g, b = image.getpixel((0, 0))  # identity, number, masked or not
-        own = np.random.default_rng(r).normal(size=12)
-        return own + self.spread * np.random.default_rng([r, g, b, mask is not None]).normal(size=12)
-
-    def embed(self, prepared: Sequence[np.ndarray], patches: bool) -> Embedding:
-        return Embedding(torch.from_numpy(np.stack(prepared)).float())
-
-    def of(self, data: Manifest, masked: bool = False) -> np.ndarray:
-        """Unit vectors of all rows."""
-        x = np.stack([self.prepare(data.image(r), masked or None, "black", None) for r in range(len(data))])
-        return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-class Images:
-    """Pictures of one colour, made as they are named."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, identity: int, number: int, kind: int = 0) -> str:
-        name = f"{identity}-{number}-{kind}.png"
-        Image.new("RGB", (4, 4), (identity, number, kind)).save(self.folder / name)
-        return name
-
-
-@pytest.fixture
-def draw(tmp_path: Path) -> Images:
-    return Images(tmp_path)
 
 
 # Intervals

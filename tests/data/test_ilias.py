@@ -1,0 +1,206 @@
+"""The importer of ILIAS, on files in its published layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli.data import main
+from idmetric.data.importers.ilias import boxes_of, union
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.table import Manifest, Row, read
+
+# object -> queries, positives
+OBJECTS = {"bold_bimp_000": (1, 2), "bold_flep_001": (2, 1), "zippy_zootlenibble_999": (1, 3)}
+TAXONOMY = {
+    "toy": {"stuffed": {"plushie": ["bold_bimp_000"]}},
+    "technology": {"gaming": {"other": ["bold_flep_001"]}, "other": {"other": ["zippy_zootlenibble_999"]}},
+}
+
+
+def photo(file: Path, box: str, orientation: int = 1) -> None:
+    """A JPEG of 40 x 30 pixels, whose red grows to the right and green downwards, and its boxes."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    x, y = np.meshgrid(np.arange(40), np.arange(30))
+    image = Image.fromarray(np.stack([6 * x, 8 * y, 0 * x], 2).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(file, "JPEG", quality=100, subsampling=0, exif=exif)
+    file.with_name(f"{file.stem}_bbox.txt").write_text(box)
+
+
+def write(root: Path) -> Path:
+    """As downloaded: ilias_core/ and image_ids/, and the repository's taxonomy."""
+    queries, positives = [], []
+    for name, (asked, shown) in OBJECTS.items():
+        code = name[-3:]
+        for number in range(asked):
+            path = f"{name}/query/Q{code}_{number:02d}.jpg"
+            photo(root / "ilias_core" / path, "5 4 20 10\n")
+            queries.append(f"{path},clean")
+        (root / "ilias_core" / name / "query" / f"T{code}.txt").write_text("a thing")
+        for number in range(shown):
+            path = f"{name}/pos/P{code}_{number:02d}.jpg"
+            photo(root / "ilias_core" / path, "3 2 4 5\n10 20 6 4\n")
+            (root / "ilias_core" / path).with_name(f"P{code}_{number:02d}_url.txt").write_text("https://...")
+            positives.append(f"{path},{0.05 * (number + 1)},{20 * number}")
+    (root / "image_ids").mkdir()
+    (root / "image_ids" / "image_query_ids.txt").write_text("\n".join(queries) + "\n")
+    (root / "image_ids" / "positive_ids.txt").write_text("\n".join(positives) + "\n")
+    (root / "taxonomy.json").write_text(json.dumps(TAXONOMY))
+    return root
+
+
+def by_id(found: Manifest) -> dict[str, tuple[int, Row]]:
+    return {row.id: (number, row) for number, row in enumerate(found)}
+
+
+def test_queries_positives_and_what_is_published_of_them(tmp_path: Path) -> None:
+    found = import_dataset("ilias", write(tmp_path / "ilias"))
+    assert len(found) == 4 + 6
+    at = by_id(found)
+    number, row = at["ilias/zippy_zootlenibble_999/pos/P999_02.jpg"]
+    assert (row.identity, row.split, row.domain, row.category) == (
+        "ilias/zippy_zootlenibble_999", "gallery", "technology", "other",
+    )  # fmt: skip
+    assert row.parameters == {"boxes": [[3, 2, 4, 5], [10, 20, 6, 4]], "kind": "other"}
+    assert (found.column("x_scale")[number], found.column("x_clutter")[number]) == (pytest.approx(0.15), 40)
+    number, row = at["ilias/bold_flep_001/query/Q001_01.jpg"]
+    assert (row.split, row.domain, row.category) == ("query", "technology", "gaming")
+    assert found.column("x_scale")[number] is None
+    assert found.image(number).size == (40, 30)  # whole, as the released code's default
+
+
+def test_the_core_folder_alone_and_ids_without_endings(tmp_path: Path) -> None:
+    root = write(tmp_path / "ilias")
+    file = root / "image_ids" / "positive_ids.txt"
+    file.write_text(file.read_text().replace(".jpg", ""))
+    inside = import_dataset("ilias", root / "ilias_core", options={"taxonomy": str(root / "taxonomy.json")})
+    assert inside.table.equals(import_dataset("ilias", root).table)
+    (root / "image_ids").rename(root / "ids")
+    bare = import_dataset("ilias", root / "ilias_core")
+    assert len(bare) == 10
+    assert "x_scale" not in bare.table.column_names
+    assert bare.column("category") == [None] * 10
+
+
+@pytest.mark.parametrize(
+    ("crop", "queries", "positives"), [("queries", (20, 10), (40, 30)), ("all", (20, 10), (13, 22))]
+)
+def test_crops_are_the_union_of_the_boxes(
+    tmp_path: Path, crop: str, queries: tuple[int, int], positives: tuple[int, int]
+) -> None:
+    found = import_dataset("ilias", write(tmp_path / "ilias"), images=tmp_path / "cut", options={"crop": crop})
+    at = by_id(found)
+    query, positive = (
+        found.image(at[f"ilias/bold_bimp_000/{name}"][0]) for name in ("query/Q000_00.jpg", "pos/P000_01.jpg")
+    )
+    assert (query.size, positive.size) == (queries, positives)  # type: ignore[union-attr]
+    corner = np.asarray(query)[0, 0]
+    assert np.abs(corner.astype(int) - (6 * 5, 8 * 4, 0)).max() <= 3  # the pixel at x 5, y 4
+
+
+def test_boxes_are_of_the_upright_image_and_cut_at_its_edges(tmp_path: Path) -> None:
+    root = write(tmp_path / "ilias")
+    file = root / "ilias_core/bold_bimp_000/query/Q000_00.jpg"
+    photo(file, "-3 30 13 40", orientation=6)  # turned, it has 30 x 40 pixels
+    found = import_dataset("ilias", root, options={"crop": "queries"})
+    image = found.image(by_id(found)["ilias/bold_bimp_000/query/Q000_00.jpg"][0])
+    assert image.size == (10, 10)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_union_is_that_of_covered_pixels(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    width, height = 12, 9
+    boxes = [tuple(int(v) for v in (*rng.integers(-4, 14, 2), *rng.integers(1, 6, 2))) for _ in range(3)]
+    canvas = np.zeros((60, 60), bool)  # with a border of 20
+    for x, y, w, h in boxes:
+        canvas[20 + y : 20 + y + h, 20 + x : 20 + x + w] = True
+    rows, columns = np.flatnonzero(canvas.any(1)) - 20, np.flatnonzero(canvas.any(0)) - 20
+    left, top, right, bottom = (
+        max(columns[0], 0),
+        max(rows[0], 0),
+        min(columns[-1] + 1, width),
+        min(rows[-1] + 1, height),
+    )
+    wanted = (left, top, right, bottom) if left < right and top < bottom else None
+    assert union(boxes, (width, height)) == wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 2 3\n", "line 1: '1 2 3' is not a box of four whole numbers, x y width height"),
+        ("1 2 3 4\n1 2 x 4\n", "line 2: '1 2 x 4' is not a box"),
+        ("1 2 0 4\n", "line 1: a box of 0x4 pixels"),
+        ("\n", "no box in the file"),
+        (None, "no such file; it holds the boxes to crop to"),
+        ("50 2 3 4\n", "boxes outside of the 40x30 pixels of Q000_00.jpg"),
+    ],
+)
+def test_damaged_boxes_are_named_or_their_images_left_out(tmp_path: Path, text: str | None, message: str) -> None:
+    root = write(tmp_path / "ilias")
+    file = root / "ilias_core/bold_bimp_000/query/Q000_00_bbox.txt"
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(SourceError, match=message) as error:
+        import_dataset("ilias", root, options={"crop": "queries"})
+    assert str(file) in str(error.value)
+    assert len(import_dataset("ilias", root, options={"crop": "queries"}, on_error="skip")) == 9
+
+
+def test_whole_images_need_no_boxes(tmp_path: Path) -> None:
+    root = write(tmp_path / "ilias")
+    (root / "ilias_core/bold_bimp_000/query/Q000_00_bbox.txt").unlink()
+    assert len(import_dataset("ilias", root)) == 10
+    assert boxes_of(root / "absent_bbox.txt", needed=False) == []
+
+
+def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
+    root = write(tmp_path / "ilias")
+    gone = root / "ilias_core/bold_bimp_000/pos/P000_01.jpg"
+    gone.unlink()
+    photo(root / "ilias_core/bold_flep_001/pos/P001_07.jpg", "1 1 2 2")
+    with pytest.raises(SourceError) as error:
+        import_dataset("ilias", root)
+    missing, extra = gone.with_suffix(""), root / "ilias_core/bold_flep_001/pos/P001_07.jpg"
+    assert f"{missing}: in positive_ids.txt, but there is no such image" in str(error.value)
+    assert f"{extra}: not in positive_ids.txt" in str(error.value)
+    assert len(import_dataset("ilias", root, on_error="skip")) == 9
+
+    file = root / "image_ids" / "positive_ids.txt"
+    file.write_text(file.read_text().replace("P999_00.jpg,0.05,0", "P999_00.jpg,large"))
+    with pytest.raises(SourceError, match=r"positive_ids.txt: zippy_.*P999_00.jpg: 'large' is not scale,clutter"):
+        import_dataset("ilias", root)
+
+
+def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
+    root = write(tmp_path / "ilias")
+    with pytest.raises(SourceError, match="option crop=yes: one of no, queries, all"):
+        import_dataset("ilias", root, options={"crop": "yes"})
+    with pytest.raises(SourceError, match="no such file; the option taxonomy"):
+        import_dataset("ilias", root, options={"taxonomy": str(root / "none.json")})
+    (root / "taxonomy.json").write_text('{"toy": ["bold_bimp_000"]}')
+    with pytest.raises(SourceError, match="not ILIAS's taxonomy"):
+        import_dataset("ilias", root)
+    (root / "taxonomy.json").unlink()
+    photo(root / "ilias_core/bold_bimp_000/other/x.jpg", "")
+    with pytest.raises(SourceError, match="not the layout of ILIAS"):
+        import_dataset("ilias", root)
+
+
+def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
+    root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
+    photo(tmp_path / "yfcc100m" / "000" / "abc.jpg", "")
+    argv = ["import", "ilias", str(root), "--option", f"distractors={tmp_path / 'yfcc100m'}", "-o", str(out), "--quiet"]
+    assert main(argv) == 0
+    found = read(out)
+    _, row = by_id(found)["ilias/000/abc.jpg"]
+    assert (row.identity, row.split, len(found)) == (None, "gallery", 11)
+    with pytest.raises(SourceError, match="no such folder; the option distractors"):
+        import_dataset("ilias", root, options={"distractors": str(tmp_path / "none")})
