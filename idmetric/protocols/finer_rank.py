@@ -13,8 +13,8 @@ low mAP here.
 | P@1 | share of queries with the nearest image of their identity |
 
 A row for each method and species, and with several species the method's mean over them. The method "real photos" takes
-the images that the generators learned from as queries (split "train"): what a perfect generator could reach. Intervals
-are by identity.
+the images that the generators learned from as queries (split "train"), and so shows what generated images could reach.
+Intervals are by identity.
 
 Rows of the manifest: split "gallery" is searched; split "query" holds generated images, with the method in the column
 engine; the column category holds the species. `--gallery all` searches the real images of all species.

@@ -49,8 +49,10 @@ from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
 # lower edges of the groups after the first: SCALE_GROUPS and CLUTTER_GROUPS of the released code
-SCALE = (0.06880213760855043, 0.13526567164179104, 0.2729876723163842)
-CLUTTER = (18, 33, 53)
+EDGES: dict[str, tuple[float, ...]] = {
+    "scale": (0.06880213760855043, 0.13526567164179104, 0.2729876723163842),
+    "clutter": (18, 33, 53),
+}
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
 
 def groups_of(data: Manifest) -> dict[str, Ints]:
     """Breakdown -> the number of each row's group (N,), -1 for rows without one; breakdowns of no row are left out."""
-    found = {"scale": _binned(free(data, "scale"), SCALE), "clutter": _binned(free(data, "clutter"), CLUTTER)}
+    found = {name: _binned(free(data, name), edges) for name, edges in EDGES.items()}
     return {name: numbers for name, numbers in found.items() if (numbers >= 0).any()}
 
 
@@ -142,7 +144,8 @@ def _binned(values: list[float | str | None], edges: tuple[float, ...]) -> Ints:
     return np.where(numbers >= 0, np.searchsorted(edges, numbers, side="right"), -1)
 
 
-def _label(group: int, edges: tuple[float, ...]) -> str:
+def _label(breakdown: str, group: int) -> str:
+    edges = EDGES[breakdown]
     if group == 0:
         return f"below {edges[0]:.3g}"
     if group == len(edges):
@@ -177,9 +180,17 @@ def grouped_average_precision(scores: Array, relevant: Truths, groups: Ints, k: 
 class _Scores:
     """What was measured of each query (Q,); `grouped` is by breakdown and group, NaN where a query has no positive."""
 
-    found: Found
+    values: dict[str, Array]
+    first: Found
     grouped: dict[tuple[str, int], Array] = field(default_factory=dict)
     top: dict[int, tuple[Ints, Array]] = field(default_factory=dict)  # query row -> rows and scores
+
+    def add(self, number: int, measured: Mapping[str, float], grouped: Mapping[tuple[str, int], float]) -> None:
+        """Fill in one query."""
+        for name, value in measured.items():
+            self.values[name][number] = value
+        for key, value in grouped.items():
+            self.grouped.setdefault(key, np.full(len(self.first.near.right), np.nan))[number] = value
 
 
 def _searched(scorer: Scorer, data: Manifest, search: Search, options: Options) -> _Scores:
@@ -189,31 +200,37 @@ def _searched(scorer: Scorer, data: Manifest, search: Search, options: Options) 
         f"mAP@{k}": partial(average_precision, k=k), "P@1": precision_at_1, "oracle": partial(recall_at_k, k=k),
     }  # fmt: skip
     groups = {name: numbers[search.gallery] for name, numbers in groups_of(data).items()}
-    found = _Scores(Found(search, measures))
+    found = _Scores({name: np.empty(len(search.queries)) for name in measures}, Found(search, {}))
 
     for block in blocks(scorer, search):
         numbers = np.arange(block.part.start, block.part.stop)
-        found.found.add(block, numbers)
+        found.first.add(block, numbers)
         for at, number in enumerate(numbers.tolist()):
-            first = _first(block, at, k + int(positives.max()))
-            own = first | (block.relevant[at] & block.valid[at])  # positives after place k count among all positives
-            for name, group in groups.items():
-                each = grouped_average_precision(block.scores[at, own], block.relevant[at, own], group[own], k)
-                for one, value in each.items():
-                    column = found.grouped.setdefault((name, one), np.full(len(search.queries), np.nan))
-                    column[number] = value
+            near = _nearest(block, at, k + int(positives.max()))
+            # only these can change a measure: positives after place k count among all positives
+            own = np.flatnonzero(near | (block.relevant[at] & block.valid[at]))
+            scores, relevant = block.scores[at, own], block.relevant[at, own]
+            grouped = {
+                (name, place): value
+                for name, group in groups.items()
+                for place, value in grouped_average_precision(scores, relevant, group[own], k).items()
+            }
+            found.add(number, {name: one(scores, relevant) for name, one in measures.items()}, grouped)
             if options.scores is not None:
-                rows = np.flatnonzero(first)
+                rows = np.flatnonzero(near)
                 found.top[int(search.queries[number])] = search.gallery[rows], block.scores[at, rows]
 
     return found
 
 
-def _first(block: Block, at: int, count: int) -> Truths:
-    """The `count` nearest gallery images of a block's query, and those as near as the last of them."""
+def _nearest(block: Block, at: int, count: int) -> Truths:
+    """The `count` nearest gallery images of a block's query and those as near as the last of them.
+
+    Those with NaN are among them, for the measures to refuse.
+    """
     scores = np.where(block.valid[at], block.scores[at], -np.inf)
     least = -np.inf if count >= len(scores) else np.partition(scores, len(scores) - count)[len(scores) - count]
-    nearest: Truths = block.valid[at] & (scores >= least)
+    nearest: Truths = block.valid[at] & ~(scores < least)
     return nearest
 
 
@@ -221,21 +238,22 @@ def _first(block: Block, at: int, count: int) -> Truths:
 
 
 def _rows(found: _Scores, data: Manifest, search: Search, settings: Settings, k: int, result: Result) -> None:
-    values, owner = found.found.values, search.identity[search.queries]
+    values, owner = found.values, search.identity[search.queries]
+    column = f"mAP@{k}"
     whole = {name: mean(of, owner, settings) for name, of in values.items()}
     result.rows.append({"by": "all", "group": "all", **whole})
-    for (name, group), of in sorted(found.grouped.items(), key=lambda item: (item[0][0] == "clutter", item[0][1])):
-        has = ~np.isnan(of)
-        label = _label(group, SCALE if name == "scale" else CLUTTER)
-        result.rows.append({"by": name, "group": label, f"mAP@{k}": mean(of[has], owner[has], settings)})
-    result.rows.extend(_categories(values[f"mAP@{k}"], data, search, settings, f"mAP@{k}"))
 
-    ids = texts(data, "id")
-    grouped = {f"{name} {_label(group, SCALE if name == 'scale' else CLUTTER)}": of.tolist()
-               for (name, group), of in found.grouped.items()}  # fmt: skip
-    known = {name: [None if math.isnan(value) else value for value in of] for name, of in grouped.items()}
-    result.keep("queries", id=ids[search.queries], identity=texts(data, "identity")[search.queries], **values, **known,
-                **found.found.near.columns(ids))  # fmt: skip
+    order = {name: place for place, name in enumerate(EDGES)}
+    items: dict[str, list[float | None]] = {}
+    for (name, group), of in sorted(found.grouped.items(), key=lambda item: (order[item[0][0]], item[0][1])):
+        has, label = ~np.isnan(of), _label(name, group)
+        result.rows.append({"by": name, "group": label, column: mean(of[has], owner[has], settings)})
+        items[f"{column}, {name} {label}"] = [float(v) if there else None for v, there in zip(of, has, strict=True)]
+    result.rows.extend(_categories(values[column], data, search, settings, column))
+
+    ids, identities = texts(data, "id"), texts(data, "identity")
+    near = found.first.near.columns(ids)
+    result.keep("queries", id=ids[search.queries], identity=identities[search.queries], **values, **items, **near)
 
 
 def _categories(precision: Array, data: Manifest, search: Search, settings: Settings, column: str) -> Iterator[Row]:

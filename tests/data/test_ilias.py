@@ -74,6 +74,8 @@ def test_queries_positives_and_what_is_published_of_them(tmp_path: Path) -> None
     assert (row.split, row.domain, row.category) == ("query", "technology", "gaming")
     assert found.column("x_scale")[number] is None
     assert found.image(number).size == (40, 30)  # whole, as the released code's default
+    bare = import_dataset("ilias", tmp_path / "ilias", options={"splits": "no"})
+    assert bare.table.equals(found.replace(split=None).table)
 
 
 def test_the_core_folder_alone_and_ids_without_endings(tmp_path: Path) -> None:
@@ -183,6 +185,8 @@ def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
     with pytest.raises(SourceError, match="option crop=yes: one of no, queries, all"):
         import_dataset("ilias", root, options={"crop": "yes"})
+    with pytest.raises(SourceError, match="option splits=none: one of yes, no"):
+        import_dataset("ilias", root, options={"splits": "none"})
     with pytest.raises(SourceError, match="no such file; the option taxonomy"):
         import_dataset("ilias", root, options={"taxonomy": str(root / "none.json")})
     (root / "taxonomy.json").write_text('{"toy": ["bold_bimp_000"]}')

@@ -8,6 +8,8 @@ examples:
   idmetric data import pods chaenayo/PODS -o pods.parquet --embed
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
   idmetric data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
+  idmetric data import finer DreamBooth/ OminiControl/ -o finer.parquet
+  idmetric data import ilias ilias/ --option crop=queries --option taxonomy=misc/taxonomy.json -o ilias.parquet
   idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes

@@ -120,6 +120,7 @@ KINDS = {
         "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",
         {
             "crop": "no (default), queries or all: images to crop to their boxes, as ILIAS's --crop_resize does",
+            "splits": "yes (default) or no: whether rows have the splits query and gallery; training data needs none",
             "distractors": "folder of images to search as well, such as unpacked yfcc100m/",
             "taxonomy": "ILIAS's misc/taxonomy.json (default: taxonomy.json in the source, if it is there)",
         },

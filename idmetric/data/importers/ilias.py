@@ -30,7 +30,7 @@ from idmetric.images.paths import is_image, walk
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io import text_file
 
-CROPS = ("no", "queries", "all")
+OPTIONS = {"crop": ("no", "queries", "all"), "splits": ("yes", "no")}  # the first is the default
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
@@ -48,9 +48,9 @@ class _About:
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
-    crop = job.options.get("crop", CROPS[0])
-    if crop not in CROPS:
-        raise SourceError(f"option crop={crop}: one of {', '.join(CROPS)}")
+    for option, known in OPTIONS.items():
+        if job.options.get(option, known[0]) not in known:
+            raise SourceError(f"option {option}={job.options[option]}: one of {', '.join(known)}")
 
     for given in job.sources:
         root = job.folder(given)
@@ -59,7 +59,7 @@ def rows(job: Job) -> Iterator[Row]:
         found = pictures(core)
         _complete(job, core, about, {str(picture.path) for picture in found})
         for picture in job.progress(found[: job.limit], len(found[: job.limit]), root.name):
-            row = _row(job, core, picture, about, crop)
+            row = _row(job, core, picture, about)
             if row is not None:
                 yield row
 
@@ -67,7 +67,7 @@ def rows(job: Job) -> Iterator[Row]:
         yield from _distractors(job, Path(job.options["distractors"]))
 
 
-def _row(job: Job, core: Path, picture: Picture, about: _About, crop: str) -> Row | None:
+def _row(job: Job, core: Path, picture: Picture, about: _About) -> Row | None:
     """The row of an image, or None if it is rejected."""
     path, file = str(picture.path), core / picture.path
     match = _IMAGE.fullmatch(path)
@@ -79,6 +79,7 @@ def _row(job: Job, core: Path, picture: Picture, about: _About, crop: str) -> Ro
         job.rejected.append(f"{file}: not in {LISTS[kind]}")
         return None
 
+    crop = job.options.get("crop", "no")
     try:
         boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
         cut = crop == "all" or (crop == "queries" and kind == "query")
@@ -93,7 +94,7 @@ def _row(job: Job, core: Path, picture: Picture, about: _About, crop: str) -> Ro
         identity=f"{job.name}/{name}",
         id=f"{job.name}/{path}",
         dataset=job.name,
-        split=SPLITS[kind],
+        split=None if job.options.get("splits") == "no" else SPLITS[kind],
         domain=coarse,
         category=middle,
         parameters={**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {}), **numbers} or None,
