@@ -348,7 +348,7 @@ RANKINGS = [
         ("kept = ~relevant | (groups == group)", "kept = groups >= -1"),
         ('side="right"', 'side="left"'),
         ("np.bincount(place.ravel(), precision) / counts", "np.bincount(place.ravel(), precision)"),
-        ("own = np.flatnonzero(first | (block.relevant[at] & block.valid[at]))", "own = np.flatnonzero(first)"),
+        ("own = np.flatnonzero(near | (block.relevant[at] & block.valid[at]))", "own = np.flatnonzero(near)"),
     ),
     *changes("data/importers/ilias.py", "data/test_ilias.py",
         ("max(box[k] + box[k + 2] for box in boxes)", "max(box[k + 2] for box in boxes)"),
