@@ -74,7 +74,12 @@ PROTOCOLS = {
         "idmetric.protocols.calibrate.protocol",
         "same-identity probabilities and thresholds from labelled pairs",
     ),
+    "study": (
+        "idmetric.protocols.study.protocol",
+        "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",
+    ),
 }
+STEPS = {"study": "idmetric.cli.study"}  # protocol -> the module of its further subcommands
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
@@ -140,6 +145,10 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] and given[0] in STEPS:
+        steps = importlib.import_module(STEPS[given[0]])
+        if given[1:] and given[1] in steps.COMMANDS:
+            return int(steps.main(given[1:], prog=f"{prog} {given[0]}"))
     parser = build_parser(prog=prog)
     name = parser.parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
     kept = "nothing was kept: with --out DIR the same command would resume"
@@ -279,6 +288,15 @@ def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest
         manifest = module.open_data(args, progress)
     else:
         manifest = getattr(module, "read_data", read_data)(args.data)
+    return of_splits(manifest, args)
+
+
+def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
+    """The rows of the splits that --split names, or all rows.
+
+    Raises:
+        ValueError: for a split that --data lacks.
+    """
     if not args.split:
         return manifest
     there = dict.fromkeys(manifest.column("split"))

@@ -21,21 +21,25 @@ def room(count: int) -> int:
     return max(_SMALLEST, min(_LARGEST, _TOTAL // max(count, 1)))
 
 
-def data_uri(picture: Image.Image, limit: int) -> str:
-    """Encode a picture as a data address of at most `limit` bytes (before base64), unless it is tiny already."""
-    kind, data = compressed(picture, limit)
+def data_uri(picture: Image.Image, limit: int, side: int = SIDE, quality: int = _QUALITY) -> str:
+    """Encode a picture as a data address of at most `limit` bytes (before base64), unless it is tiny already.
+
+    Args:
+        side: its longest side in pixels, at most. quality: of the encoder, 1 to 100.
+    """
+    kind, data = compressed(picture, limit, side, quality)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def compressed(picture: Image.Image, limit: int) -> tuple[str, bytes]:
+def compressed(picture: Image.Image, limit: int, side: int = SIDE, quality: int = _QUALITY) -> tuple[str, bytes]:
     """Return file type and bytes of a picture, scaled down to at most `limit` bytes, or to the side `_LEAST`."""
     kind = "webp" if features.check("webp") else "jpeg"
     small = picture.convert("RGB")
-    side = min(SIDE, max(small.size), max(_LEAST, round(math.sqrt(limit / _DENSITY))))
+    side = min(side, max(small.size), max(_LEAST, round(math.sqrt(limit / _DENSITY))))
     while True:
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
         file = io.BytesIO()
-        small.save(file, kind, quality=_QUALITY, **({"method": 1} if kind == "webp" else {}))
+        small.save(file, kind, quality=quality, **({"method": 1} if kind == "webp" else {}))
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
             return kind, data

@@ -71,9 +71,9 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
 
     same = len(drawn)
     if not same:
-        raise ValueError("no identity has two images: a calibration needs pairs of one identity")
+        raise ValueError("no identity has two images: pairs of one identity are needed")
     if len(set(table.family.tolist())) < 3:
-        raise ValueError("a calibration needs at least three identities without common edits")
+        raise ValueError("at least three identities without common edits are needed")
 
     hard = {"context": table.context, "kin": table.kin, "category": table.category}
     kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]

@@ -1,0 +1,233 @@
+"""Agreement with people: models against human labels of pairs or triplets (ID-Sim, appendix D.2; NIGHTS).
+
+    idmetric eval study build --data photos.parquet --out study/        pages to answer in a browser
+    idmetric eval study collect answers/ --study study/ --out labels.parquet
+    idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
+
+| number | meaning |
+|---|---|
+| AP, AUC | of a model's similarities of pairs, against the label that people gave: the same or different |
+| Spearman, Kendall | rank correlation of similarities with the share of votes for "same", over all pairs |
+| 2AFC | share of triplets for which the model finds the image more similar that people chose; a tie loses |
+
+The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
+(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Imported
+Subjects2k has labels of 0 and 1.
+
+Labels count from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out
+of AP and AUC. ID-Sim counts them as different instead: the same = p >= 0.8, all others different (`--undecided
+different`).
+
+Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet. An image of unknown
+identity counts with its anchor, an anchor of unknown identity for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.agreement import kendall, spearman
+from idmetric.evaluate.ranking import average_precision
+from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.intervals import any_statistic, auc, mean
+from idmetric.protocols.common.result import Result, Value
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.study.items import SLOTS, Task, owners
+from idmetric.protocols.study.labels import AGREEMENT
+
+_ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        agreement: share of votes for one answer from which a label counts, above 0.5.
+        undecided: pairs below it are left out ("drop"), or "different", as in ID-Sim.
+    """
+
+    agreement: float = AGREEMENT
+    undecided: Literal["drop", "different"] = "drop"
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.agreement <= 1 or self.undecided not in ("drop", "different"):
+            raise ValueError(
+                f"agreement is above 0.5 and at most 1, undecided drop or different, got {self.agreement} and "
+                f"{self.undecided}"
+            )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """N pairs or triplets with labels.
+
+    Attributes:
+        sides: rows (N,) of the images in each slot.
+        share: (N,), of votes for "same", or for left.
+        owner: units of intervals, (N, 2) or (N,), see `items.owners`.
+    """
+
+    sides: tuple[Ints, ...]
+    share: Array
+    owner: Ints
+
+    def agreed(self, least: float) -> Truths:
+        """Which (N,) have at least this agreement."""
+        found: Truths = np.maximum(self.share, 1 - self.share) >= least - _ROUNDING
+        return found
+
+    def take(self, chosen: Truths) -> Labelled:
+        """Some of them."""
+        return Labelled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval study`."""
+    text = "share of votes for one answer from which a label counts (default: %(default)s, as in ID-Sim)"
+    parser.add_argument("--agreement", type=float, default=AGREEMENT, metavar="SHARE", help=text)
+    text = "pairs with less agreement: drop (default) leaves them out of AP and AUC, different is ID-Sim's rule"
+    parser.add_argument("--undecided", choices=("drop", "different"), default="drop", help=text)
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    return run(data, models, settings, Options(args.agreement, args.undecided))
+
+
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+    """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
+
+    Raises:
+        ValueError: if there are no labelled pairs or triplets, or a label is not a share.
+        UnreadableError: see `scorers.bind`.
+    """
+    labelled(data)  # before anything is embedded
+    bound = bind(data, models, settings)
+    found = labelled(bound.manifest)
+    about = {**settings.as_dict(), "agreement": options.agreement, "undecided": options.undecided}
+    results = []
+    for scorer, result in bound.results("study", about):
+        for task, items in found.items():
+            _measure(scorer, bound.manifest, task, items, settings, options, result)
+        results.append(result)
+    return results
+
+
+def labelled(data: Manifest) -> dict[Task, Labelled]:
+    """The labelled pairs and triplets of a manifest; groups without labels are passed over.
+
+    Raises:
+        ValueError: if there are none, or naming a row with a label that is not a share.
+    """
+    found: dict[Task, Labelled] = {}
+    for task in SLOTS:
+        given = list(_groups(data, task))
+        if not given:
+            continue
+        rows = np.array([rows for rows, _ in given], dtype=np.int64)
+        found[task] = Labelled(tuple(rows.T), np.array([share for _, share in given]), owners(data, rows))
+
+    if not found:
+        raise ValueError(
+            "no labelled pairs or triplets: each is a group with the slots anchor and candidate, or anchor, left and "
+            "right, and labels of 0 to 1, as idmetric eval study collect writes them"
+        )
+    return found
+
+
+def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
+    """The rows of each group that has all slots of the task and labels, and the share of votes for the first choice."""
+    slots, label = SLOTS[task], data.column("label")
+    members: dict[tuple[str, str | None], dict[str, int]] = {}
+    for row, (group, split, slot) in enumerate(
+        zip(data.column("group"), data.column("split"), data.column("slot"), strict=True)
+    ):
+        if group is not None and slot in slots and members.setdefault((group, split), {}).setdefault(slot, row) != row:
+            raise ValueError(f"row {row + 1}: a second {slot} of group {group!r}: a group is one pair or triplet")
+
+    for own in members.values():
+        rows = [own[slot] for slot in slots if slot in own]
+        share = label[rows[1]] if len(rows) == len(slots) else None
+        if share is None:
+            continue
+        if not 0 <= share <= 1:
+            raise ValueError(f"row {rows[1] + 1}: label {share:g} is not a share of votes, 0 to 1")
+        yield rows, float(share)
+
+
+# Numbers
+
+
+def _measure(
+    scorer: Scorer, data: Manifest, task: Task, items: Labelled, settings: Settings, options: Options, result: Result
+) -> None:
+    """Add a row, the items and notes to a result."""
+    scores = _scores(scorer, items)
+    there = np.isfinite(scores)
+    if not there.any():
+        raise ValueError(f"{task}: none of {len(scores)} has an answer")
+    if not there.all():
+        result.notes.append(f"{int((~there).sum())} of {len(there)} {task} have no answer and are left out")
+    items, scores = items.take(there), scores[there]
+
+    agreed = items.agreed(options.agreement)
+    counted = options.undecided == "different" and task == "pairs"
+    if not agreed.all():
+        rest = "count as different" if counted else "are left out of all but the rank correlations"
+        few = f"people agree by less than {options.agreement:g} on {int((~agreed).sum())} of {len(agreed)} {task}"
+        result.notes.append(f"{few}, which {rest if task == 'pairs' else 'are left out'}")
+
+    ids = texts(data, "id")
+    if task == "pairs":
+        kept = agreed | counted
+        same = items.share >= options.agreement - _ROUNDING
+        result.rows.append({"task": task, **_of_pairs(items, scores, kept, same, settings, result.notes)})
+        a, b = (ids[side] for side in items.sides)
+        result.keep("pairs", a=a[kept], b=b[kept], score=scores[kept], same=same[kept], share=items.share[kept])
+        result.keep("votes", a=a, b=b, score=scores, share=items.share)
+        return
+
+    margin = np.where(items.share >= 0.5, scores, -scores)  # of the image that people chose
+    columns = {slot: ids[side] for slot, side in zip(SLOTS[task], items.sides, strict=True)}
+    result.keep(task, margin=margin, share=items.share, **columns)
+    if agreed.any():
+        won = (margin > 0)[agreed].astype(np.float64)
+        result.rows.append({"task": task, "2AFC": mean(won, items.owner[agreed], settings)})
+
+
+def _scores(scorer: Scorer, items: Labelled) -> Array:
+    """Similarities (N,) of pairs, or of triplets how much more similar left is than right."""
+    anchor, *others = items.sides
+    found = [scorer.pairs(anchor, other) for other in others]
+    return found[0] if len(found) == 1 else found[0] - found[1]
+
+
+def _of_pairs(
+    items: Labelled, scores: Array, kept: Truths, same: Truths, settings: Settings, notes: list[str]
+) -> dict[str, Value]:
+    """AP and AUC over the pairs that are kept, rank correlations over all; adds notes on undefined numbers."""
+    found: dict[str, Value] = {}
+    if same[kept].any() and not same[kept].all():
+        given, owner = (scores[kept], same[kept]), items.owner[kept]
+        found["AP"] = any_statistic(average_precision, given, owner, settings)
+        found |= auc(*given, owner, settings)
+    else:
+        notes.append(f"AP and AUC need pairs of both kinds: people found {int(same.sum())} of {len(same)} the same")
+
+    if len(scores) > 1 and np.ptp(items.share) and np.ptp(scores):
+        found["Spearman"] = any_statistic(spearman, (scores, items.share), items.owner, settings)
+        found["Kendall"] = any_statistic(kendall, (scores, items.share), items.owner, settings)
+    else:
+        notes.append("no rank correlation: scores or shares of votes do not vary")
+    return found
