@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from idmetric import __version__
+from idmetric.data.embed import Look, content_keys
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.io import json_file
 from idmetric.io.output import replacing
 from idmetric.protocols.study.items import SLOTS, Rows, Task, draw_items, draw_sentinels
-from idmetric.store.fingerprint import key_of, settings_digest
+from idmetric.store.fingerprint import settings_digest
 
 INFO, TABLE = "study.json", "items.parquet"
 _VERSION = 1  # of the questions' wording and of what the pages show
@@ -88,7 +90,7 @@ def new_study(
         side: longest side of the images in pixels. title: heading of the pages.
 
     Raises:
-        ValueError: if nothing can be drawn. OSError: if an image cannot be read.
+        ValueError: if nothing can be drawn. UnreadableError: naming all files that are missing.
     """
     rng = np.random.default_rng([seed, 0])
     used: set[str] = set()
@@ -145,7 +147,7 @@ def read_study(folder: Path) -> Study:
 
 def _is_about(about: Any) -> bool:
     """Whether a JSON value describes a study."""
-    if not isinstance(about, dict) or about.get("task") not in SLOTS or not isinstance(about.get("title"), str):
+    if not isinstance(about, dict) or about.get("task") not in list(SLOTS) or not isinstance(about.get("title"), str):
         return False
     ids = [about.get(name) for name in ("id", "origin")]
     side = about.get("side")
@@ -182,20 +184,8 @@ def _study(
         id=[f"{k}/{g}/{s}" for k, g, s in zip(page, group, slot, strict=True)], group=group, slot=slot, label=None,
         x_page=page, x_image=[names[row] for row in rows], x_sentinel=sentinel,
     )  # fmt: skip
-    keys = _content(data, rows)
+    with ThreadPoolExecutor(8) as pool:
+        keys = content_keys(data, rows, Look(), pool)
     seen = [[k, q.id, q.sentinel, *(keys[row] for row in q.rows)] for k, q in every]
     name = settings_digest({"version": _VERSION, "task": task, "title": title, "side": side, "questions": seen})
     return Study(name, task, title, side, name, items)
-
-
-def _content(data: Manifest, rows: Sequence[int]) -> dict[int, str]:
-    """Row -> hash of its image's bytes.
-
-    Raises:
-        OSError: naming an image that cannot be read.
-    """
-    found: dict[int, str] = {}
-    for row in rows:
-        if row not in found:
-            found[row] = key_of(data.source(row) or b"")
-    return found
