@@ -38,6 +38,7 @@ CIRCLE = "losses/test_near_id.py::test_circle_ranked_is_the_circle_loss_plus_a_h
 SYMMETRIC = "losses/test_near_id.py::test_symmetric_info_nce_is_both_cross_entropies"
 SIGMOID = "losses/test_near_id.py::test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term"
 PEFT = "checkpoints/test_lora_merge.py::test_folding_equals_pefts_merge_under_the_original_names[vit]"
+STUDY = "protocols/test_study.py"
 DIFFSIM = "protocols/test_diffsim.py::test_similarities_are_those_of_the_formula_computed_slowly"
 
 MODELS = [
@@ -359,4 +360,25 @@ RANKINGS = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS]
+STUDIES = [
+    *changes("evaluate/krippendorff.py", "evaluate/test_krippendorff.py",
+        ("(counts.sum(1, keepdims=True) - 1)", "counts.sum(1, keepdims=True)"),
+        ("((total - 1) * agreeing", "(total * agreeing"),
+        ("counts[counts.sum(1) >= 2]", "counts[counts.sum(1) >= 1]"),
+    ),
+    *changes("protocols/study/labels.py", f"{STUDY}::test_three_votes_are_needed_and_nine_if_people_disagree",
+        ("self.counts.min(1) > 0, MOST", "self.counts.min(1) > 1, MOST"),
+        ("self.votes >= least", "self.votes > least"),
+    ),
+    *changes("protocols/study/protocol.py", STUDY,
+        ("np.maximum(self.share, 1 - self.share) >= least", "self.share >= least"),
+        ("items.share >= 0.5, scores, -scores", "items.share >= 0.5, -scores, scores"),
+        ("kept = agreed | counted", "kept = agreed"),
+    ),
+    *changes("protocols/study/votes.py", f"{STUDY}::test_who_misses_one_sentinel_does_not_count_on_any_page",
+        ("one.answers.get(q.id) != q.sentinel for", "one.answers.get(q.id, q.sentinel) != q.sentinel for"),
+        ("and one.participant not in votes.failed", "and item not in votes.failed"),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES]

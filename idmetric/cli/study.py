@@ -146,7 +146,8 @@ def _write(study: Study, folder: Path, quiet: bool) -> None:
 
     questions = [q for page in study.pages.values() for q in page]
     checks = sum(q.sentinel is not None for q in questions)
-    print(f"study {study.id}: {len(questions) - checks} {study.task} and {checks} sentinels on {len(written)} pages")
+    pages = f"{len(written)} page{'s' * (len(written) > 1)}"
+    print(f"study {study.id}: {len(questions) - checks} {study.task} and {checks} sentinels on {pages}")
     for path in written:
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
     print(f"give participants the pages alone: {INFO} and {TABLE} hold the right answers")

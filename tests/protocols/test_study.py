@@ -402,6 +402,8 @@ def test_2afc_is_the_share_of_agreed_triplets_with_peoples_choice(data: Manifest
     [result] = run(triplets, {"m": Scripted(scores)}, PLAIN)
     value = values(result, task="triplets")["2AFC"]
     assert (value.value, value.count) == (2 / 5, 5)
+    nights = triplets.replace(identity=None)  # whose images have no identities
+    assert values(run(nights, {"m": Scripted(scores)}, PLAIN)[0], task="triplets")["2AFC"].value == 2 / 5
     assert result.items["triplets"]["margin"] == pytest.approx([0.1, 0.1, -0.1, 0.3, -0.2, 0])
 
 
