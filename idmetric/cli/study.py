@@ -114,6 +114,8 @@ def _run(args: argparse.Namespace) -> int:
             raise ValueError(f"--per-page {args.per_page}: a page has at most {_MOST}")
         if getattr(args, "side", 0) > _LARGEST:
             raise ValueError(f"--side {args.side}: images have at most {_LARGEST} pixels on a side")
+        if not getattr(args, "title", "title").strip():
+            raise ValueError("--title is empty: it is the heading of the pages")
         return _build(args) if args.command == "build" else _collect(args)
 
 
@@ -137,7 +139,7 @@ def _write(study: Study, folder: Path, quiet: bool) -> None:
     from idmetric.report.study import write_pages
 
     if (folder / INFO).exists() and read_study(folder).id != study.id:
-        raise ValueError(f"{folder} holds another study, and its answers need it: name another folder with --out")
+        raise ValueError(f"{folder} holds another study, and its answers need it: name another folder")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with Progress("images", not quiet, verb="read") as progress:
@@ -172,18 +174,18 @@ def _collect(args: argparse.Namespace) -> int:
     votes = collect(files, studies)
     labels = count(votes.of, CHOICES[studies[0].task])
     _report(votes, len(files))
-    missing = labels.missing()
     _summarize(studies[0], labels)
+    missing = labels.missing()
     if missing.any():
         said = "" if args.follow_up else ": --follow-up DIR writes pages that ask for them"
         print(f"{int((missing > 0).sum())} {studies[0].task} need {int(missing.sum())} more votes{said}")
-        if args.follow_up:
-            again = [item for item, needed in zip(labels.items, missing.tolist(), strict=True) if needed]
-            _write(follow_up(studies[0], again, args.per_page), args.follow_up, args.quiet)
 
     made = table(studies[0], labels)
     made.write(args.out)
     print(f"wrote {args.out}: labels of {len(set(made.column('group')))} {studies[0].task}")
+    if missing.any() and args.follow_up:
+        again = [item for item, needed in zip(labels.items, missing.tolist(), strict=True) if needed]
+        _write(follow_up(studies[0], again, args.per_page), args.follow_up, args.quiet)
     return 0
 
 

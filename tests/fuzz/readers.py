@@ -257,6 +257,7 @@ def _texts() -> dict[str, Reader]:
     from idmetric.protocols.judges.endpoint import CallError, JudgeError
     from idmetric.protocols.judges.file import open_judge
     from idmetric.protocols.judges.prompts import AnswerError
+    from idmetric.protocols.study.votes import AnswersError
     from idmetric.train import log
     from idmetric.train.run_folder import read as read_record
     from idmetric.train.state import TrainError
@@ -289,6 +290,7 @@ def _texts() -> dict[str, Reader]:
         "categories": Reader(_file("c.txt", texts.boxes), read_categories, (GenerateError,), 2),
         "boxes": Reader(_file("groundtruth.txt", texts.boxes), _boxes, (ClipError,), 3),
         "ratings": Reader(of("ratings.json", texts.RATINGS), _ratings, (), 3, plain=True),
+        "participant's answers": Reader(of("answers.json", texts.ANSWERS), _answers, (AnswersError,), 3),
         "journal": Reader(_journal, _journals, (), 3),
         "world's rows": Reader(_world, _world_rows, (), 3, plain=True),
         "weights' fingerprint": Reader(_file("w.safetensors", weights.embedding_file), _fingerprint, (), 2),
@@ -349,6 +351,16 @@ def _ratings(path: Path) -> None:
     from idmetric.protocols.nearid_table2_dreambench.ratings import _read_lists
 
     _read_lists(path)
+
+
+def _answers(path: Path) -> None:
+    from idmetric.data.manifest.table import Manifest, Row
+    from idmetric.protocols.study.study import Study
+    from idmetric.protocols.study.votes import read_answers
+
+    rows = [Row("a", "a.png", group=k * 12, slot=slot) for k in "01" for slot in ("anchor", "candidate")]
+    items = Manifest.from_rows(rows).replace(x_page=1, x_sentinel="")
+    read_answers(path, {"0" * 16: Study("0" * 16, "pairs", "t", 9, "0" * 16, items)})
 
 
 def _journal(rng: Random, folder: Path) -> Path:

@@ -53,6 +53,13 @@ RATINGS: dict[str, Any] = {
     "human_group1": [1, 2, 3] * 9,
     "human_group2": [1.5] * 27,
 }
+ANSWERS: dict[str, Any] = {
+    "study": "0" * 16,
+    "page": 1,
+    "participant": "f" * 16,
+    "revision": 1,
+    "answers": {"0" * 12: "same", "1" * 12: "different"},
+}
 WORLD: dict[str, Any] = {"identity": "w/0", "id": "w-000000/0", "path": "0.png", "mask": "m.png"}
 EVIDENCE = {"match_cues": ["a"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 7}
 INSTANCE = {"same_instance": 1, "confidence": 0.5, "similarity": 0.5}
