@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, so that importing the package stays quick and loads no torch.
+"""Names and modules that are imported on first use, so that importing the package stays quick and loads no torch.
 
 __getattr__, __dir__ = lazy(__name__, {"read_image": "idmetric.images.read"})
 """
@@ -29,3 +29,16 @@ def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         return sorted({*vars(sys.modules[package]), *names})
 
     return get, listed
+
+
+def lazy_module(name: str) -> Any:
+    """Stands for a module, which is imported when one of its attributes is read."""
+    return _Lazy(name)
+
+
+class _Lazy:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +22,14 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
 from idmetric.images.resize import check_interpolation
+from idmetric.io.lazy import lazy_module
 from idmetric.io.settings import shown
-from idmetric.models import dinov3, efficientnet_lite
+from idmetric.models import dinov3, efficientnet_lite, lite_trunk
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED, plain_positions
 from idmetric.models.tokens import Pool, final_tokens
+
+timm = lazy_module("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
 _SPARE = 100  # parameters that two modules share are saved once
@@ -55,6 +57,12 @@ def build(
     Raises:
         CheckpointError: if timm has no such model or cannot build it so.
     """
+    if weights is None and _is_lite(name, args):
+        with init_empty_weights():
+            lite = lite_trunk.LiteTrunk()
+        if not empty:  # random weights as timm draws them
+            lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
+        return lite
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
@@ -77,6 +85,10 @@ def build(
     return model
 
 
+def _is_lite(name: str, args: Mapping[str, Any] | None) -> bool:
+    return name == lite_trunk.NAME and not args
+
+
 def _refused(name: str, options: Mapping[str, Any], error: Exception) -> CheckpointError:
     reason = str(error) or type(error).__name__
     return CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}")
@@ -96,6 +108,10 @@ def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size
         CheckpointError: naming tensors that differ, or buffers much larger than the weights; if it cannot be laid out.
     """
     own = {key: value for key, value in state.items() if key.startswith("backbone.")}
+    if _is_lite(name, args):
+        with torch.device("meta"):
+            check_state(nn.ModuleDict({"backbone": lite_trunk.LiteTrunk()}), own, source)
+        return
     options: dict[str, Any] = {"num_classes": 0, **args}
     if pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size

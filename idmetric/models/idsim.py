@@ -163,19 +163,23 @@ class IDSim(Embedder):
             config = checkpoint.parse(IDSimConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
-        cfg = backbones.pretrained_config(config.backbone)
+        mean, std = config.mean, config.std
+        if mean is None or std is None:
+            cfg = backbones.pretrained_config(config.backbone)
+            mean, std = mean or cfg.mean, std or cfg.std
         super().__init__(
             name=name,
             revision=saved.revision if saved else "",
             image_size=(config.image_size, config.image_size),
-            mean=config.mean or cfg.mean,
-            std=config.std or cfg.std,
+            mean=mean,
+            std=std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
             files=saved.files if saved else None,
         )
-        if cfg.fixed_input_size and set(config.mirror_sizes) - {config.image_size}:
+        other_sizes = set(config.mirror_sizes) - {config.image_size}
+        if other_sizes and backbones.pretrained_config(config.backbone).fixed_input_size:
             raise CheckpointError(
                 f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
             )

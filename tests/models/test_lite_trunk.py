@@ -1,0 +1,137 @@
+"""EfficientNet-Lite0 without timm: the outputs, names and gradients of timm's model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from idmetric.models import backbone
+from idmetric.models.lite_trunk import NAME, LiteTrunk
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
+
+
+def timm_model() -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = timm.create_model(NAME, num_classes=0)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):  # new ones would change nothing
+                for tensor in (module.weight, module.running_var):
+                    tensor.uniform_(0.5, 2)
+                for tensor in (module.bias, module.running_mean):
+                    tensor.normal_(std=0.3)
+    return model.double().eval()  # in float32, random weights blow rounding up
+
+
+@pytest.fixture(scope="module")
+def twin() -> nn.Module:
+    return timm_model()
+
+
+@pytest.fixture(scope="module")
+def trunk(twin: nn.Module) -> LiteTrunk:
+    made = LiteTrunk().double()
+    made.load_state_dict(twin.state_dict())
+    return made.eval()
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 * float(expected.detach().abs().max()))
+
+
+def test_tensors_have_timms_names_order_and_shapes(twin: nn.Module, trunk: LiteTrunk) -> None:
+    assert [(k, v.shape) for k, v in trunk.state_dict().items()] == [(k, v.shape) for k, v in twin.state_dict().items()]
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (97, 131), (33, 50)])
+def test_features_and_maps_are_timms(twin: nn.Module, trunk: LiteTrunk, shape: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for wanted in ([0, 1, 2, 3, 4], [3], 2, None):
+            expected_final, expected = twin.forward_intermediates(x, indices=wanted)  # type: ignore[operator]
+            final, maps = trunk.forward_intermediates(x, wanted)
+            assert len(maps) == len(expected)
+            for found, other in zip([final, *maps], [expected_final, *expected], strict=True):
+                close(found, other)
+        close(trunk(x), twin(x))
+        [expected_last] = twin.forward_intermediates(x, indices=1, intermediates_only=True)  # type: ignore[operator]
+        [last] = trunk.forward_intermediates(x, 1, intermediates_only=True)
+        close(last, expected_last)
+    assert [entry["num_chs"] for entry in trunk.feature_info] == [e["num_chs"] for e in twin.feature_info]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_gradients_of_pixels_and_weights_are_timms(twin: nn.Module, trunk: LiteTrunk, checkpointed: bool) -> None:
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    trunk.set_grad_checkpointing(checkpointed)
+    gradients = []
+    for model in (twin, trunk):
+        pixels = x.clone().requires_grad_()
+        model.zero_grad()
+        model(pixels).square().sum().backward()
+        assert pixels.grad is not None
+        gradients.append((pixels.grad, {name: p.grad for name, p in model.named_parameters()}))
+    trunk.set_grad_checkpointing(False)
+
+    close(gradients[1][0], gradients[0][0])
+    for name, expected in gradients[0][1].items():
+        found = gradients[1][1][name]
+        assert found is not None
+        assert expected is not None
+        close(found, expected)
+
+
+def test_training_mode_updates_the_statistics_as_timm() -> None:
+    twin, trunk = timm_model(), LiteTrunk().double()
+    trunk.load_state_dict(twin.state_dict())
+    x = torch.randn(4, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    close(trunk.train()(x), twin.train()(x))
+    for name, value in twin.state_dict().items():
+        close(trunk.state_dict()[name].float(), value.float())
+
+
+def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk) -> None:
+    class Doubled(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    other = LiteTrunk().double().eval()
+    other.load_state_dict(trunk.state_dict())
+    other.conv_head = Doubled(320, 1280, 1, bias=False).double()
+    other.conv_head.load_state_dict(trunk.conv_head.state_dict())
+    doubled = LiteTrunk().double().eval()
+    doubled.load_state_dict(trunk.state_dict())
+    with torch.no_grad():
+        doubled.conv_head.weight.mul_(2)
+        close(other(x), doubled(x))
+
+
+def test_it_stands_for_timms_model_with_the_same_random_weights() -> None:
+    assert isinstance(backbone.build(NAME, empty=True), LiteTrunk)
+    torch.manual_seed(5)
+    made = backbone.build(NAME)
+    assert isinstance(made, LiteTrunk)
+    torch.manual_seed(5)
+    expected = timm.create_model(NAME, num_classes=0).state_dict()
+    assert all(value.equal(expected[name]) for name, value in made.state_dict().items())
+    assert type(backbone.build(NAME, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
+
+
+def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:
+    images = [str(EXAMPLES / name) for name in ("mug_a.png", "mug_b.png")]
+    heavy = {"timm", "torchvision", "torch._dynamo", "sympy", "torch.distributed.tensor"}
+    code = (
+        "import sys\nfrom idmetric.cli.main import main\n"
+        f"assert main(['score', '--model', 'tiny', *{images}]) == 0\n"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
