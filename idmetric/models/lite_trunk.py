@@ -143,7 +143,7 @@ def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, *, act: bool) -> T
         shift = norm.bias.to(exact) - norm.running_mean.to(exact) * scale
         kernel = (conv.weight.to(exact) * scale.view(-1, 1, 1, 1)).to(conv.weight.dtype)
         x = F.conv2d(x, kernel, shift.to(kernel.dtype), conv.stride, conv.padding, groups=conv.groups)
-    return F.relu6(x) if act else x
+    return F.relu6(x, inplace=True) if act else x
 
 
 def _same(side: int, kernel: int, stride: int = 2) -> tuple[int, int]:
