@@ -66,6 +66,7 @@ PROTOCOLS = {
         "idmetric.protocols.nearid_table2_dreambench.protocol",
         "DreamBench++: agreement with people (NearID, Table 2)",
     ),
+    "openset": ("idmetric.protocols.openset", "known individuals by name, unknown ones as new: BAKS, BAUS"),
     "generator": (
         "idmetric.protocols.generator.protocol",
         "your generated images: identity, copying, diversity, prompt fidelity of each method",

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.apply import read as read_calibration
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.columns import free, listed
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.thresholds import calibrated
 from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.picture import REFERENCE, TRAINING
 from idmetric.store.fingerprint import key_of
@@ -103,20 +102,10 @@ def thresholds_of(
     """
     if given:
         return {f"SCR@{tau:g}": tau for tau in given}, []
-    if not isinstance(model, Embedder):
-        return {}, []
-    found: Calibration | None = model.calibration
-    if calibration is not None:
-        found = read_calibration(calibration)
-        found.check_model(model.calibrated_model())
-        found.check_distance(settings.distance)
-        found.check_outside(settings.outside)
-    elif found is None or (found.distance, found.outside) != (settings.distance, settings.outside):
-        return {}, ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
-    rates = [float(t["false_accept_rate"]) for t in found.thresholds]
-    if rate not in rates:
-        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, rates))}")
-    tau = 1 - float(found.thresholds[rates.index(rate)]["distance"])
+    tau = calibrated(model, settings, calibration, rate)
+    if tau is None:
+        lacks = "no SCR: the model has no calibration for this distance; give --scr or --calibration"
+        return {}, [lacks] if isinstance(model, Embedder) else []
     return {"SCR": tau}, [
         f"SCR: subjects with a mean similarity under {tau:.3f}, which {rate:.0%} of the pairs of two identities reach "
         "in the calibration"

@@ -1,0 +1,278 @@
+"""Open-set re-identification: name the individuals of a gallery, and call the others new.
+
+    idmetric eval openset --data animals/ --unknown 0.5 --model tiny --out results/
+    idmetric eval openset --data wildlife.parquet --model mega=hf-hub:BVRA/MegaDescriptor-T-224 --threshold 0.4 --out r/
+
+A query gets the name of its nearest gallery image if their similarity reaches a threshold, and is called new
+otherwise. Rows of the splits "database", "gallery", "index" and "train" are the gallery, rows of "query" and "test" the
+queries; a query is known if the gallery has another image of its identity. Without such splits, or with --unknown,
+they are made: by chance, this share of the identities becomes unknown and all their images queries; of the images of
+each other identity, half become the gallery (rounded up), the rest queries. A known identity with a single image is
+searched, but not queried.
+
+| number | meaning |
+|---|---|
+| closed | share of the known identity's queries with the nearest image of their identity, mean over identities |
+| AUC | the chance that a known query has a nearer gallery image than an unknown one |
+| OSCR | area under the curve of BAKS over 1 - BAUS at all thresholds |
+| tau | the threshold, a similarity |
+| BAKS | share of the known identity's queries that get their name, mean over identities |
+| BAUS | share of the unknown identity's queries called new, mean over identities |
+| score | sqrt(BAKS x BAUS), AnimalCLEF 2025's score |
+
+Rows "every" need no threshold. Those of a calibration (--rate, --calibration) or of given thresholds (--threshold) are
+results. The row "oracle" has the threshold that is best on these queries: an upper bound.
+
+All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a
+gallery of its own; with several, last rows hold the means.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate import open_set
+from idmetric.evaluate.open_set import Answers
+from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.intervals import any_statistic, average
+from idmetric.protocols.common.ranked import HasMatrix, Search
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.thresholds import calibrated
+
+GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
+ORACLE, EVERY = "oracle", "every"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        unknown: share of the identities to make unknown; None: the manifest's splits, or half without any.
+        threshold: similarities; empty: those of a calibration.
+        calibration: the file to use in place of the model's own. rate: false-accept rates of its thresholds.
+    """
+
+    unknown: float | None = None
+    threshold: tuple[float, ...] = ()
+    calibration: Path | None = None
+    rate: tuple[float, ...] = (0.01,)
+
+    def __post_init__(self) -> None:
+        if self.unknown is not None and not 0 <= self.unknown < 1:
+            raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval openset`."""
+    text = "make the splits, with this share of the identities unknown (default: the manifest's splits, else 0.5)"
+    parser.add_argument("--unknown", type=float, metavar="SHARE", help=text)
+    text = "similarities under which a query is new (default: the threshold of the model's calibration)"
+    parser.add_argument("--threshold", type=float, nargs="+", default=[], metavar="TAU", help=text)
+    text = "calibration for the threshold (default: the model's own)"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=text)
+    text = "false-accept rates of the calibration's thresholds (default: 0.01)"
+    parser.add_argument("--rate", type=float, nargs="+", default=[0.01], metavar="RATE", help=text)
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    options = Options(args.unknown, tuple(args.threshold), args.calibration, tuple(args.rate))
+    return run(data, models, settings, options)
+
+
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+    """A result for each model: rows for each dataset and threshold, and their means.
+
+    Raises:
+        ValueError: if no query shows an identity of the gallery.
+        CalibrationError: for a calibration of another model or distance.
+        UnreadableError: see `scorers.bind`.
+    """
+    known = data.take(named(data))
+    _searches(known, options, settings.seed)  # before anything is embedded
+    limits = {name: _limits(model, settings, options) for name, model in models.items()}
+    bound = bind(known, models, settings)
+    searches, notes = _searches(bound.manifest, options, settings.seed)
+    if len(known) < len(data):
+        notes.append(f"{len(data) - len(known)} images of unstated identity are left out")
+    about = {**settings.as_dict(), "unknown": options.unknown}
+    results = []
+    for scorer, result in bound.results("openset", about, notes):
+        thresholds, remark = limits[result.model]
+        result.notes.extend(remark)
+        for dataset, search in searches.items():
+            _measure(scorer, bound.manifest, dataset, search, thresholds, settings, result)
+        if len(searches) > 1:
+            result.rows.extend(_means(result.rows))
+        results.append(result)
+    return results
+
+
+def _limits(model: object, settings: Settings, options: Options) -> tuple[dict[str, float], list[str]]:
+    """Label -> threshold, and a note where there is none."""
+    if options.threshold:
+        return {f"given {tau:g}": tau for tau in options.threshold}, []
+    found = {f"{rate:g} of pairs": calibrated(model, settings, options.calibration, rate) for rate in options.rate}
+    limits = {label: tau for label, tau in found.items() if tau is not None}
+    lacks = "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
+    return limits, [] if limits else [lacks]
+
+
+# Galleries and queries
+
+
+def _searches(data: Manifest, options: Options, seed: int) -> tuple[dict[str, Search], list[str]]:
+    """The search of each dataset, and notes on images that are not queried and datasets that are left out."""
+    names, split = texts(data, "dataset", ""), texts(data, "split", "")
+    gallery, query = np.isin(split, GALLERY), np.isin(split, QUERY)
+    share = options.unknown
+    if share is None and not (gallery.any() and query.any()):
+        share = 0.5
+    found, notes = {}, []
+
+    for name in dict.fromkeys(names):
+        rows, of = np.flatnonzero(names == name), f" of {name}" if name else ""
+        whole = Search.of(data, rows, rows)
+        if share is None:
+            search = Search(rows[query[rows]], rows[gallery[rows]], whole.identity, whole.image)
+        else:
+            search = _made(whole, share, seed)
+            alone = _alone(search)
+            if len(alone):
+                notes.append(f"{len(alone)} known identities{of} have a single image, which is searched but not "
+                             f"queried: {listed(data.take(alone).column('identity'))}")  # fmt: skip
+        is_known = search.positives() > 0
+        if not is_known.any():
+            notes.append(f"no query{of} shows an identity of the gallery: left out")
+            continue
+        notes.append(_counted(search, is_known, of))
+        found[name or "all"] = search
+
+    if not found:
+        raise ValueError(
+            f"no query shows an identity of the gallery. Splits {', '.join(GALLERY)} are the gallery, {', '.join(QUERY)} "
+            "the queries; or make them: --unknown 0.5. Identities with two images are needed"
+        )  # fmt: skip
+    return found, notes
+
+
+def _made(whole: Search, share: float, seed: int) -> Search:
+    """The search of all images of unknown identities and half of the known ones' in the other half."""
+    rng = np.random.default_rng(seed)
+    identities = rng.permutation(np.unique(whole.identity[whole.gallery]))
+    unknown = identities[: round(share * len(identities))]
+    queries = [whole.gallery[np.isin(whole.identity[whole.gallery], unknown)]]
+    gallery = []
+    for identity in np.sort(identities[len(unknown) :]):
+        rows = whole.gallery[whole.identity[whole.gallery] == identity]
+        images = rng.permutation(np.unique(whole.image[rows]))
+        is_gallery = np.isin(whole.image[rows], images[: (len(images) + 1) // 2])
+        gallery.append(rows[is_gallery])
+        queries.append(rows[~is_gallery])
+    return Search(np.sort(np.concatenate(queries)), np.sort(np.concatenate(gallery)), whole.identity, whole.image)
+
+
+def _alone(search: Search) -> Ints:
+    """A row of each gallery identity without a query."""
+    identity, first = np.unique(search.identity[search.gallery], return_index=True)
+    return search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
+
+
+def _counted(search: Search, known: Truths, of: str) -> str:
+    def counts(rows: Ints) -> str:
+        return f"{len(rows)} images of {len(np.unique(search.identity[rows]))} identities"
+
+    return (f"gallery{of}: {counts(search.gallery)}; queries: {counts(search.queries[known])} known, "
+            f"{counts(search.queries[~known])} unknown")  # fmt: skip
+
+
+def nearest(scorer: HasMatrix, search: Search) -> tuple[Ints, Array]:
+    """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
+    rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
+    for part in search.blocks():
+        found = scorer.matrix(search.queries[part], search.gallery)
+        found[~search.truth(part)[1] | np.isnan(found)] = -np.inf  # its own image; no answer of a judge
+        best = found.argmax(1)
+        rows[part], scores[part] = search.gallery[best], found[np.arange(len(best)), best]
+    return rows, scores
+
+
+# Numbers
+
+
+def _measure(
+    scorer: Scorer, data: Manifest, dataset: str, search: Search, limits: Mapping[str, float], settings: Settings,
+    result: Result,
+) -> None:  # fmt: skip
+    near, score = nearest(scorer, search)
+    identity, known = search.identity[search.queries], search.positives() > 0
+    right = known & (search.identity[near] == identity)
+    answers = Answers.of(score, right, known, identity)
+    ids, names = texts(data, "id"), texts(data, "identity")
+    result.keep("queries", dataset=[dataset] * len(near), id=ids[search.queries], identity=names[search.queries],
+                known=known, nearest=ids[near], nearest_identity=names[near], score=score, right=right)  # fmt: skip
+
+    row = _values(answers, identity, settings, closed=open_set.known_accuracy)
+    if known.all():
+        result.rows.append({"dataset": dataset, "threshold": EVERY} | row)
+    else:
+        row |= _values(answers, identity, settings, AUC=open_set.known_auc, OSCR=open_set.oscr_area)
+        result.rows.append({"dataset": dataset, "threshold": EVERY} | row)
+        tau, baks, baus = open_set.curve(answers)
+        result.keep("curve", dataset=[dataset] * len(tau), threshold=tau, BAKS=baks, BAUS=baus)
+        limits = {**limits, ORACLE: open_set.best_threshold(answers)}
+    for label, tau in limits.items():
+        result.rows.append({"dataset": dataset, "threshold": label, **_decided(answers, identity, tau, label, settings)})
+
+
+def _decided(answers: Answers, identity: Ints, tau: float, label: str, settings: Settings) -> Row:
+    """The numbers at a threshold; an oracle's have no interval, because it would be chosen again in each sample."""
+    measures: dict[str, Callable[[Answers], float]] = {"BAKS": lambda a: open_set.known_accuracy(a, tau)}
+    if not answers.known.all():
+        measures["BAUS"] = lambda a: open_set.unknown_accuracy(a, tau)
+        measures["score"] = lambda a: open_set.open_set_score(a, tau)
+    row = _values(answers, identity, settings, **measures)
+    row["tau"] = Value(tau, None, None, len(np.unique(identity)))
+    if label == ORACLE:
+        row |= {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
+    return {name: row[name] for name in ("tau", *measures)}
+
+
+def _values(answers: Answers, identity: Ints, settings: Settings, **measures: Callable[[Answers], float]) -> Row:
+    """Measures with intervals over the identities that they are of."""
+    row: Row = {}
+    for name, measure in measures.items():
+        chosen = np.ones(len(identity), dtype=bool)
+        if name in ("closed", "BAKS", "BAUS"):
+            chosen = ~answers.known if name == "BAUS" else answers.known
+        own = answers.rows(chosen)
+        row[name] = any_statistic(
+            lambda rows, own=own, measure=measure: measure(own.rows(rows)), [np.arange(int(chosen.sum()))],
+            identity[chosen], settings, count=len(np.unique(identity[chosen])),
+        )  # fmt: skip
+    return row
+
+
+def _means(rows: Sequence[Row]) -> list[Row]:
+    """Means over the datasets that have a number, for each threshold; intervals treat datasets as independent."""
+    found = []
+    for label in dict.fromkeys(row["threshold"] for row in rows):
+        own = [row for row in rows if row["threshold"] == label]
+        out: Row = {"dataset": "mean", "threshold": str(label)}
+        for metric in dict.fromkeys(k for row in own for k, v in row.items() if isinstance(v, Value)):
+            if (metric, label) != ("tau", ORACLE):  # each dataset has its own
+                out[metric] = average([v for row in own if isinstance(v := row.get(metric), Value)])
+        found.append(out)
+    return found
