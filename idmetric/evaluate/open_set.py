@@ -147,7 +147,7 @@ def best_threshold(answers: Answers) -> float:
 
 
 def _share(good: Truths, among: Truths, answers: Answers) -> float:
-    return float(answers.weight[good & among].sum() / _total(among, answers))
+    return min(1.0, float(answers.weight[good & among].sum() / _total(among, answers)))
 
 
 def _total(among: Truths, answers: Answers) -> float:
@@ -164,4 +164,4 @@ def _beaten(answers: Answers, counted: Truths) -> float:
     below = np.append(0, answers.weight[~answers.known][order].cumsum())  # weight of the lowest so many
     score = answers.score[counted]
     won = (below[np.searchsorted(others, score, "left")] + below[np.searchsorted(others, score, "right")]) / 2
-    return float((answers.weight[counted] * won).sum() / (known * unknown))
+    return min(1.0, float((answers.weight[counted] * won).sum() / (known * unknown)))  # sums are rounded

@@ -103,4 +103,4 @@ def _mean_kernel(a: Array, b: Array, sigma: float, left_out: int = 0) -> float:
 def _root(x: Array) -> Array:
     """A matrix A (at most D rows) with A^T A = the covariance of x."""
     centered = (x - x.mean(0)) / np.sqrt(len(x) - 1)
-    return np.linalg.qr(centered, mode="r") if len(x) > x.shape[1] else centered
+    return np.asarray(np.linalg.qr(centered, mode="r"), np.float64) if len(x) > x.shape[1] else centered

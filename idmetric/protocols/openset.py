@@ -154,6 +154,10 @@ def _searches(data: Manifest, options: Options, seed: int) -> tuple[dict[str, Se
                 notes.append(f"{len(alone)} known identities{of} have a single image, which is searched but not "
                              f"queried: {listed(data.take(alone).column('identity'))}")  # fmt: skip
         is_known = search.positives() > 0
+        itself = ~is_known & np.isin(search.identity[search.queries], search.identity[search.gallery])
+        if itself.any():
+            notes.append(f"{int(itself.sum())} queries{of} are the gallery's only image of their identity: left out")
+            search, is_known = search.only(~itself), is_known[~itself]
         if not is_known.any():
             notes.append(f"no query{of} shows an identity of the gallery: left out")
             continue
@@ -162,9 +166,9 @@ def _searches(data: Manifest, options: Options, seed: int) -> tuple[dict[str, Se
 
     if not found:
         raise ValueError(
-            f"no query shows an identity of the gallery. Splits {', '.join(GALLERY)} are the gallery, {', '.join(QUERY)} "
-            "the queries; or make them: --unknown 0.5. Identities with two images are needed"
-        )  # fmt: skip
+            f"no query shows an identity of the gallery. Splits {', '.join(GALLERY)} are the gallery, "
+            f"{', '.join(QUERY)} the queries; or make them: --unknown 0.5. Identities with two images are needed"
+        )
     return found, notes
 
 
@@ -224,17 +228,17 @@ def _measure(
     result.keep("queries", dataset=[dataset] * len(near), id=ids[search.queries], identity=names[search.queries],
                 known=known, nearest=ids[near], nearest_identity=names[near], score=score, right=right)  # fmt: skip
 
-    row = _values(answers, identity, settings, closed=open_set.known_accuracy)
-    if known.all():
-        result.rows.append({"dataset": dataset, "threshold": EVERY} | row)
-    else:
-        row |= _values(answers, identity, settings, AUC=open_set.known_auc, OSCR=open_set.oscr_area)
-        result.rows.append({"dataset": dataset, "threshold": EVERY} | row)
-        tau, baks, baus = open_set.curve(answers)
-        result.keep("curve", dataset=[dataset] * len(tau), threshold=tau, BAKS=baks, BAUS=baus)
+    every: Row = {"dataset": dataset, "threshold": EVERY}
+    every |= _values(answers, identity, settings, closed=open_set.known_accuracy)
+    result.rows.append(every)
+    if not known.all():
+        every |= _values(answers, identity, settings, AUC=open_set.known_auc, OSCR=open_set.oscr_area)
+        taus, baks, baus = open_set.curve(answers)
+        result.keep("curve", dataset=[dataset] * len(taus), threshold=taus, BAKS=baks, BAUS=baus)
         limits = {**limits, ORACLE: open_set.best_threshold(answers)}
     for label, tau in limits.items():
-        result.rows.append({"dataset": dataset, "threshold": label, **_decided(answers, identity, tau, label, settings)})
+        row: Row = {"dataset": dataset, "threshold": label}
+        result.rows.append(row | _decided(answers, identity, tau, label, settings))
 
 
 def _decided(answers: Answers, identity: Ints, tau: float, label: str, settings: Settings) -> Row:

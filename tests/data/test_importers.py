@@ -1171,6 +1171,69 @@ def test_damaged_garments_are_named(tmp_path: Path) -> None:
         import_dataset("deepfashion2", tmp_path / "validation", options={"items": "two"})
 
 
+def write_animals(root: Path, *more: str) -> None:
+    """A table of the wildlife-datasets toolkit: two sets with equal names, a box, a photo of an unknown animal."""
+    photo = Image.fromarray(np.arange(8 * 6 * 3, dtype=np.uint8).reshape(6, 8, 3))
+    for name in ("images/cats/1.png", "images/cats/2.png", "dogs/1.png"):
+        put(root / name, encoded(photo))
+    lines = (
+        "identity,path,date,orientation,species,split,dataset,bbox,note",
+        'Cats_7,images/cats/1.png,2020-01-02,left,cat,train,Cats,"[1.2, 2, 3, 2]",tame',
+        'Cats_7,cats/2.png,2021-05-06,,cat,test,Cats,"[-2, 3, 5, 99]",',  # as early versions name files
+        "7,dogs/1.png,,,dog,test,Dogs,,",
+        "unknown,dogs/1.png,,,dog,test,Dogs,,",
+        ",dogs/1.png,,,dog,query,Dogs,,",
+        *more,
+    )
+    put(root / "metadata.csv", "\n".join(lines).encode())
+    put(root / "other.csv", b"a,b\n1,2\n")  # not read
+
+
+def test_wildlife_cuts_boxes_out_and_keeps_dates(tmp_path: Path) -> None:
+    write_animals(tmp_path / "data")
+    manifest = import_dataset("wildlife", tmp_path / "data", images=tmp_path / "cut")
+    assert manifest.column("identity") == ["wildlife/Cats_7"] * 2 + ["wildlife/Dogs_7", None, None]
+    assert manifest.column("dataset") == ["Cats", "Cats", "Dogs", "Dogs", "Dogs"]
+    assert manifest.column("split") == ["train", "test", "test", "test", "query"]
+    assert manifest.column("category") == ["cat", "cat", "dog", "dog", "dog"]
+    assert manifest.column("x_date") == ["2020-01-02", "2021-05-06", None, None, None]
+    assert manifest.column("x_orientation") == ["left", None, None, None, None]
+    assert (manifest[0].parameters or {})["note"] == "tame"
+    whole = np.asarray(read_image(tmp_path / "data/dogs/1.png"))
+    for row, part in enumerate((whole[2:4, 1:4], whole[3:6, 0:3], whole)):
+        assert np.array_equal(np.asarray(manifest.image(row)), part)
+    assert not faults(manifest)
+    manifest.write(tmp_path / "animals.csv")
+    assert read(tmp_path / "animals.csv").column("x_date")[0] == "2020-01-02"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('A_1,dogs/1.png,,,dog,test,Dogs,"[1, 2, 3]",', r"row 6: bbox \[1, 2, 3\] is not \[x, y, width, height\]"),
+        ('A_1,dogs/1.png,,,dog,test,Dogs,"[1, 2, 0, 3]",', "row 6: bbox"),
+        ("A_1,dogs/1.png,,,dog,test,Dogs,left,", "row 6: bbox left"),
+        ('A_1,dogs/1.png,,,dog,test,Dogs,"[9, 2, 3, 3]",', "row 6: .* lies outside the 8x6 pixels of .*1.png"),
+        ('A_1,absent.png,,,dog,test,Dogs,"[1, 2, 3, 3]",', "row 6: .*absent.png"),
+        ("A_1,,,,dog,test,Dogs,,", "row 6: no path"),
+    ],
+)
+def test_damaged_rows_of_wildlife_are_named(tmp_path: Path, line: str, message: str) -> None:
+    write_animals(tmp_path, line)
+    with pytest.raises(SourceError, match=message):
+        import_dataset("wildlife", tmp_path)
+    assert len(import_dataset("wildlife", tmp_path, on_error="skip")) == 5
+
+
+def test_wildlife_needs_its_columns(tmp_path: Path) -> None:
+    put(tmp_path / "metadata.csv", b"name,path\nA,1.png\n")
+    put(tmp_path / "1.png", png(1))
+    with pytest.raises(SourceError, match="no column 'identity'"):
+        import_dataset("wildlife", tmp_path)
+    found = import_dataset("wildlife", tmp_path, columns={"identity": "name"})
+    assert (found[0].identity, found[0].dataset, found[0].id) == ("wildlife/A", "wildlife", "wildlife/000000")
+
+
 def test_every_kind_has_its_module() -> None:
     import importlib
 

@@ -126,6 +126,11 @@ KINDS = {
         },
         local=True,
     ),
+    "wildlife": Kind(
+        "wildlife",
+        "WildlifeReID-10k, AnimalCLEF: metadata.csv with identity, path, and where present split, dataset, bbox, date",
+        local=True,
+    ),
     "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
     "mmeb": Kind(
         "mmeb",

@@ -1,0 +1,123 @@
+"""WildlifeReID-10k, and other tables of the wildlife-datasets toolkit such as AnimalCLEF's (Adam et al., CVPRW 2025).
+
+metadata.csv has the columns identity and path (relative to its folder), and optionally dataset, species, split (train
+and test; database and query in AnimalCLEF 2025), date, orientation, image_id and bbox. A row without an identity, such
+as a query of the challenge, and the toolkit's "unknown" are of unknown identity.
+
+A box [x, y, width, height] in pixels of the upright photo is cut out, because a photo may show several animals; the
+cut is kept as PNG. Date and orientation go to the free columns x_date and x_orientation: photos of one day are easy
+matches, and the published splits keep them apart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.source import Shard, Source
+from idmetric.data.manifest.table import Row
+from idmetric.images.kinds import ImageReadError
+from idmetric.images.read import read_image
+
+_TABLE = "metadata.csv"
+_UNKNOWN = "unknown"
+_USED = ("identity", "path", "dataset", "species", "split", "bbox")
+_FREE = ("date", "orientation")  # for columns of their own
+
+
+def rows(job: Job) -> Iterator[Row]:
+    """A row for each photo, or box in a photo."""
+    for given in job.sources:
+        root = job.folder(given)
+        source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
+        job.need(source, "identity", "path")
+        for number, shard, values in job.rows(source):
+            yield from _row(job, source, shard, number, values)
+
+
+def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, Any]) -> Iterator[Row]:
+    if not values["path"]:
+        job.reject(source, shard, number, "no path")
+        return
+    name = f"{job.name}/{_text(values.get('image_id')) or f'{number:06d}'}"
+    try:
+        box, photo = _box(values.get("bbox")), _photo(source, str(values["path"]))
+        files = job.keep(source, str(photo.absolute()) if box is None else _cut(photo, box), name)
+    except (ImageReadError, ValueError) as error:
+        job.reject(source, shard, number, str(error))
+        return
+
+    dataset = _text(values.get("dataset"))
+    free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
+    yield Row(
+        identity=_identity(job, _text(values["identity"]), dataset),
+        id=name,
+        dataset=dataset or job.name,
+        split=_text(values.get("split")),
+        domain="animals",
+        category=_text(values.get("species")),
+        parameters={"source": source.label, "row": number, **scalars(values, *_USED, *_FREE), **free},
+        **files,
+    )
+
+
+def _identity(job: Job, name: str | None, dataset: str | None) -> str | None:
+    """The name with its data set's, which published identities begin with, as equal numbers are other animals."""
+    if name is None or name == _UNKNOWN:
+        return None
+    begins = dataset is None or name.startswith(f"{dataset}_")
+    return f"{job.name}/{name}" if begins else f"{job.name}/{dataset}_{name}"
+
+
+def _text(value: Any) -> str | None:
+    """A cell as text, None if it is empty."""
+    return None if value is None or value != value or not str(value).strip() else str(value).strip()
+
+
+def _photo(source: Source, path: str) -> Path:
+    """The file; early versions leave the folder images/ out of the paths."""
+    found = source.locate(path)
+    inside = source.locate(f"images/{path}")
+    return inside if not found.exists() and inside.exists() else found
+
+
+def _box(value: Any) -> tuple[float, ...] | None:
+    """The numbers x, y, width, height of a cell, None if it is empty.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        box = tuple(float(x) for x in found)
+    except (TypeError, ValueError):
+        box = ()
+    if len(box) != 4 or not all(map(math.isfinite, box)) or min(box[2:]) <= 0:
+        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
+    return box
+
+
+def _cut(photo: Path, box: tuple[float, ...]) -> bytes:
+    """The part of a photo within a box, as PNG; parts of the box outside the photo are left out.
+
+    Raises:
+        ImageReadError: if the photo cannot be read.
+        ValueError: if the box lies outside of it.
+    """
+    image = read_image(photo)
+    x, y, width, height = box
+    left, top = max(0, round(x)), max(0, round(y))
+    right, bottom = min(image.width, round(x + width)), min(image.height, round(y + height))
+    if left >= right or top >= bottom:
+        raise ValueError(f"bbox {list(box)} lies outside the {image.width}x{image.height} pixels of {photo}")
+    file = io.BytesIO()
+    image.crop((left, top, right, bottom)).save(file, "PNG")
+    return file.getvalue()
