@@ -71,6 +71,10 @@ PROTOCOLS = {
         "idmetric.protocols.generator.protocol",
         "your generated images: identity, copying, diversity, prompt fidelity of each method",
     ),
+    "sets": (
+        "idmetric.protocols.generator.sets",
+        "sets of generated images against sets of real photos: CMMD, Frechet distance, the noise floor",
+    ),
     "calibrate": (
         "idmetric.protocols.calibrate.protocol",
         "same-identity probabilities and thresholds from labelled pairs",

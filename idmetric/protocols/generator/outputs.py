@@ -34,7 +34,7 @@ class Where:
     """The places of outputs and references.
 
     Attributes:
-        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image.
+        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image; None: references alone.
         pattern, layout: of the outputs in a folder: a pattern, or the name of one of `LAYOUTS`.
         references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
         training: images that the generators were trained on, given as references are.
@@ -42,7 +42,7 @@ class Where:
         skip: leave images out that do not match the pattern, with an `UnmatchedWarning`.
     """
 
-    data: Path
+    data: Path | None
     pattern: str | None = None
     layout: str | None = None
     references: str | None = None
@@ -58,9 +58,7 @@ def read(where: Where) -> Manifest:
         OutputsError: if images do not match, occur twice, or have no reference.
         PatternError, SourceError: for a pattern or table that cannot be used.
     """
-    if not where.data.exists():
-        raise OutputsError(f"{where.data}: no such file or folder")
-    found = read_table(where.data) if where.data.is_file() else _of_folder(where)
+    found = [] if where.data is None else _of_data(where.data, where)
     if where.references is not None:
         found = [p for p in found if p.role != REFERENCE]
         found += _of_subjects(where.references, REFERENCE, where.skip)
@@ -68,17 +66,23 @@ def read(where: Where) -> Manifest:
         found += _of_subjects(where.training, TRAINING, where.skip)
 
     found = _one_of_each(found)
-    _check(found)
+    _check(found, where.data is not None)
     return _manifest(_numbered(found))
 
 
 # Folders
 
 
-def _of_folder(where: Where) -> list[Picture]:
+def _of_data(data: Path, where: Where) -> list[Picture]:
+    if not data.exists():
+        raise OutputsError(f"{data}: no such file or folder")
+    return read_table(data) if data.is_file() else _of_folder(data, where)
+
+
+def _of_folder(data: Path, where: Where) -> list[Picture]:
     if (where.pattern is None) == (where.layout is None):
         raise OutputsError(
-            f"{where.data} is a folder: name its layout by --pattern, such as "
+            f"{data} is a folder: name its layout by --pattern, such as "
             f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
         )
     if where.layout is not None and where.layout not in LAYOUTS:
@@ -87,16 +91,16 @@ def _of_folder(where: Where) -> list[Picture]:
     if layout.benchmark and where.benchmark is None:
         raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
 
-    files = _images_below(where.data)
-    found, rest = _matched(where.data, files, layout)
+    files = _images_below(data)
+    found, rest = _matched(data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
         inner = Layout(layout.outputs.removeprefix("{method}/"), layout.references, layout.benchmark)
         if inner.references is not None:
             inner = Layout(inner.outputs, inner.references.removeprefix("{ignore}/"), layout.benchmark)
-        found, rest = _matched(where.data, files, inner)
+        found, rest = _matched(data, files, inner)
 
-    _refuse_unmatched(rest, f"{where.data} and {layout.outputs!r}", where.skip)
+    _refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
     return _indexed(found, where.benchmark) if layout.benchmark and where.benchmark else found
 
 
@@ -199,10 +203,10 @@ def _one_of_each(found: Sequence[Picture]) -> list[Picture]:
     return kept
 
 
-def _check(found: Sequence[Picture]) -> None:
+def _check(found: Sequence[Picture], generated: bool) -> None:
     subjects = {role: dict.fromkeys(p.fields["subject"] for p in found if p.role == role)
                 for role in (GENERATED, REFERENCE)}  # fmt: skip
-    if not subjects[GENERATED]:
+    if generated and not subjects[GENERATED]:
         raise OutputsError("no generated images")
     if not subjects[REFERENCE]:
         raise OutputsError("no references: name their folder by --references, or give rows the role reference")
@@ -256,7 +260,8 @@ class _Ids:
 
 
 def _manifest(found: Sequence[Picture]) -> Manifest:
-    ids = _Ids(os.path.commonpath([os.path.abspath(p.path.parent) for p in found if p.role == GENERATED]))
+    generated = [p for p in found if p.role == GENERATED]
+    ids = _Ids(os.path.commonpath([os.path.abspath(p.path.parent) for p in generated or found]))
     rows = [
         Row(
             p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),

@@ -49,8 +49,8 @@ from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.copies import agreements
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Place, Scores, score
-from idmetric.protocols.generator.layouts import LAYOUTS
-from idmetric.protocols.generator.outputs import Where, read
+from idmetric.protocols.generator.options import add_outputs, where_of
+from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 _CLIP = "CLIP-T"
@@ -82,12 +82,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric eval generator`."""
-    text = "names of output files below --data, such as '{method}/{subject}/{prompt}_{seed}.png'"
-    parser.add_argument("--pattern", metavar="PATTERN", help=text)
-    parser.add_argument("--layout", choices=list(LAYOUTS), help="a published layout instead of --pattern")
-    parser.add_argument("--benchmark", type=Path, metavar="FILE", help="prompts and references of --layout uno (JSON)")
-    text = "a folder with a folder for each subject, or a path such as 'refs/{subject}/*.jpg'"
-    parser.add_argument("--references", metavar="PATH", help=text)
+    add_outputs(parser)
     text = "images that the generators were trained on, given as --references are"
     parser.add_argument("--training", metavar="PATH", help=text)
     text = "state that no reference was among the training images"
@@ -112,10 +107,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
         if args.out is None:
             raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
         return example(args.out / "example", progress=progress)
-    return read(
-        Where(args.data, args.pattern, args.layout, args.references, args.training, args.benchmark,
-              args.on_error == "skip")
-    )  # fmt: skip
+    return read(where_of(args, args.training))
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:

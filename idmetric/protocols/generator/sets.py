@@ -1,0 +1,284 @@
+"""How far is a set of generated images from a set of real photos, and from how many images on does that mean something?
+
+    idmetric eval sets --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ --out r/
+    idmetric eval sets --references refs/ --pool --model tiny --out results/       the noise floor alone
+
+For each subject, three distances of the generated and the real set, from the model's global features at unit length:
+
+| measure | meaning |
+|---|---|
+| CMMD | 1000 x squared maximum mean discrepancy, sigma 10; unbiased, or as in the released code (--biased) |
+| Frechet | distance of Gaussians with the sets' means and covariances, FID's formula |
+| centroid | cosine of the sets' mean features; higher = more alike |
+
+Each depends on the number of images, so sets are compared at equal numbers n = 2, 4, 8, ...: the mean over random draws
+of n images of each set.
+
+| column | meaning |
+|---|---|
+| score | n generated images against n real photos |
+| real | the noise floor: two disjoint halves of n real photos each, split at random |
+| beyond | share of subjects with a score worse than 97.5 % of the splits of their real photos |
+
+n "all" has all images of both sets, which no floor belongs to. Intervals draw subjects again; for a single subject they
+hold 95 % of the draws. --pool takes all subjects as one set. Subjects need four photos, and two generated images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.common import intervals
+from idmetric.protocols.common.arrays import Array, Ints
+from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
+from idmetric.protocols.generator.images import Images
+from idmetric.protocols.generator.options import add_outputs, where_of
+from idmetric.protocols.generator.outputs import read
+
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
+_SIMILARITIES = ("centroid",)
+_TAIL = 2.5  # % of the floor's draws beyond which a score is worse
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        pool: take all subjects as one set. biased: CMMD's estimator, see `cmmd`. draws: of each set and n.
+    """
+
+    pool: bool = False
+    biased: bool = False
+    draws: int = 100
+
+    def __post_init__(self) -> None:
+        if self.draws < 2:
+            raise ValueError(f"--draws {self.draws}: at least 2, better 100")
+
+    def measures(self) -> dict[str, Callable[[Array, Array], float]]:
+        """Name -> the measure of two sets."""
+        return {"CMMD": partial(cmmd, biased=self.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
+
+
+_SETTINGS, _OPTIONS = Settings(), Options()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `idmetric eval sets`."""
+    add_outputs(parser)
+    parser.add_argument("--pool", action="store_true", help="take all subjects as one set")
+    parser.add_argument("--biased", action="store_true", help="CMMD as in its released code (default: unbiased)")
+    text = "random draws of n images of a set (default: %(default)s)"
+    parser.add_argument("--draws", type=int, default=100, metavar="N", help=text)
+
+
+def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+    """The manifest of the command's outputs and references."""
+    if args.data is None and args.references is None:
+        raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
+    return read(where_of(args))
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    results = run(data, models, settings, Options(args.pool, args.biased, args.draws))
+    asked = {name: value for name in ("pattern", "layout", "references") if (value := getattr(args, name)) is not None}
+    return [replace(result, settings={**result.settings, **asked}) for result in results]
+
+
+def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+    """A result for each model, with rows for methods, measures and numbers of images.
+
+    Args:
+        data: as `outputs.read` makes it.
+
+    Raises:
+        ValueError: if no subject has four references, or a model has no features.
+        UnreadableError: see `scorers.bind`.
+    """
+    lacking = [name for name, model in models.items() if not (isinstance(model, Embedder) or hasattr(model, "embed"))]
+    if lacking:
+        raise ValueError(f"{', '.join(lacking)}: sets are compared by features, which a metric of pairs has not")
+    Sets.of(data, options.pool)  # before anything is embedded
+    bound = bind(data, models, replace(settings, distance="cls"))
+    sets, notes = Sets.of(bound.manifest, options.pool)
+    about = {**settings.as_dict(), "distance": "cls", "pool": options.pool, "biased": options.biased,
+             "draws": options.draws}  # fmt: skip
+    results = []
+    for scorer, result in bound.results("sets", about, notes):
+        assert isinstance(scorer, VectorScorer)
+        found = _Found(scorer, sets, settings.seed, options)
+        for method in sets.generated or {REAL: {}}:
+            lines = found.of(method)
+            result.rows.extend(_rows(method, lines, settings))
+            result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
+            result.notes.extend(_warnings(method, lines, scorer.vectors(sets.first()).shape[1]))
+        result.notes[:] = dict.fromkeys(result.notes)
+        results.append(result)
+    return results
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The sets of each subject, as rows of a manifest.
+
+    Attributes:
+        real: subject -> its photos, at least four. generated: method -> subject -> at least two images.
+    """
+
+    real: Mapping[str, Ints]
+    generated: Mapping[str, Mapping[str, Ints]]
+
+    @classmethod
+    def of(cls, data: Manifest, pool: bool) -> tuple[Sets, list[str]]:
+        """The sets of a manifest, and notes on subjects that have too few images.
+
+        Raises:
+            ValueError: if no subject has enough.
+        """
+        images = Images.of(data)
+        real = dict(images.references)
+        subject = images.subject
+        if pool:
+            real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
+        few = [name for name, rows in real.items() if len(rows) < 4]
+        notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
+        real = {name: rows for name, rows in real.items() if len(rows) >= 4}
+        if not real:
+            raise ValueError(
+                "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
+            )
+
+        generated: dict[str, dict[str, Ints]] = {}
+        for method in images.methods:
+            own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
+            lone = [name for name, rows in own.items() if len(rows) < 2]
+            if lone:
+                notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+            generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
+        if images.methods and not any(generated.values()):
+            raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
+        return cls(real, {method: own for method, own in generated.items() if own}), notes
+
+    def first(self) -> Ints:
+        """A row."""
+        return next(iter(self.real.values()))[:1]
+
+
+class _Found:
+    """Scores of sets, with the floors of a subject computed once for all methods."""
+
+    def __init__(self, scorer: VectorScorer, sets: Sets, seed: int, options: Options) -> None:
+        self.scorer, self.sets, self.seed, self.options = scorer, sets, seed, options
+        self.measures = options.measures()
+        self._floors: dict[tuple[str, int], dict[str, Array]] = {}
+
+    def of(self, method: str) -> list[dict[str, Any]]:
+        """A line for each subject, measure and number of images; score is None without generated images."""
+        lines: list[dict[str, Any]] = []
+        generated = self.sets.generated.get(method)
+        for subject in self.sets.real if generated is None else generated:
+            photos = self.scorer.vectors(self.sets.real[subject])
+            images = None if generated is None else self.scorer.vectors(generated[subject])
+            most = min(len(photos) // 2, len(photos) if images is None else len(images))
+            for n in (2**k for k in range(1, most.bit_length())):
+                floor = self._floor(subject, photos, n)
+                score = None if images is None else self._drawn(images, photos, n, (self.seed, n, 1))
+                for name, values in floor.items():
+                    line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
+                    lines.append(line | _summary(None if score is None else score[name], values, name))
+            if images is not None:
+                for name, measure in self.measures.items():
+                    line = {"method": method, "subject": subject, "measure": name, "n": ALL}
+                    lines.append(line | _summary(np.array([measure(images, photos)]), None, name))
+        return lines
+
+    def _floor(self, subject: str, photos: Array, n: int) -> dict[str, Array]:
+        """Each measure of two halves of n photos in every draw."""
+        if (subject, n) not in self._floors:
+            self._floors[subject, n] = self._drawn(None, photos, n, (self.seed, n, 0))
+        return self._floors[subject, n]
+
+    def _drawn(self, images: Array | None, photos: Array, n: int, seed: tuple[int, ...]) -> dict[str, Array]:
+        """Each measure of n images, or n other photos, and n photos in every draw."""
+        rng = np.random.default_rng(seed)
+        found = {name: np.empty(self.options.draws) for name in self.measures}
+        for k in range(self.options.draws):
+            order = rng.permutation(len(photos))
+            x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
+            for name, measure in self.measures.items():
+                found[name][k] = measure(x, photos[order[:n]])
+        return found
+
+
+def _summary(score: Array | None, floor: Array | None, measure: str) -> dict[str, Any]:
+    """Means over draws, the range of 95 % of them, and whether the score is worse than the floor."""
+    out: dict[str, Any] = {}
+    for name, values in (("score", score), ("real", floor)):
+        several = values is not None and len(values) > 1
+        out[name] = None if values is None else float(values.mean())
+        ends = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist() if several and values is not None else [None, None]
+        out[f"{name}_low"], out[f"{name}_high"] = ends
+    out["beyond"] = None
+    if score is not None and floor is not None:
+        worse = out["score"] < out["real_low"] if measure in _SIMILARITIES else out["score"] > out["real_high"]
+        out["beyond"] = bool(worse)
+    return out
+
+
+# Rows
+
+
+def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: Settings) -> list[Row]:
+    """A row for each measure and number of images: means over the subjects that have so many."""
+    rows: list[Row] = []
+    for measure in dict.fromkeys(line["measure"] for line in lines):
+        of = [line for line in lines if line["measure"] == measure]
+        for n in sorted(dict.fromkeys(line["n"] for line in of), key=lambda n: (n == ALL, n.zfill(12))):
+            own = [line for line in of if line["n"] == n]
+            row: Row = {"method": method, "measure": measure, "n images": n}
+            for name in ("score", "real", "beyond"):
+                if own[0][name] is not None:
+                    row[name] = _mean(own, name, settings)
+            rows.append(row)
+    return rows
+
+
+def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> Value:
+    values = np.array([float(line[name]) for line in lines])
+    if len(lines) == 1:  # one subject: the range of its draws
+        return Value(float(values[0]), lines[0].get(f"{name}_low"), lines[0].get(f"{name}_high"), 1)
+    return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
+
+
+def _warnings(method: str, lines: Sequence[Mapping[str, Any]], dimension: int) -> list[str]:
+    """Warn of scores that the real photos reach among themselves, and of covariances from too few images."""
+    notes = []
+    most = max(int(line["n"]) for line in lines if line["n"] != ALL)
+    if most <= dimension:
+        notes.append(
+            f"WARNING: Frechet: at most {most} images in {dimension} dimensions: covariances are singular and the "
+            "distance is too high; compare it at equal numbers of images only"
+        )
+    for measure in dict.fromkeys(line["measure"] for line in lines):
+        largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
+        inside = [name for name, line in largest.items() if line["beyond"] is False]
+        if inside:
+            notes.append(
+                f"WARNING: {method}, {measure}: within the noise floor for {len(inside)} of {len(largest)} subjects at "
+                f"their largest n: {listed(inside)}; halves of their real photos differ as much"
+            )
+    return notes
