@@ -387,4 +387,35 @@ STUDIES = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES]
+STATISTICS = [
+    *changes("evaluate/open_set.py", "evaluate/test_open_set.py",
+        ("answers.score < threshold", "answers.score <= threshold"),
+        ("return cls(s.astype(np.float64), r, k, 1 / count[place.ravel()])",
+         "return cls(s.astype(np.float64), r, k, np.ones(len(s)))"),
+        ("answers.right & (answers.score >= threshold)", "answers.known & (answers.score >= threshold)"),
+        ("return _beaten(answers, answers.right)", "return _beaten(answers, answers.known)"),
+        ("math.sqrt(known_accuracy(answers, threshold) * unknown_accuracy(answers, threshold))",
+         "(known_accuracy(answers, threshold) + unknown_accuracy(answers, threshold)) / 2"),
+    ),
+    *changes("protocols/openset.py", "protocols/test_openset.py::test_each_answer_is_kept",
+        ("found[~search.truth(part)[1] | np.isnan(found)] = -np.inf", "found[np.isnan(found)] = -np.inf"),
+    ),
+    *changes("protocols/openset.py", "protocols/test_openset.py::test_numbers_are_those_of_loops",
+        ("search, is_known = search.only(~itself), is_known[~itself]", "pass"),
+    ),
+    *changes("evaluate/sets.py", "evaluate/test_sets.py",
+        ("(total - left_out) / (len(a) * len(b) - left_out)", "total / (len(a) * len(b) - left_out)"),
+        ("(total - left_out) / (len(a) * len(b) - left_out)", "(total - left_out) / (len(a) * len(b))"),
+        ("sigma: float = 10.0, scale: float = 1000.0", "sigma: float = 10.0, scale: float = 1.0"),
+        ("/ (2 * sigma**2)", "/ sigma**2"),
+        ("np.sqrt(len(x) - 1)", "np.sqrt(len(x))"),
+        ("own - 2 * _mean_kernel(a, b, sigma)", "own - _mean_kernel(a, b, sigma)"),
+    ),
+    *changes("protocols/generator/sets.py",
+        "protocols/test_sets.py::test_draws_are_of_different_photos_and_of_n_images",
+        ("photos[order[n : 2 * n]]", "photos[rng.permutation(len(photos))[:n]]"),
+        ("n, replace=False)", "n)"),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES, *STATISTICS]

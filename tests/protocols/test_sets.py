@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def test_draws_are_of_different_photos_and_of_n_images(folder: Path, monkeypatch
     swapped = [(x, y) for x, y in seen if inside(x, "swap")]
     assert {(len(x), len(y)) for x, y in swapped} == {(2, 2), (4, 4), (5, 9)}
     assert len(swapped) == SUBJECTS * (2 * 7 + 1)
+    assert all(len(np.unique(x.round(9), axis=0)) == len(x) for x, _ in swapped)
     means = [np.mean([x[0, 0] for x, _ in floors if len(x) == n]) for n in (2, 4)]
     for n, mean in zip(("2", "4"), means, strict=True):
         assert values(result, **{"method": "good", "n images": n})["real"].value == pytest.approx(mean)
@@ -142,8 +144,9 @@ def test_another_subject_is_beyond_the_floor_and_the_right_one_is_not(folder: Pa
         better = good["score"].value > swap["score"].value if measure == "centroid" else (
             good["score"].value < swap["score"].value)  # fmt: skip
         assert better
-        assert any(f"good, {measure}: within the noise floor for" in note for note in result.notes)
-        assert not any(f"swap, {measure}" in note for note in result.notes)
+    [note] = [note for note in result.notes if "good: within the noise floor" in note]
+    assert all(re.search(rf"{measure} of [23] of 3 subjects", note) for measure in MEASURES)
+    assert not any("swap" in note for note in result.notes)
     assert any("Frechet: at most 4 images in 6 dimensions" in note for note in result.notes)
 
 

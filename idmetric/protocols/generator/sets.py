@@ -273,12 +273,15 @@ def _warnings(method: str, lines: Sequence[Mapping[str, Any]], dimension: int) -
             f"WARNING: Frechet: at most {most} images in {dimension} dimensions: covariances are singular and the "
             "distance is too high; compare it at equal numbers of images only"
         )
+    inside = []
     for measure in dict.fromkeys(line["measure"] for line in lines):
         largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
-        inside = [name for name, line in largest.items() if line["beyond"] is False]
-        if inside:
-            notes.append(
-                f"WARNING: {method}, {measure}: within the noise floor for {len(inside)} of {len(largest)} subjects at "
-                f"their largest n: {listed(inside)}; halves of their real photos differ as much"
-            )
+        within = sum(line["beyond"] is False for line in largest.values())
+        if within:
+            inside.append(f"{measure} of {within} of {len(largest)} subjects")
+    if inside:
+        notes.append(
+            f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
+            "real photos differ as much"
+        )
     return notes
