@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from idmetric.data.importers.ilias import Box, union
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Shard, Source
 from idmetric.data.manifest.table import Row
@@ -86,8 +86,8 @@ def _photo(source: Source, path: str) -> Path:
     return inside if not found.exists() and inside.exists() else found
 
 
-def _box(value: Any) -> tuple[float, ...] | None:
-    """The numbers x, y, width, height of a cell, None if it is empty.
+def _box(value: Any) -> Box | None:
+    """The pixels x, y, width, height of a cell, None if it is empty.
 
     Raises:
         ValueError: for anything else.
@@ -96,16 +96,16 @@ def _box(value: Any) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
-        box = tuple(float(x) for x in found)
-    except (TypeError, ValueError):
-        box = ()
-    if len(box) != 4 or not all(map(math.isfinite, box)) or min(box[2:]) <= 0:
+        x, y, width, height = (float(number) for number in json.loads(text))
+        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)  # refuses infinity
+    except (TypeError, ValueError, OverflowError):
+        left = right = 0
+    if left >= right or top >= bottom:
         raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
-    return box
+    return left, top, right - left, bottom - top
 
 
-def _cut(photo: Path, box: tuple[float, ...]) -> bytes:
+def _cut(photo: Path, box: Box) -> bytes:
     """The part of a photo within a box, as PNG; parts of the box outside the photo are left out.
 
     Raises:
@@ -113,11 +113,9 @@ def _cut(photo: Path, box: tuple[float, ...]) -> bytes:
         ValueError: if the box lies outside of it.
     """
     image = read_image(photo)
-    x, y, width, height = box
-    left, top = max(0, round(x)), max(0, round(y))
-    right, bottom = min(image.width, round(x + width)), min(image.height, round(y + height))
-    if left >= right or top >= bottom:
+    inside = union([box], image.size)
+    if inside is None:
         raise ValueError(f"bbox {list(box)} lies outside the {image.width}x{image.height} pixels of {photo}")
     file = io.BytesIO()
-    image.crop((left, top, right, bottom)).save(file, "PNG")
+    image.crop(inside).save(file, "PNG")
     return file.getvalue()
